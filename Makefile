@@ -1,0 +1,46 @@
+# Every target creates and fills .venv by itself. Nothing but Python 3.11+ and make is needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo serve test lint format protos demo-model clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (once; torch is large)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Start everything on the demo model, stream a few answers, stop
+	@$(BIN)/python -m pagewire demo
+
+serve: $(STAMP) ## Start everything on the demo model and keep it running
+	@$(BIN)/python -m pagewire serve
+
+test: $(STAMP) ## Run all tests that need no GPU
+	@$(BIN)/python -m pytest -m 'not gpu'
+
+lint: $(STAMP) ## ruff, mypy, buf, stale generated code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/buf lint protos
+	@PYTHON=$(BIN)/python scripts/protos.sh --check
+
+format: $(STAMP) ## Let ruff rewrite the sources
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+protos: $(STAMP) ## Regenerate pagewire/v1 and pagewire/internal/v1 from protos/
+	@PYTHON=$(BIN)/python scripts/protos.sh
+
+demo-model: $(STAMP) ## Train the demo model again (about half an hour on one core)
+	@$(BIN)/python scripts/make_demo_model.py
+
+clean: ## Remove what the other targets made
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis node_modules
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Process 2: requests, scheduler, block pool, step loop. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Process 1: the gRPC server. Tokens in, text out. Never imports torch."""

@@ -1,0 +1,1 @@
+"""One operation per file. Empty of imports: `transformers` looks for a package of this name."""

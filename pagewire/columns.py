@@ -1,0 +1,58 @@
+"""Columns: `bytes` fields that hold little-endian integers of one width.
+
+A column costs one call to write and one to read, whatever its length; a repeated message costs one
+object per entry. `array` and `memoryview` do it without a dependency, so that the frontend and the
+engine core need none.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+
+_SWAP = sys.byteorder == "big"
+assert array("B").itemsize == 1 and array("I").itemsize == 4 and array("Q").itemsize == 8
+
+
+def pack_u8(values: Iterable[int]) -> bytes:
+    """Integers in [0, 2**8) as a column."""
+    return bytes(values)
+
+
+def pack_u32(values: Iterable[int]) -> bytes:
+    """Integers in [0, 2**32) as a column. Raises OverflowError outside the range."""
+    return _pack("I", values)
+
+
+def pack_u64(values: Iterable[int]) -> bytes:
+    """Integers in [0, 2**64) as a column. Raises OverflowError outside the range."""
+    return _pack("Q", values)
+
+
+def unpack_u8(column: bytes) -> list[int]:
+    """The integers of a column of width 1."""
+    return list(column)
+
+
+def unpack_u32(column: bytes) -> list[int]:
+    """The integers of a column of width 4. Raises ValueError when the length does not fit."""
+    return _unpack("I", column)
+
+
+def unpack_u64(column: bytes) -> list[int]:
+    """The integers of a column of width 8. Raises ValueError when the length does not fit."""
+    return _unpack("Q", column)
+
+
+def _pack(code: str, values: Iterable[int]) -> bytes:
+    column = array(code, values)
+    if _SWAP:
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpack(code: str, column: bytes) -> list[int]:
+    values = array(code)
+    values.frombytes(column)
+    if _SWAP:
+        values.byteswap()
+    return values.tolist()

@@ -1,0 +1,25 @@
+"""Errors that end in front of a person.
+
+PagewireError
+└── StartupError      a process cannot start; has what, why and what to do
+"""
+
+
+class PagewireError(Exception):
+    """Base of the errors that this project raises on purpose."""
+
+
+class StartupError(PagewireError):
+    """A process cannot start. Shown to the user as three short lines, never as a traceback.
+
+    what: what happened ("cannot load the model").
+    why:  the cause, naming the file, tensor, flag or field.
+    todo: what the user can do about it.
+    """
+
+    def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+        super().__init__(what, why, todo)
+        self.what, self.why, self.todo = what, why, todo
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.what, self.why) if part)

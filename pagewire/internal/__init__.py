@@ -1,0 +1,1 @@
+"""Contracts between our own processes."""

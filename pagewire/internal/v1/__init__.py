@@ -1,0 +1,1 @@
+"""Generated: the messages between our own processes."""

@@ -1,0 +1,220 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from pagewire.v1 import admin_pb2 as _admin_pb2
+from pagewire.v1 import generation_pb2 as _generation_pb2
+from pagewire.v1 import prompt_pb2 as _prompt_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FrontendMessage(_message.Message):
+    __slots__ = ("hello", "add_request", "abort", "utility")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ADD_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    UTILITY_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    add_request: AddRequest
+    abort: Abort
+    utility: Utility
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ...) -> None: ...
+
+class EngineMessage(_message.Message):
+    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FAILED_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    UTILITY_RESULT_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    step_outputs: StepOutputs
+    request_failed: RequestFailed
+    load: Load
+    utility_result: UtilityResult
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("frontend_id", "version", "known_epoch")
+    FRONTEND_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    frontend_id: str
+    version: str
+    known_epoch: int
+    def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
+
+class ModelFacts(_message.Message):
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes")
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    architecture: str
+    dtype: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    weight_bytes: int
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PARALLELISM_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    engine_version: str
+    instance_id: str
+    start_time: _timestamp_pb2.Timestamp
+    model: ModelFacts
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    device: str
+    parallelism: _admin_pb2.Parallelism
+    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ...) -> None: ...
+
+class AddRequest(_message.Message):
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_BYPASS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    request_id: str
+    prompt_token_ids: bytes
+    sampling: _generation_pb2.SamplingParams
+    stopping: _generation_pb2.StoppingCriteria
+    bad_words: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.TokenIds]
+    delivered: _containers.RepeatedCompositeFieldContainer[Delivered]
+    deadline: _duration_pb2.Duration
+    tenant: str
+    priority: int
+    cache_salt: str
+    cache_bypass: bool
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ...) -> None: ...
+
+class Delivered(_message.Message):
+    __slots__ = ("index", "token_ids")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: bytes
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("handle", "indexes")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    indexes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handle: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Utility(_message.Message):
+    __slots__ = ("call_id", "abort_by_ids", "get_load")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ABORT_BY_IDS_FIELD_NUMBER: _ClassVar[int]
+    GET_LOAD_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    abort_by_ids: AbortByIds
+    get_load: GetLoad
+    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ...) -> None: ...
+
+class AbortByIds(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetLoad(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UtilityResult(_message.Message):
+    __slots__ = ("call_id", "aborted", "load")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    aborted: AbortByIds
+    load: Load
+    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+
+class StepOutputs(_message.Message):
+    __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASONS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    STARTED_QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    STARTED_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    handles: bytes
+    indexes: bytes
+    positions: bytes
+    counts: bytes
+    token_ids: bytes
+    finish_reasons: bytes
+    finish_token_ids: bytes
+    started_handles: bytes
+    started_queue_us: bytes
+    started_cached_tokens: bytes
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., finish_reasons: _Optional[bytes] = ..., finish_token_ids: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_queue_us: _Optional[bytes] = ..., started_cached_tokens: _Optional[bytes] = ...) -> None: ...
+
+class RequestFailed(_message.Message):
+    __slots__ = ("epoch", "handle", "code", "reason", "message", "field")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    handle: int
+    code: int
+    reason: str
+    message: str
+    field: str
+    def __init__(self, epoch: _Optional[int] = ..., handle: _Optional[int] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
+
+class Load(_message.Message):
+    __slots__ = ("epoch", "step", "load")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    step: int
+    load: _admin_pb2.RankLoad
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., load: _Optional[_Union[_admin_pb2.RankLoad, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,91 @@
+"""Processes: children that die with their parent, and what they tell it while they start."""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pagewire.errors import StartupError
+
+_STATUS_FD = "PAGEWIRE_STATUS_FD"
+_PARENT_PID = "PAGEWIRE_PARENT_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[bytes]", int]:
+    """Starts `python -m pagewire ARGUMENTS` as a child that dies with this process.
+
+    Returns the process and the reading end of its status pipe (JSON lines, see Status). Call it
+    from a thread that lives as long as the child shall: the parent-death signal is per thread.
+    """
+    reading, writing = os.pipe()
+    environment = {**os.environ, _STATUS_FD: str(writing), _PARENT_PID: str(os.getpid())}
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pagewire", *arguments],
+            env=environment,
+            pass_fds=(writing,),
+            stdin=subprocess.DEVNULL,
+            **options,
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return child, reading
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Arranges that this process gets a signal when the one that spawned it dies, by SIGKILL too.
+
+    Does nothing in a process that was not started by spawn(), and where the kernel is not Linux.
+    """
+    parent = os.environ.get(_PARENT_PID)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before the call above
+        os.kill(os.getpid(), signum)
+
+
+class Status:
+    """What a starting process tells the one that spawned it: JSON lines on an inherited pipe.
+
+    {"event": "loading", "what": "weights", "fraction": 0.5}
+    {"event": "ready", ...facts}
+    {"event": "failed", "what": ..., "why": ..., "todo": ...}
+    """
+
+    def __init__(self) -> None:
+        fd = os.environ.pop(_STATUS_FD, None)
+        self._fd = int(fd) if fd is not None else None
+        if self._fd is not None:
+            os.set_inheritable(self._fd, False)
+
+    @property
+    def attached(self) -> bool:
+        """Whether somebody listens."""
+        return self._fd is not None
+
+    def loading(self, what: str, fraction: float) -> None:
+        """Progress, 0 to 1."""
+        self._send({"event": "loading", "what": what, "fraction": round(fraction, 4)})
+
+    def ready(self, **facts: str | int | float) -> None:
+        """Start-up is over."""
+        self._send({"event": "ready", **facts})
+
+    def failed(self, error: StartupError) -> None:
+        """Start-up cannot succeed."""
+        self._send({"event": "failed", "what": error.what, "why": error.why, "todo": error.todo})
+
+    def _send(self, event: dict[str, str | int | float]) -> None:
+        if self._fd is not None:
+            with contextlib.suppress(OSError):  # the parent may be gone: its death ends us anyway
+                os.write(self._fd, json.dumps(event).encode() + b"\n")

@@ -1,0 +1,153 @@
+"""What every ZeroMQ socket of ours has in common: framing, limits, addresses.
+
+A message is one frame: PROTOCOL_VERSION as one byte, then one serialized protobuf message. Frames
+that do not follow this are counted by the receiver and dropped; they are never fatal.
+"""
+
+import os
+import secrets
+import socket as sockets
+import stat
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from pagewire.errors import StartupError
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 256 << 20
+"""Larger frames cut the connection. The largest real one is a prompt of a million tokens (4 MiB)."""
+HIGH_WATER_MARK = 10_000
+"""Messages queued per peer before sending fails with EAGAIN."""
+HEARTBEAT_MS = 1_000
+MAX_IPC_PATH = 107
+"""Linux: sizeof(sockaddr_un.sun_path) - 1."""
+
+
+class Serializable(Protocol):
+    """A protobuf message."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+class BadFrame(Exception):
+    """A frame with another protocol version or without one."""
+
+
+def pack(message: Serializable) -> bytes:
+    """A frame from a message."""
+    return bytes((PROTOCOL_VERSION,)) + message.SerializeToString()
+
+
+def unpack(frame: bytes) -> bytes:
+    """The serialized message of a frame. Raises BadFrame."""
+    if not frame:
+        raise BadFrame("empty frame")
+    if frame[0] != PROTOCOL_VERSION:
+        raise BadFrame(f"protocol version {frame[0]}, expected {PROTOCOL_VERSION}")
+    return frame[1:]
+
+
+def new_identity() -> bytes:
+    """A socket identity: random per process start, so that nobody can guess or inherit it."""
+    return secrets.token_bytes(16)
+
+
+def configure(socket: "zmq.Socket[bytes]") -> None:
+    """Sets the options that every socket of ours has. Call before bind or connect."""
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, 0)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10 * HEARTBEAT_MS)
+    if socket.type == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+
+
+def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
+    """A bound ROUTER. Its folder gets mode 0700. Raises StartupError."""
+    path = _ipc_path(address)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = path.parent.stat()
+    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        raise StartupError(
+            "cannot open the engine's socket",
+            f"{path.parent} must belong to this user and have mode 0700",
+            "choose another folder, or: chmod 700 " + str(path.parent),
+        )
+    if path.exists() and _is_served(address):
+        raise StartupError(
+            "cannot open the engine's socket",
+            f"another process already serves {address}",
+            "stop it, or choose another address",
+        )
+    socket = context.socket(zmq.ROUTER)
+    configure(socket)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise StartupError("cannot open the engine's socket", f"{address}: {error}") from error
+    return socket
+
+
+def connect_dealer(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, identity: bytes
+) -> "zmq.Socket[bytes]":
+    """A DEALER that connects, and waits for the peer as long as it takes. Raises StartupError."""
+    _ipc_path(address)
+    socket = context.socket(zmq.DEALER)
+    configure(socket)
+    socket.setsockopt(zmq.IDENTITY, identity)
+    socket.setsockopt(zmq.RECONNECT_IVL, 20)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    socket.connect(address)
+    return socket
+
+
+def default_folder() -> Path:
+    """Where processes that are started one by one meet: per user, mode 0700."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "pagewire" if base else Path(tempfile.gettempdir()) / f"pagewire-{os.getuid()}"
+
+
+def frontends_address(folder: Path) -> str:
+    """Where an engine core listens for frontends."""
+    return f"ipc://{folder}/frontends.ipc"
+
+
+def workers_address(folder: Path) -> str:
+    """Where an engine core listens for its workers."""
+    return f"ipc://{folder}/workers.ipc"
+
+
+def _ipc_path(address: str) -> Path:
+    if address.startswith("tcp://"):
+        raise StartupError(
+            "cannot use this address",
+            f"{address}: TCP between our processes needs CURVE keys, which are not built yet",
+            "use ipc:///folder/name",
+        )
+    if not address.startswith("ipc:///"):
+        raise StartupError("cannot use this address", f"{address!r} is not ipc:///folder/name")
+    path = address.removeprefix("ipc://")
+    if len(path.encode()) > MAX_IPC_PATH:
+        raise StartupError("cannot use this address", f"{path} is longer than {MAX_IPC_PATH} bytes")
+    return Path(path)
+
+
+def _is_served(address: str) -> bool:
+    """Whether a live process accepts connections there (a killed one leaves a dead file behind)."""
+    probe = sockets.socket(sockets.AF_UNIX)
+    try:
+        probe.connect(address.removeprefix("ipc://"))
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True

@@ -1,0 +1,1 @@
+"""Process 3: weights, model, KV cache, sampler."""

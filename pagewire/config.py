@@ -6,7 +6,7 @@ variable `PAGEWIRE_NAME`, configuration file, default.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -18,9 +18,31 @@ DEMO_MODEL = "demo"
 """Name of the model that ships with the package."""
 
 
-def flag(default: Any, help: str, *, common: bool = False, metavar: str | None = None) -> Any:
-    """A field that is also a flag. `common` ones are shown by `--help`, the rest by `--help-all`."""
-    return field(default=default, metadata={"help": help, "common": common, "metavar": metavar})
+def flag(
+    default: Any,
+    help: str,
+    *,
+    common: bool = False,
+    metavar: str | None = None,
+    positional: bool = False,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """A field that is also a flag.
+
+    common: shown by `--help`; the rest by `--help-all`.
+    positional: may also be given without its name.
+    at_least, at_most: the range of a number, borders included.
+    """
+    metadata = {
+        "help": help,
+        "common": common,
+        "metavar": metavar,
+        "positional": positional,
+        "at_least": at_least,
+        "at_most": at_most,
+    }
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +57,11 @@ class ModelConfig(CommonConfig):
     """What both a frontend and an engine core must agree on."""
 
     model: str = flag(
-        DEMO_MODEL, "folder of a Hugging Face checkpoint; the demo model when left out", metavar="MODEL"
+        DEMO_MODEL,
+        "folder of a checkpoint; default: the demo model",
+        common=True,
+        metavar="MODEL",
+        positional=True,
     )
 
 
@@ -44,17 +70,19 @@ class FrontendConfig(ModelConfig):
     """`pagewire frontend`: gRPC server, tokenizer, streams."""
 
     host: str = flag("127.0.0.1", "address to listen on", common=True)
-    port: int = flag(50051, "gRPC port; 0: a free one", common=True)
+    port: int = flag(50051, "gRPC port; 0: a free one", common=True, at_least=0, at_most=65535)
     served_model_name: str = flag("", "name that requests use; default: the folder's name", common=True)
     engine: str = flag("", "address of the engine core (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     reflection: bool = flag(True, "serve gRPC reflection")
-    tokenizer_threads: int = flag(2, "threads that tokenize and render templates")
-    max_request_bytes: int = flag(16 << 20, "largest gRPC message to accept")
-    max_sequences: int = flag(64, "largest n of a request")
-    max_stop_strings: int = flag(64, "most stop strings of a request")
+    tokenizer_threads: int = flag(2, "threads that tokenize and render templates", at_least=1)
+    max_request_bytes: int = flag(
+        16 << 20, "largest gRPC message to accept", at_least=1024, at_most=(1 << 31) - 1
+    )
+    max_sequences: int = flag(64, "largest n of a request", at_least=1)
+    max_stop_strings: int = flag(64, "most stop strings of a request", at_least=0)
     chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
-    shutdown_grace: float = flag(1.0, "seconds that running streams get after the first SIGTERM")
+    shutdown_grace: float = flag(1.0, "seconds that running streams get after the first SIGTERM", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +95,16 @@ class EngineConfig(ModelConfig):
     device: Device = flag("auto", "where to compute", common=True)
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     load_format: LoadFormat = flag("auto", "dummy: random weights")
-    max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True)
-    max_num_seqs: int = flag(256, "sequences that run at once", common=True)
-    max_num_batched_tokens: int = flag(2048, "tokens per step", common=True)
-    block_size: int = flag(16, "tokens per KV block")
-    num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True)
-    gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use")
-    swap_space: float = flag(0.0, "GiB of host memory for swapped blocks (planned)")
-    tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)")
-    pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)")
-    seed: int = flag(0, "seed of dummy weights")
+    max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
+    max_num_seqs: int = flag(256, "sequences that run at once", common=True, at_least=1)
+    max_num_batched_tokens: int = flag(2048, "tokens per step", common=True, at_least=1)
+    block_size: int = flag(16, "tokens per KV block", at_least=1)
+    num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True, at_least=0)
+    gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use", at_least=0.05, at_most=1)
+    swap_space: float = flag(0.0, "GiB of host memory for swapped blocks (planned)", at_least=0)
+    tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
+    pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
+    seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "no captured graphs")
     no_prefix_cache: bool = flag(False, "do not reuse the KV of equal prefixes (today always so)")
     scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs (planned)")
@@ -87,12 +115,62 @@ class WorkerConfig(CommonConfig):
     """`pagewire worker`: everything else arrives in the core's Initialize."""
 
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
-    rank: int = flag(0, "rank in the parallel group")
-    threads: int = flag(0, "CPU threads; 0: the cores that this process may use")
+    rank: int = flag(0, "rank in the parallel group", at_least=0)
+    threads: int = flag(0, "CPU threads; 0: the cores that this process may use", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrontendConfig, EngineConfig):
     """`pagewire serve`: all of it on one host."""
 
-    frontends: int = flag(1, "frontend processes", common=True)
+    frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
+
+    DECIDED: ClassVar[frozenset[str]] = frozenset(
+        {"engine", "listen", "listen_workers", "external_workers", "reuse_port"}
+    )
+    """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """What every command takes that talks to a running service."""
+
+    address: str = flag("127.0.0.1:50051", "HOST:PORT of the service", common=True, metavar="ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(ClientConfig):
+    """How `generate` and `chat` sample; what is left out is the model's default."""
+
+    model_name: str = flag("", "served model name; default: the only one", metavar="NAME")
+    max_tokens: int | None = flag(None, "longest answer in tokens", common=True, at_least=1)
+    temperature: float | None = flag(None, "0: always the likeliest token", common=True, at_least=0)
+    top_p: float | None = flag(None, "sample from the likeliest tokens with this mass", common=True)
+    top_k: int | None = flag(None, "sample from this many tokens; 0: all", at_least=0)
+    min_p: float | None = flag(None, "least probability relative to the likeliest token", at_least=0)
+    repetition_penalty: float | None = flag(None, "above 1: repeat less")
+    seed: int | None = flag(None, "same seed, same answer", common=True, at_least=0, at_most=(1 << 64) - 1)
+    stop: tuple[str, ...] = flag((), "stop before this text; may be repeated", common=True, metavar="TEXT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateConfig(SamplingConfig):
+    """`pagewire generate`: streams the continuation of a prompt."""
+
+    prompt: str = flag("-", "text to continue; - reads standard input", positional=True, metavar="PROMPT")
+    n: int | None = flag(None, "continuations", common=True, at_least=1)
+    usage: bool = flag(False, "print token counts and speed to standard error", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig(SamplingConfig):
+    """`pagewire chat`: a conversation, line by line."""
+
+    system: str = flag("", "system message", common=True, metavar="TEXT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthConfig(ClientConfig):
+    """`pagewire health`: exits 0 when the service takes requests."""
+
+    wait: float = flag(0.0, "seconds to wait for that", common=True, metavar="SECONDS", at_least=0)

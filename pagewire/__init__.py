@@ -1,3 +1,35 @@
 """pagewire: large language models served over gRPC."""
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagewire.client.aio import AsyncClient as AsyncClient
+    from pagewire.client.params import SamplingParams as SamplingParams
+    from pagewire.client.sync import Client as Client
+    from pagewire.errors import PagewireError as PagewireError
+    from pagewire.errors import StartupError as StartupError
+    from pagewire.llm import LLM as LLM
+
 __version__ = "2026.11.0"
+
+_HOMES = {
+    "AsyncClient": "pagewire.client.aio",
+    "Client": "pagewire.client.sync",
+    "LLM": "pagewire.llm",
+    "PagewireError": "pagewire.errors",
+    "SamplingParams": "pagewire.client.params",
+    "StartupError": "pagewire.errors",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    """Imports what is asked for: `import pagewire` itself costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pagewire' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

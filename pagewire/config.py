@@ -121,7 +121,7 @@ class WorkerConfig(CommonConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrontendConfig, EngineConfig):
-    """`pagewire serve`: all of it on one host."""
+    """`pagewire serve`: frontends, engine core and worker on this host, until Ctrl-C."""
 
     frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
 
@@ -129,6 +129,13 @@ class ServeConfig(FrontendConfig, EngineConfig):
         {"engine", "listen", "listen_workers", "external_workers", "reuse_port"}
     )
     """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """`pagewire demo`: starts everything on the demo model, streams a few answers, stops."""
+
+    log_level: LogLevel = flag("warning", "least severe log lines to print")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,19 @@
 """Errors that end in front of a person.
 
 PagewireError
-└── StartupError      a process cannot start; has what, why and what to do
+├── StartupError      a process cannot start; has what, why and what to do
+│   └── UsageError    flag, variable or configuration file (pagewire.flags)
+└── RpcError          a call of a client failed (pagewire.client.errors)
 """
 
 
 class PagewireError(Exception):
-    """Base of the errors that this project raises on purpose."""
+    """Base of the errors that this project raises on purpose.
+
+    todo: what the user can do about it; may be empty.
+    """
+
+    todo: str = ""
 
 
 class StartupError(PagewireError):

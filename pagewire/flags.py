@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
-
 from pagewire import config as configs
 from pagewire.errors import StartupError
 
@@ -138,7 +136,7 @@ def parse(
     `--help` and `--help-all` print what they say and raise SystemExit(0).
     """
     flags = flags_of(config_class)
-    given = vars(_Parser(config_class, flags, command).parse_args(arguments))
+    given = _Parser(config_class, flags, command).given(arguments)
     file = given.pop("config", None) or environment.get(_PREFIX + "CONFIG")
     values: dict[str, Any] = {}
     if file:
@@ -174,6 +172,8 @@ def forget_environment(config_class: type[Any]) -> None:
 
 
 def _from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
+    import yaml  # 20 ms that only a start with a file shall pay
+
     what = f"cannot use the configuration file {path}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -257,22 +257,18 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("--help", "-h", action="store_true", dest="_help")
         self.add_argument("--help-all", action="store_true", dest="_help_all")
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse's; raises UsageError, and SystemExit(0) after printing help."""
-        result, unknown = self.parse_known_args(args, namespace)
-        asked = vars(result)
-        short, everything = asked.pop("_help", False), asked.pop("_help_all", False)
+    def given(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The values on the command line; raises UsageError, and SystemExit(0) after printing help."""
+        namespace, unknown = self.parse_known_args(arguments)
+        values = dict(vars(namespace))
+        short, everything = values.pop("_help", False), values.pop("_help_all", False)
         if short or everything:
             print(help_text(self.prog, self.description or "", self._config_flags.values(), everything))
             raise SystemExit(0)
         if unknown:
-            options = [*self._option_string_actions]
             wrong = unknown[0].split("=", 1)[0]
-            self.error(f"unknown argument {wrong!r}{_did_you_mean(wrong, options)}")
-        for name, value in asked.items():
-            if isinstance(value, list):
-                asked[name] = tuple(value)
-        return result
+            self.error(f"unknown argument {wrong!r}{_did_you_mean(wrong, self._option_string_actions)}")
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
@@ -24,10 +25,11 @@ def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[b
     from a thread that lives as long as the child shall: the parent-death signal is per thread.
     """
     reading, writing = os.pipe()
-    environment = {**os.environ, _STATUS_FD: str(writing), _PARENT_PID: str(os.getpid())}
+    environment = {**os.environ, **_import_path(), _STATUS_FD: str(writing), _PARENT_PID: str(os.getpid())}
     try:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pagewire", *arguments],
+            # -P: a folder called `worker` where the user happens to be must not hide ours.
+            [sys.executable, "-P", "-m", "pagewire", *arguments],
             env=environment,
             pass_fds=(writing,),
             stdin=subprocess.DEVNULL,
@@ -39,6 +41,20 @@ def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[b
     finally:
         os.close(writing)
     return child, reading
+
+
+def _import_path() -> dict[str, str]:
+    """What lets a child import this package when it runs from a source tree, installed or not."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "pyproject.toml").is_file():
+        return {}
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {"PYTHONPATH": os.pathsep.join([str(root), *others])}
+
+
+def is_child() -> bool:
+    """Whether spawn() started this process, so that somebody else tells the user what went wrong."""
+    return _PARENT_PID in os.environ
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:

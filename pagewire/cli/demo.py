@@ -1,0 +1,61 @@
+"""`pagewire demo`: what `make demo` runs."""
+
+import sys
+import time
+
+from pagewire import logs
+from pagewire.cli.extras import require_worker
+from pagewire.client.params import Message, PromptLike, SamplingParams
+from pagewire.client.sync import Client
+from pagewire.config import DemoConfig, ServeConfig
+from pagewire.progress import LoadingLine
+from pagewire.service import Service
+
+CONFIG = DemoConfig
+
+_PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
+_QUESTIONS = ("What is the capital of Japan?", "Give me JSON for Italy.")
+_COMPLETION = SamplingParams(temperature=0, max_tokens=40)
+_ANSWER = SamplingParams(temperature=0, max_tokens=60)
+
+
+def run(config: DemoConfig) -> int:
+    """Starts a service, streams a few answers, stops it. Returns 0 when everything went well."""
+    logs.setup("demo", config.log_level)
+    require_worker("start the demo")
+    line = LoadingLine(sys.stderr)
+    print("starting a frontend, an engine core and a worker on the demo model", flush=True)
+    start = time.monotonic()
+    with Service(ServeConfig(port=0, log_level=config.log_level), line.show) as service:
+        line.clear()
+        print(f"ready after {time.monotonic() - start:.1f} s: grpc://{service.address}\n", flush=True)
+        with Client(service.address) as client:
+            tokens, seconds = _talk(client)
+    print(f"\n{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s; everything stopped")
+    return 0
+
+
+def _talk(client: Client) -> tuple[int, float]:
+    """Streams three completions and one chat of two turns; tokens made, and seconds."""
+    start = time.monotonic()
+    tokens = 0
+    for prompt in _PROMPTS:
+        print(f"{prompt}\x1b[1m" if sys.stdout.isatty() else prompt, end="", flush=True)
+        tokens += _show(client, prompt, _COMPLETION)[1]
+    messages: list[Message] = []
+    for question in _QUESTIONS:
+        print(f"\nuser:      {question}\nassistant: ", end="", flush=True)
+        messages.append({"role": "user", "content": question})
+        text, count = _show(client, messages, _ANSWER)
+        messages.append({"role": "assistant", "content": text})
+        tokens += count
+    return tokens, time.monotonic() - start
+
+
+def _show(client: Client, prompt: PromptLike, params: SamplingParams) -> tuple[str, int]:
+    """Prints an answer as it is generated; its text and number of tokens."""
+    with client.stream(prompt, params) as stream:
+        for delta in stream:
+            print(delta.text, end="", flush=True)
+        print("\x1b[0m" if sys.stdout.isatty() else "")
+        return stream.generation.text, stream.generation.usage.completion_tokens

@@ -1,0 +1,17 @@
+"""`pagewire engine`."""
+
+from pagewire import logs
+from pagewire.cli.extras import require_worker
+from pagewire.config import EngineConfig
+
+CONFIG = EngineConfig
+
+
+def run(config: EngineConfig) -> int:
+    """Schedules until a signal; returns the exit code."""
+    if not config.external_workers:
+        require_worker("start the engine's worker")
+    logs.setup("engine", config.log_level)
+    from engine_core import main
+
+    return main.run(config)

@@ -1,0 +1,14 @@
+"""`pagewire frontend`."""
+
+from pagewire import logs
+from pagewire.config import FrontendConfig
+
+CONFIG = FrontendConfig
+
+
+def run(config: FrontendConfig) -> int:
+    """Serves gRPC until a signal; returns the exit code."""
+    logs.setup("frontend", config.log_level)
+    from frontend import main
+
+    return main.run(config)

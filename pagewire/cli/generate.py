@@ -1,0 +1,46 @@
+"""`pagewire generate`."""
+
+import sys
+import time
+
+from pagewire.cli.sampling import sampling_params
+from pagewire.client.results import Generation
+from pagewire.client.sync import Client
+from pagewire.config import GenerateConfig
+from pagewire.flags import UsageError
+
+CONFIG = GenerateConfig
+
+
+def run(config: GenerateConfig) -> int:
+    """Streams the text to standard output as it is made; several continuations one after another."""
+    prompt = config.prompt
+    if prompt == "-":
+        if sys.stdin.isatty():
+            raise UsageError("there is no PROMPT", todo="pagewire generate 'The capital of France is'")
+        prompt = sys.stdin.read()
+    start = time.monotonic()
+    with Client(config.address, model=config.model_name) as client:
+        stream = client.stream(prompt, sampling_params(config, config.n))
+        if (config.n or 1) > 1:
+            result = stream.result()
+            for output in result.outputs:
+                print(f"[{output.index}] {output.text}")
+        else:
+            for delta in stream:
+                print(delta.text, end="", flush=True)
+            print()
+            result = stream.generation
+    if config.usage:
+        print(summary(result, time.monotonic() - start), file=sys.stderr)
+    return 0
+
+
+def summary(result: Generation, seconds: float) -> str:
+    """Token counts and speed, in one line."""
+    tokens = result.usage.completion_tokens
+    ends = ", ".join(output.finish_reason or "broken off" for output in result.outputs)
+    return (
+        f"[{result.usage.prompt_tokens} + {tokens} tokens, {seconds:.2f} s, "
+        f"{tokens / seconds:.1f} tokens/s, ended by: {ends}, seed {result.seed}]"
+    )

@@ -1,0 +1,35 @@
+"""`pagewire serve`."""
+
+import sys
+
+from pagewire import logs, process
+from pagewire.cli.extras import require_worker
+from pagewire.config import ServeConfig
+from pagewire.models import checkpoint_folder
+from pagewire.supervisor import Facts, Supervisor
+
+CONFIG = ServeConfig
+
+_HOW_TO_CALL = """\
+call it:
+  pagewire generate 'The capital of France is' --address {address}
+  python:  pagewire.Client("{address}").generate("The capital of France is").text
+  node:    node examples/node/client.js {address} 'The capital of France is'
+stop it:   Ctrl-C"""
+
+
+def run(config: ServeConfig) -> int:
+    """Runs the whole service until a signal; returns 0 then, Ctrl-C included."""
+    logs.setup("serve", config.log_level)
+    require_worker("start a service")
+    checkpoint_folder(config.model)
+    code = Supervisor(config, _announce).run()
+    return code
+
+
+def _announce(facts: Facts) -> None:
+    address = f"{facts['host']}:{facts['port']}"
+    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("host", "port"))
+    print(f"ready: grpc://{address} {rest}", flush=True)
+    if not process.is_child():
+        print(_HOW_TO_CALL.format(address=address), file=sys.stderr, flush=True)

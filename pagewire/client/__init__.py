@@ -1,0 +1,9 @@
+"""Clients of a running service; `pagewire.Client` and `pagewire.AsyncClient` are the front doors.
+
+params.py    SamplingParams and prompts, as people write them -> messages of pagewire.v1
+results.py   messages of pagewire.v1 -> results, as people read them
+errors.py    statuses -> exceptions
+channel.py   channel options and method names, shared by both clients
+sync.py      Client
+aio.py       AsyncClient
+"""

@@ -1,0 +1,102 @@
+"""What both clients share: how to reach a service, and how each method is called."""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, tokenizer_pb2
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+MAX_RESPONSE_BYTES = 64 << 20
+KEEPALIVE_MS = 30_000
+KEEPALIVE_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Method(Generic[Q, R]):
+    """A method of a service, with the types that the generated stubs do not carry."""
+
+    path: str
+    response: type[R]
+    request: type[Q]
+
+    @property
+    def codec(self) -> dict[str, Callable[..., Any]]:
+        """Keyword arguments of Channel.unary_unary and Channel.unary_stream."""
+        return {
+            "request_serializer": self.request.SerializeToString,
+            "response_deserializer": self.response.FromString,
+        }
+
+
+GENERATE = Method(
+    "/pagewire.v1.GenerationService/Generate",
+    generation_pb2.GenerateResponse,
+    generation_pb2.GenerateRequest,
+)
+GENERATE_UNARY = Method(
+    "/pagewire.v1.GenerationService/GenerateUnary",
+    generation_pb2.GenerateResponse,
+    generation_pb2.GenerateRequest,
+)
+ABORT = Method(
+    "/pagewire.v1.GenerationService/Abort", generation_pb2.AbortResponse, generation_pb2.AbortRequest
+)
+TOKENIZE = Method(
+    "/pagewire.v1.TokenizerService/Tokenize", tokenizer_pb2.TokenizeResponse, tokenizer_pb2.TokenizeRequest
+)
+DETOKENIZE = Method(
+    "/pagewire.v1.TokenizerService/Detokenize",
+    tokenizer_pb2.DetokenizeResponse,
+    tokenizer_pb2.DetokenizeRequest,
+)
+LIST_MODELS = Method(
+    "/pagewire.v1.ModelService/ListModels", model_pb2.ListModelsResponse, model_pb2.ListModelsRequest
+)
+GET_MODEL = Method(
+    "/pagewire.v1.ModelService/GetModel", model_pb2.GetModelResponse, model_pb2.GetModelRequest
+)
+GET_SERVER_INFO = Method(
+    "/pagewire.v1.AdminService/GetServerInfo",
+    admin_pb2.GetServerInfoResponse,
+    admin_pb2.GetServerInfoRequest,
+)
+GET_LOAD = Method("/pagewire.v1.AdminService/GetLoad", admin_pb2.GetLoadResponse, admin_pb2.GetLoadRequest)
+WATCH_LOAD = Method(
+    "/pagewire.v1.AdminService/WatchLoad", admin_pb2.WatchLoadResponse, admin_pb2.WatchLoadRequest
+)
+CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
+
+
+def options(address: str) -> list[tuple[str, int]]:
+    """Channel options for an address."""
+    chosen = [
+        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        # A server that vanishes without a word is noticed within 40 s.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        # A client that comes back after a restart shall not wait for two minutes of back-off.
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
+    if _is_loopback(address):
+        chosen.append(("grpc.enable_http_proxy", 0))  # http_proxy is for other hosts
+    return chosen
+
+
+def target(address: str) -> str:
+    """The name that gRPC resolves: an address may be given as it is printed, grpc://HOST:PORT."""
+    return address.removeprefix("grpc://")
+
+
+def _is_loopback(address: str) -> bool:
+    host = target(address).rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,135 @@
+"""What a call of a client raises: exceptions made from gRPC statuses and their google.rpc details.
+
+PagewireError
+└── RpcError              any status but OK
+    ├── InvalidArgument   a field is wrong, or not built yet; has .field
+    ├── NotFound          no such model
+    ├── AlreadyExists     the request id is in flight
+    ├── Unauthenticated, PermissionDenied
+    ├── ResourceExhausted overload; has .retry_after
+    ├── Unavailable       nobody there, loading, draining, or the engine died; has .retry_after
+    ├── DeadlineExceeded  the timeout of the call
+    ├── Cancelled
+    ├── Unimplemented
+    └── InternalError     a bug of ours
+"""
+
+from collections.abc import Iterable
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from pagewire.errors import PagewireError
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+class RpcError(PagewireError):
+    """A call failed.
+
+    code: the gRPC status. message: of the server. reason: ErrorInfo.reason, such as
+    "FEATURE_UNSUPPORTED"; may be empty. metadata: ErrorInfo.metadata. field: path of the request's
+    field that is at fault; may be empty. retry_after: seconds to wait, if the server said so.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = ""
+        self.metadata: dict[str, str] = {}
+        self.field = ""
+        self.retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code.name})"
+
+
+class InvalidArgument(RpcError):
+    """The request is wrong; the same request will fail again."""
+
+
+class NotFound(RpcError):
+    """No such model."""
+
+
+class AlreadyExists(RpcError):
+    """A request with this id is in flight."""
+
+
+class Unauthenticated(RpcError):
+    """No credentials, or wrong ones."""
+
+
+class PermissionDenied(RpcError):
+    """These credentials do not allow this."""
+
+
+class ResourceExhausted(RpcError):
+    """Too much at once."""
+
+
+class Unavailable(RpcError):
+    """Nobody takes the request now; safe to try again when nothing was received."""
+
+    todo = "is the service running, and at this address? to start one: pagewire serve"
+
+
+class DeadlineExceeded(RpcError):
+    """The timeout of the call passed."""
+
+
+class Cancelled(RpcError):
+    """The call was cancelled."""
+
+
+class Unimplemented(RpcError):
+    """The server does not have this method."""
+
+
+class InternalError(RpcError):
+    """A bug of the server."""
+
+
+_CLASSES: dict[grpc.StatusCode, type[RpcError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
+    grpc.StatusCode.INTERNAL: InternalError,
+}
+
+
+def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> RpcError:
+    """The exception for a status; details are taken from the trailing metadata."""
+    error = _CLASSES.get(code, RpcError)(code, message)
+    for key, value in trailers:
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            _add_details(error, status_pb2.Status.FromString(value))
+    return error
+
+
+def from_grpc(error: grpc.RpcError) -> RpcError:
+    """The exception for what grpc raises, sync and aio."""
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return RpcError(grpc.StatusCode.UNKNOWN, str(error))
+    return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())
+
+
+def _add_details(error: RpcError, status: status_pb2.Status) -> None:
+    for detail in status.details:
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            info = error_details_pb2.ErrorInfo.FromString(detail.value)
+            error.reason, error.metadata = info.reason, dict(info.metadata)
+        elif detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+            request = error_details_pb2.BadRequest.FromString(detail.value)
+            error.field = next((violation.field for violation in request.field_violations), "")
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            retry = error_details_pb2.RetryInfo.FromString(detail.value)
+            error.retry_after = retry.retry_delay.ToTimedelta().total_seconds()

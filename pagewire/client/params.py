@@ -1,0 +1,194 @@
+"""What a caller writes, and the messages it becomes. Pure functions.
+
+What is left out stays absent in the message: the server then takes the model's default. Nothing is
+checked here that the server checks.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from google.protobuf import json_format
+
+from pagewire.v1 import generation_pb2, prompt_pb2
+
+Message = Mapping[str, Any]
+"""{"role": ..., "content": text or parts}, as chat templates have it; or with the other fields of
+pagewire.v1.ChatMessage."""
+
+PromptLike = str | Sequence[int] | Sequence[Message] | prompt_pb2.Prompt
+"""Text, token ids, a conversation, or the message itself."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of SamplingParams as keyword arguments."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    typical_p: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    n: int | None
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    bad_words: Sequence[str]
+    bad_token_ids: Sequence[int]
+    max_tokens: int | None
+    min_tokens: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool | None
+    include_stop: bool | None
+    time_limit: float | None
+    text: bool | None
+    skip_special_tokens: bool | None
+    echo: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens, when to stop, what text to make. None: the model's default.
+
+    The fields are those of pagewire.v1.SamplingParams and StoppingCriteria, and mean the same;
+    `time_limit` is in seconds. `text`, `skip_special_tokens` and `echo` are of OutputOptions.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
+    bad_token_ids: Sequence[int] = ()
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool | None = None
+    include_stop: bool | None = None
+    time_limit: float | None = None
+    text: bool | None = None
+    skip_special_tokens: bool | None = None
+    echo: bool = False
+
+    def sampling(self) -> generation_pb2.SamplingParams:
+        """The message that says how to choose tokens."""
+        return generation_pb2.SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            typical_p=self.typical_p,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            n=self.n,
+            logit_bias=self.logit_bias,
+            allowed_token_ids=self.allowed_token_ids,
+            bad_words=self.bad_words,
+            bad_token_ids=self.bad_token_ids,
+        )
+
+    def stopping(self) -> generation_pb2.StoppingCriteria:
+        """The message that says when to stop."""
+        limit = None if self.time_limit is None else timedelta(seconds=self.time_limit)
+        return generation_pb2.StoppingCriteria(
+            max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            include_stop=self.include_stop,
+            time_limit=limit,
+        )
+
+    def output(self) -> generation_pb2.OutputOptions:
+        """The message that says what to return: token ids always."""
+        return generation_pb2.OutputOptions(
+            token_ids=True, text=self.text, skip_special_tokens=self.skip_special_tokens, echo=self.echo
+        )
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a caller may say about a request besides prompt and sampling.
+
+    request_id: unique among the requests in flight; default: the server makes one.
+    model: served name; default: the client's.
+    timings: return where the time went.
+    priority: lower is sooner.
+    """
+
+    request_id: str
+    model: str
+    timings: bool
+    priority: int
+
+
+class GenerateOptions(SamplingOptions, RequestOptions, total=False):
+    """All keyword arguments of generate(), stream() and chat()."""
+
+
+_REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
+
+
+def generate_request(
+    prompt: PromptLike, params: SamplingParams | None, options: Mapping[str, Any], model: str
+) -> generation_pb2.GenerateRequest:
+    """The request of generate(prompt, params, **options); options win over params.
+
+    model: of the client, where the options name none. Raises TypeError for an unknown option.
+    """
+    changes = {name: value for name, value in options.items() if name not in _REQUEST_OPTIONS}
+    params = dataclasses.replace(params or SamplingParams(), **changes)
+    output = params.output()
+    output.timings = options.get("timings", False)
+    return generation_pb2.GenerateRequest(
+        request_id=options.get("request_id", ""),
+        model=options.get("model", model),
+        priority=options.get("priority", 0),
+        prompt=to_prompt(prompt),
+        sampling=params.sampling(),
+        stopping=params.stopping(),
+        output=output,
+    )
+
+
+def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
+    """The message for a prompt. Raises TypeError when it is none of PromptLike."""
+    if isinstance(prompt, prompt_pb2.Prompt):
+        return prompt
+    if isinstance(prompt, str):
+        return prompt_pb2.Prompt(text=prompt)
+    messages = [part for part in prompt if isinstance(part, Mapping)]
+    token_ids = [part for part in prompt if isinstance(part, int)]
+    if messages and not token_ids:
+        return prompt_pb2.Prompt(chat=prompt_pb2.Chat(messages=[_message(part) for part in messages]))
+    if len(token_ids) == len(prompt):
+        return prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids))
+    raise TypeError("a prompt is text, a list of token ids, or a list of messages")
+
+
+def _message(message: Message) -> prompt_pb2.ChatMessage:
+    fields = dict(message)
+    content = fields.pop("content", None)
+    result = json_format.ParseDict(fields, prompt_pb2.ChatMessage())
+    if isinstance(content, str):
+        result.content.add(text=content)
+    else:
+        for part in content or ():
+            # {"type": "text", "text": ...} is what OpenAI's clients write.
+            json_format.ParseDict({k: v for k, v in part.items() if k != "type"}, result.content.add())
+    return result

@@ -1,0 +1,165 @@
+"""What a caller reads, made from the messages of a service."""
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from pagewire.v1 import generation_pb2, tokenizer_pb2
+
+
+class FinishReason(enum.StrEnum):
+    """Why a sequence ended; the values of pagewire.v1.FinishReason."""
+
+    EOS = "eos"
+    STOP = "stop"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_LENGTH = "context_length"
+    TIME_LIMIT = "time_limit"
+    ABORTED = "aborted"
+    TOOL_CALLS = "tool_calls"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delta:
+    """What is new of one sequence.
+
+    position: index, within the sequence, of the first token of token_ids.
+    finish_reason: set with the sequence's last part.
+    stop: what matched: a stop string, or the id of an EOS or stop token.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    position: int
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """One sequence, as far as it has come; the fields are as in Delta."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop: str | int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts over all sequences."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time went, in seconds; see pagewire.v1.Timings."""
+
+    preprocess: float
+    queue: float
+    prefill: float
+    decode: float
+    total: float
+
+
+@dataclasses.dataclass(slots=True)
+class Generation:
+    """The answer to a request, as far as it has come. Outputs are in the order of their index."""
+
+    request_id: str = ""
+    model: str = ""
+    seed: int = 0
+    prompt_tokens: int = 0
+    outputs: list[Output] = dataclasses.field(default_factory=list)
+    usage: Usage = Usage()
+    timings: Timings | None = None
+
+    @property
+    def text(self) -> str:
+        """Of the first sequence."""
+        return self.outputs[0].text if self.outputs else ""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of the first sequence."""
+        return self.outputs[0].token_ids if self.outputs else []
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Of the first sequence."""
+        return self.outputs[0].finish_reason if self.outputs else None
+
+    def add(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
+        """Takes in a message and returns what is new in it."""
+        if response.HasField("prompt"):  # first message
+            self.request_id, self.model = response.request_id, response.model
+            self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
+        if response.HasField("usage"):
+            self.usage = _usage(response.usage)
+        if response.HasField("timings"):
+            self.timings = _timings(response.timings)
+        deltas = [_delta(sequence) for sequence in response.sequences]
+        for delta in deltas:
+            self._append(delta)
+        return deltas
+
+    def _append(self, delta: Delta) -> None:
+        while len(self.outputs) <= delta.index:
+            self.outputs.append(Output(len(self.outputs)))
+        output = self.outputs[delta.index]
+        output.text += delta.text
+        output.token_ids += delta.token_ids
+        if delta.finish_reason is not None:
+            output.finish_reason, output.stop = delta.finish_reason, delta.stop
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tokenized:
+    """A tokenized prompt.
+
+    text: of a conversation, as the chat template rendered it; else empty.
+    """
+
+    token_ids: list[int]
+    text: str
+
+
+def tokenized(results: Iterable[tokenizer_pb2.Tokenization]) -> list[Tokenized]:
+    """From the messages, in their order."""
+    return [Tokenized(list(result.token_ids), result.rendered_text) for result in results]
+
+
+def _delta(sequence: generation_pb2.SequenceOutput) -> Delta:
+    reason, stop = None, None
+    if sequence.HasField("finish"):
+        name = generation_pb2.FinishReason.Name(sequence.finish.reason)
+        reason = FinishReason(name.removeprefix("FINISH_REASON_").lower())
+        matched = sequence.finish.WhichOneof("matched")
+        stop = getattr(sequence.finish, matched) if matched else None
+    return Delta(sequence.index, sequence.text, list(sequence.token_ids), sequence.position, reason, stop)
+
+
+def _usage(usage: generation_pb2.Usage) -> Usage:
+    return Usage(usage.prompt_tokens, usage.cached_prompt_tokens, usage.completion_tokens)
+
+
+def _timings(timings: generation_pb2.Timings) -> Timings:
+    return Timings(
+        preprocess=_seconds(timings.preprocess),
+        queue=_seconds(timings.queue),
+        prefill=_seconds(timings.prefill),
+        decode=_seconds(timings.decode),
+        total=_seconds(timings.total),
+    )
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.ToTimedelta() / timedelta(seconds=1)

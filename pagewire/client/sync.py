@@ -1,0 +1,236 @@
+"""The client for ordinary code; aio.py is its twin for asyncio."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, Unpack
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from pagewire.client import channel
+from pagewire.client.channel import Method, Q, R
+from pagewire.client.errors import RpcError, Unavailable, from_grpc
+from pagewire.client.params import (
+    GenerateOptions,
+    Message,
+    PromptLike,
+    SamplingParams,
+    generate_request,
+    to_prompt,
+)
+from pagewire.client.results import Delta, Generation, Tokenized, tokenized
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, prompt_pb2, tokenizer_pb2
+
+_POLL_S = 0.05
+
+
+class Stream:
+    """Deltas of a running generation, in the order of their making.
+
+    The request lives as long as this object is read: close(), the end of a with statement, and
+    dropping the last reference (leaving a for loop does that) cancel it and free its memory on the
+    server. `generation` holds everything received so far.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._ready: deque[Delta] = deque()
+        self._closed = False
+        self.generation = Generation()
+
+    def __iter__(self) -> Iterator[Delta]:
+        return self
+
+    def __next__(self) -> Delta:
+        while not self._ready:
+            if self._closed:
+                raise StopIteration
+            try:
+                response = next(self._call)
+            except StopIteration:
+                self._closed = True
+                raise
+            except grpc.RpcError as error:
+                self._closed = True
+                raise from_grpc(error) from None
+            except BaseException:  # such as Ctrl-C
+                self.close()
+                raise
+            self._ready.extend(self.generation.add(response))
+        return self._ready.popleft()
+
+    def result(self) -> Generation:
+        """Reads to the end."""
+        for _ in self:
+            pass
+        return self.generation
+
+    def close(self) -> None:
+        """Cancels the request, unless it has ended."""
+        if not self._closed:
+            self._closed = True
+            self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to a service. Thread-safe; close() it, or use it in a with statement.
+
+    Every call raises an RpcError of pagewire.client.errors, and takes `timeout`, in seconds: after
+    that the server gives up too, and DeadlineExceeded is raised.
+    """
+
+    def __init__(self, address: str = "127.0.0.1:50051", *, model: str = "") -> None:
+        """address: HOST:PORT, or what gRPC resolves. model: served name; default: the only one."""
+        self._channel = grpc.insecure_channel(channel.target(address), options=channel.options(address))
+        self._model = model
+
+    def generate(
+        self,
+        prompt: PromptLike,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Continues a prompt. Options are fields of SamplingParams, which they override, and
+        RequestOptions."""
+        request = generate_request(prompt, params, options, self._model)
+        result = Generation()
+        result.add(self._unary(channel.GENERATE_UNARY, request, timeout))
+        return result
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Answers a conversation: generate() with the model's chat template."""
+        return self.generate(messages, params, timeout=timeout, **options)
+
+    def stream(
+        self,
+        prompt: PromptLike,
+        params: SamplingParams | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """As generate(), delta by delta; a conversation too."""
+        request = generate_request(prompt, params, options, self._model)
+        return Stream(self._streaming(channel.GENERATE, request, timeout))
+
+    def abort(self, request_ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
+        """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
+        request = generation_pb2.AbortRequest(request_ids=request_ids)
+        return list(self._unary(channel.ABORT, request, timeout).aborted_request_ids)
+
+    def tokenize(self, prompt: PromptLike, *, timeout: float | None = None) -> Tokenized:
+        """The token ids of a text or a conversation."""
+        request = tokenizer_pb2.TokenizeRequest(
+            model=self._model, prompts=[to_prompt(prompt)], rendered_text=not isinstance(prompt, str)
+        )
+        return tokenized(self._unary(channel.TOKENIZE, request, timeout).results)[0]
+
+    def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """The text of token ids."""
+        request = tokenizer_pb2.DetokenizeRequest(
+            model=self._model,
+            sequences=[prompt_pb2.TokenIds(ids=token_ids)],
+            skip_special_tokens=skip_special_tokens,
+        )
+        return self._unary(channel.DETOKENIZE, request, timeout).texts[0]
+
+    def models(self, *, timeout: float | None = None) -> list[model_pb2.Model]:
+        """The models that requests can name."""
+        return list(self._unary(channel.LIST_MODELS, model_pb2.ListModelsRequest(), timeout).models)
+
+    def model(self, name: str = "", *, timeout: float | None = None) -> model_pb2.Model:
+        """One of them; default: this client's."""
+        request = model_pb2.GetModelRequest(name=name or self._model)
+        return self._unary(channel.GET_MODEL, request, timeout).model
+
+    def server_info(self, *, timeout: float | None = None) -> admin_pb2.GetServerInfoResponse:
+        """Versions, configuration and state."""
+        return self._unary(channel.GET_SERVER_INFO, admin_pb2.GetServerInfoRequest(), timeout)
+
+    def load(self, *, timeout: float | None = None) -> admin_pb2.Load:
+        """How busy the service is."""
+        return self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout).load
+
+    def watch_load(
+        self, min_interval: float | None = None, *, timeout: float | None = None
+    ) -> Iterator[admin_pb2.Load]:
+        """The load now, and whenever it has changed, at most once in `min_interval` seconds."""
+        request = admin_pb2.WatchLoadRequest()
+        if min_interval is not None:
+            request.min_interval.FromNanoseconds(int(min_interval * 1e9))
+        call = self._streaming(channel.WATCH_LOAD, request, timeout)
+        try:
+            for response in call:
+                yield response.load
+        except grpc.RpcError as error:
+            raise from_grpc(error) from None
+        finally:
+            call.cancel()
+
+    def healthy(self, *, timeout: float | None = 5.0) -> bool:
+        """Whether the service takes requests. Raises Unavailable when nobody is there."""
+        response = self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        """Waits until the service takes requests. Raises the last RpcError after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if self.healthy():
+                    return
+                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, "the service is not ready")
+            except RpcError as error:
+                problem = error
+            if time.monotonic() + _POLL_S > deadline:
+                raise problem
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Cancels what is in flight and closes the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _unary(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
+        call = self._channel.unary_unary(method.path, **method.codec).future(request, timeout=timeout)
+        try:
+            response: R = call.result()
+        except grpc.RpcError as error:
+            raise from_grpc(error) from None
+        except BaseException:  # such as Ctrl-C: a blocking call would leave the request running
+            call.cancel()
+            raise
+        return response
+
+    def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
+        return self._channel.unary_stream(method.path, **method.codec)(request, timeout=timeout)

@@ -194,7 +194,7 @@ def _from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     for key, value in content.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise UsageError(what, f"unknown key {key!r}" + _did_you_mean(name, known))
+            raise UsageError(what, f"unknown key {key!r}{_did_you_mean(name, flags, known)}")
         if name in flags:  # else another process's: one file may configure them all
             try:
                 values[name] = flags[name].convert(value)
@@ -204,6 +204,7 @@ def _from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> dict[str, Any]:
+    ours = [flag.variable for flag in flags.values()]
     known = {_PREFIX + name.upper() for name in _known_names()} | {_PREFIX + "CONFIG"} | _RESERVED
     values = {}
     for variable in sorted(environment):
@@ -213,7 +214,7 @@ def _from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag])
             if _SERVICE_LINK.search(variable):
                 continue
             raise UsageError(
-                f"unknown environment variable {variable}{_did_you_mean(variable, known)}",
+                f"unknown environment variable {variable}{_did_you_mean(variable, ours, known)}",
                 todo="every flag --some-name has a variable PAGEWIRE_SOME_NAME; unset the others",
             )
         name = variable.removeprefix(_PREFIX).lower()
@@ -341,6 +342,9 @@ def _known_names() -> set[str]:
     return {field.name for config_class in _ALL for field in dataclasses.fields(config_class)}
 
 
-def _did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(candidates), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _did_you_mean(word: str, *candidates: Iterable[str]) -> str:
+    """Words to add to an error; the first of the lists that has something similar is used."""
+    for names in candidates:
+        if close := difflib.get_close_matches(word, list(names), n=1):
+            return f" (did you mean {close[0]}?)"
+    return ""

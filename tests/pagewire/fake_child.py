@@ -1,0 +1,38 @@
+"""A child of the supervisor that does what its first argument says; started by fake_serve.py.
+
+ready   reports loading, then ready; ends on SIGTERM
+fails   reports a failed start
+dies    ends with exit code 3 without a word
+killed  is killed while it starts
+crashes reports ready and then ends with exit code 4
+deaf    reports ready and ignores SIGTERM
+stuck   never gets ready
+"""
+
+import os
+import signal
+import sys
+
+from pagewire.errors import StartupError
+from pagewire.process import Status, die_with_parent
+
+die_with_parent()
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+behaviour = sys.argv[1]
+status = Status()
+if behaviour == "fails":
+    status.failed(StartupError("cannot load the model", "tensor x is missing", "look at the file"))
+    os._exit(1)
+if behaviour == "dies":
+    os._exit(3)
+if behaviour == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+status.loading("weights", 0.5)
+if behaviour == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if behaviour != "stuck":
+    status.ready(port=1234, pid=os.getpid(), arguments=" ".join(sys.argv[2:]))
+if behaviour == "crashes":
+    os._exit(4)
+while True:
+    signal.pause()

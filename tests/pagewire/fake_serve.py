@@ -1,0 +1,36 @@
+"""`pagewire serve` with fake children: fake_serve.py ENGINE FRONTEND [FLAG ...], see fake_child.py.
+
+Prints the facts of the children when they are ready; says how it ended as the command line does.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pagewire import flags, process, supervisor
+from pagewire.__main__ import tell
+from pagewire.config import ServeConfig
+from pagewire.errors import StartupError
+
+BEHAVIOURS = dict(zip(("engine", "frontend"), sys.argv[1:3], strict=True))
+
+
+def fake_spawn(arguments, **options):
+    reading, writing = os.pipe()
+    environment = {**os.environ, "PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
+    command = [sys.executable, str(Path(__file__).with_name("fake_child.py"))]
+    command += [BEHAVIOURS[arguments[0]], *arguments]
+    child = subprocess.Popen(command, env=environment, pass_fds=(writing,), **options)
+    os.close(writing)
+    return child, reading
+
+
+process.spawn = fake_spawn
+config = flags.parse(ServeConfig, sys.argv[3:], command="serve")
+try:
+    sys.exit(supervisor.Supervisor(config, lambda facts: print(json.dumps(facts), flush=True)).run())
+except StartupError as error:
+    tell(error)
+    sys.exit(1)

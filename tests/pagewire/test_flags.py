@@ -1,0 +1,173 @@
+"""Flags, environment and files become configurations; what nobody knows is named."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pagewire import flags
+from pagewire.config import EngineConfig, FrontendConfig, GenerateConfig, ServeConfig, WorkerConfig
+from pagewire.flags import UsageError
+
+
+def parse(*arguments: str, config=ServeConfig, environment=None):
+    return flags.parse(config, arguments, command="test", environment=environment or {})
+
+
+def refusal(*arguments: str, config=ServeConfig, environment=None) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        parse(*arguments, config=config, environment=environment)
+    return caught.value
+
+
+def test_nothing_given_means_defaults():
+    assert parse() == ServeConfig()
+
+
+def test_every_spelling_of_a_value():
+    config = parse("folder", "--port=7", "--max-num-seqs", "3", "--dtype", "float32", "--shutdown-grace", "2")
+    assert (config.model, config.port, config.max_num_seqs, config.dtype) == ("folder", 7, 3, "float32")
+    assert config.shutdown_grace == 2.0 and isinstance(config.shutdown_grace, float)
+    assert parse("--model", "folder").model == "folder"
+
+
+def test_booleans_switch_both_ways():
+    assert parse("--no-reflection").reflection is False
+    assert parse("--no-reflection", "--reflection").reflection is True
+    assert parse("--no-prefix-cache").no_prefix_cache is True
+    assert parse("--no-prefix-cache", "--prefix-cache").no_prefix_cache is False
+
+
+def test_a_flag_may_be_repeated():
+    assert parse("hi", "--stop", "a", "--stop", "b", config=GenerateConfig).stop == ("a", "b")
+
+
+def test_precedence_is_flag_environment_file_default(tmp_path: Path):
+    file = tmp_path / "config.yaml"
+    file.write_text("port: 1\nhost: file\nmax-num-seqs: 5\n")
+    environment = {"PAGEWIRE_PORT": "2", "PAGEWIRE_HOST": "environment"}
+    config = parse("--port", "3", "--config", str(file), environment=environment)
+    assert (config.port, config.host, config.max_num_seqs) == (3, "environment", 5)
+    assert config.frontends == 1
+
+
+def test_yaml_and_toml_say_the_same(tmp_path: Path):
+    yaml, toml = tmp_path / "a.yaml", tmp_path / "a.toml"
+    yaml.write_text("max_model_len: 64\nreflection: false\nshutdown-grace: 3\nserved-model-name: 7\n")
+    toml.write_text('max-model-len = 64\nreflection = false\nshutdown_grace = 3\nserved-model-name = "7"\n')
+    assert parse("--config", str(yaml)) == parse("--config", str(toml))
+    assert parse("--config", str(yaml)).served_model_name == "7"
+    assert parse(environment={"PAGEWIRE_CONFIG": str(yaml)}).max_model_len == 64
+
+
+def test_one_file_may_configure_every_process(tmp_path: Path):
+    file = tmp_path / "config.toml"
+    file.write_text("threads = 2\nport = 9\nmax-num-seqs = 4\n")
+    assert parse("--config", str(file), config=WorkerConfig) == WorkerConfig(threads=2)
+    assert parse("--config", str(file), config=FrontendConfig).port == 9
+    assert parse("--config", str(file), config=EngineConfig).max_num_seqs == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prot", "5"], ["--prot", "did you mean --port?"]),
+        (["--device", "gpu"], ["--device", "'gpu'", "did you mean cpu?"]),
+        (["--port", "many"], ["--port", "'many' is not an integer"]),
+        (["--port", "70000"], ["--port", "above 65535"]),
+        (["--max-num-seqs", "0"], ["--max-num-seqs", "below 1"]),
+        (["--shutdown-grace", "nan"], ["--shutdown-grace", "nan"]),
+        (["--port"], ["--port", "expected one argument"]),
+        (["one", "two"], ["'two'"]),
+        (["--listen", "ipc:///x"], ["--listen"]),  # the supervisor decides it
+    ],
+)
+def test_wrong_flags_are_named(arguments: list[str], words: list[str]):
+    error = refusal(*arguments)
+    for word in words:
+        assert word in error.what
+    assert "pagewire test --help" in error.todo
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.yaml", "prot: 5", ["'prot'", "did you mean port?"]),
+        ("a.yaml", "port: true", ["port: True is not an integer"]),
+        ("a.yaml", "port: 1.5", ["port: 1.5 is not an integer"]),
+        ("a.yaml", "port: [1]", ["port: [1] is not an integer"]),
+        ("a.yaml", "- port", ["NAME: VALUE"]),
+        ("a.yaml", "port: [", ["expected"]),
+        ("a.toml", "port 5", ["Expected"]),
+        ("a.json", "{}", [".json"]),
+    ],
+)
+def test_wrong_files_are_named(tmp_path: Path, name: str, text: str, words: list[str]):
+    file = tmp_path / name
+    file.write_text(text)
+    error = refusal("--config", str(file))
+    assert str(file) in error.what
+    for word in words:
+        assert word in error.why
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("")
+    assert parse("--config", str(tmp_path / "a.yaml")) == ServeConfig()
+
+
+def test_a_missing_file_is_named():
+    assert "no-such-file.yaml" in refusal("--config", "no-such-file.yaml").what
+
+
+def test_unknown_variables_are_named():
+    error = refusal(environment={"PAGEWIRE_HOTS": "x"})
+    assert "PAGEWIRE_HOTS" in error.what and "did you mean PAGEWIRE_HOST?" in error.what
+
+
+def test_variables_of_other_processes_are_known():
+    assert parse(environment={"PAGEWIRE_THREADS": "1", "PATH": "x"}) == ServeConfig()
+
+
+def test_variables_that_kubernetes_sets_for_a_service_called_pagewire():
+    """A Service of our name adds PAGEWIRE_SERVICE_HOST and the like, and a URL in PAGEWIRE_PORT."""
+    links = {"PAGEWIRE_SERVICE_HOST": "10.0.0.1", "PAGEWIRE_PORT_50051_TCP_ADDR": "10.0.0.1"}
+    assert parse(environment=links) == ServeConfig()
+    error = refusal(environment=links | {"PAGEWIRE_PORT": "tcp://10.0.0.1:50051"})
+    assert "PAGEWIRE_PORT" in error.what and "enableServiceLinks" in error.todo
+
+
+def test_arguments_for_a_child_bring_back_its_configuration():
+    config = parse("m", "--port=5", "--no-reflection", "--no-prefix-cache", "--max-model-len=9", "--seed=1")
+    child = parse(*flags.to_arguments(config, EngineConfig), config=EngineConfig)
+    assert child == EngineConfig(model="m", no_prefix_cache=True, max_model_len=9, seed=1)
+    child = parse(*flags.to_arguments(config, FrontendConfig), config=FrontendConfig)
+    assert child == FrontendConfig(model="m", port=5, reflection=False)
+    assert flags.to_arguments(ServeConfig(), ServeConfig) == []
+
+
+def test_values_that_look_like_flags_survive(monkeypatch: pytest.MonkeyPatch):
+    config = parse("--served-model-name=--port", "--model=-x")
+    assert parse(*flags.to_arguments(config, ServeConfig)) == config
+
+
+def test_children_do_not_see_overruled_variables(monkeypatch: pytest.MonkeyPatch):
+    for name in ("PAGEWIRE_PORT", "PAGEWIRE_CONFIG", "PAGEWIRE_THREADS"):
+        monkeypatch.setenv(name, "1")
+    flags.forget_environment(ServeConfig)
+    assert "PAGEWIRE_PORT" not in os.environ and "PAGEWIRE_CONFIG" not in os.environ
+    assert os.environ["PAGEWIRE_THREADS"] == "1"  # the worker's: nobody passes it on
+
+
+@pytest.mark.parametrize("config", [ServeConfig, FrontendConfig, EngineConfig, WorkerConfig, GenerateConfig])
+def test_help_fits_one_screen_and_help_all_shows_everything(config, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as short_exit:
+        parse("--help", config=config)
+    short = capsys.readouterr().out
+    with pytest.raises(SystemExit) as long_exit:
+        parse("--help-all", config=config)
+    long = capsys.readouterr().out
+    assert short_exit.value.code == long_exit.value.code == 0
+    assert len(short.splitlines()) <= 24 and max(map(len, short.splitlines())) <= 100
+    for flag in flags.flags_of(config).values():
+        assert (flag.metavar if flag.positional else flag.option.removeprefix("--")) in long

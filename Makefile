@@ -1,28 +1,33 @@
-# Every target creates and fills .venv by itself. Nothing but Python 3.11+ and make is needed.
+# Every target creates and fills .venv by itself. Nothing but Python 3.11+ and make is needed
+# (and Node for one test, which says so where it is missing).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test lint format protos demo-model clean
+.PHONY: help demo serve test wheel-test lint format protos demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt scripts/install.sh
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pagewire needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (once; torch is large)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@scripts/install.sh $(VENV)
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Start everything on the demo model, stream a few answers, stop
 	@$(BIN)/python -m pagewire demo
 
-serve: $(STAMP) ## Start everything on the demo model and keep it running
+serve: $(STAMP) ## Start everything on the demo model, print how to call it, run until Ctrl-C
 	@$(BIN)/python -m pagewire serve
 
 test: $(STAMP) ## Run all tests that need no GPU
 	@$(BIN)/python -m pytest -m 'not gpu'
+
+wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
+	@PYTHON=$(BIN)/python scripts/wheel_test.sh
 
 lint: $(STAMP) ## ruff, mypy, buf, stale generated code
 	@$(BIN)/ruff check .
@@ -42,5 +47,5 @@ demo-model: $(STAMP) ## Train the demo model again (about half an hour on one co
 	@$(BIN)/python scripts/make_demo_model.py
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis node_modules
-	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . \( -name __pycache__ -o -name node_modules \) -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ _HOW_TO_CALL = """\
 call it:
   pagewire generate 'The capital of France is' --address {address}
   python:  pagewire.Client("{address}").generate("The capital of France is").text
-  node:    node examples/node/client.js {address} 'The capital of France is'
+  node:    node examples/node/client.js {address} stream 'The capital of France is'
 stop it:   Ctrl-C"""
 
 

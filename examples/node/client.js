@@ -1,0 +1,90 @@
+// Calls a pagewire service straight from its .proto files: no generated code.
+//
+//   node client.js ADDRESS stream 'The capital of France is'
+//   node client.js ADDRESS unary  'The capital of France is'
+//   node client.js ADDRESS cancel 'Count to a thousand: 1, 2, 3,'
+//   node client.js ADDRESS chat   'What is the capital of Japan?'
+
+const path = require('path');
+const grpc = require('@grpc/grpc-js');
+const protoLoader = require('@grpc/proto-loader');
+
+const PROTOS = process.env.PROTOS || path.join(__dirname, '..', '..', 'protos');
+
+function connect(address) {
+  const definition = protoLoader.loadSync('pagewire/v1/generation.proto', {
+    includeDirs: [PROTOS],
+    keepCase: true, // names as in the .proto files
+    enums: String,
+    longs: String, // a seed has 64 bits: more than a JavaScript number holds
+    oneofs: true,
+  });
+  const { GenerationService } = grpc.loadPackageDefinition(definition).pagewire.v1;
+  return new GenerationService(address, grpc.credentials.createInsecure());
+}
+
+// Absent fields take the model's defaults; 0 is a value.
+function request(prompt) {
+  return { prompt, sampling: { temperature: 0 }, stopping: { max_tokens: 40 } };
+}
+
+// One answer, when it is complete.
+function unary(client, prompt) {
+  return new Promise((resolve, reject) => {
+    client.GenerateUnary(request(prompt), (error, response) => (error ? reject(error) : resolve(response)));
+  });
+}
+
+// Text as it is generated. The last message carries the token counts.
+async function stream(client, prompt, onText) {
+  let usage;
+  for await (const message of client.Generate(request(prompt))) {
+    for (const sequence of message.sequences) onText(sequence.text);
+    usage = message.usage || usage;
+  }
+  return usage;
+}
+
+// Cancelling the call ends the request on the server and frees its memory.
+function cancelAfterFirstMessage(client, prompt) {
+  return new Promise((resolve, reject) => {
+    const call = client.Generate({ ...request(prompt), stopping: { max_tokens: 900, ignore_eos: true } });
+    call.once('data', () => call.cancel());
+    call.on('error', (error) => (error.code === grpc.status.CANCELLED ? resolve(error) : reject(error)));
+    call.on('end', () => reject(new Error('it ended before it was cancelled')));
+  });
+}
+
+async function main([address, command, text]) {
+  const write = (part) => process.stdout.write(part);
+  const client = connect(address.replace(/^grpc:\/\//, ''));
+  try {
+    if (command === 'stream') {
+      const usage = await stream(client, { text }, write);
+      write(`\n[${usage.prompt_tokens} + ${usage.completion_tokens} tokens]\n`);
+    } else if (command === 'unary') {
+      const [sequence] = (await unary(client, { text })).sequences;
+      write(`${sequence.text}\n[${sequence.finish.reason}]\n`);
+    } else if (command === 'cancel') {
+      const error = await cancelAfterFirstMessage(client, { text });
+      write(`[${grpc.status[error.code]}]\n`);
+    } else if (command === 'chat') {
+      const messages = [{ role: 'user', content: [{ text }] }];
+      await stream(client, { chat: { messages } }, write);
+      write('\n');
+    } else {
+      throw new Error(`unknown command ${command}`);
+    }
+  } finally {
+    client.close();
+  }
+}
+
+if (process.argv.length !== 5) {
+  console.error('usage: node client.js ADDRESS stream|unary|cancel|chat TEXT');
+  process.exit(2);
+}
+main(process.argv.slice(2)).catch((error) => {
+  console.error(error.details || error.message);
+  process.exit(1);
+});

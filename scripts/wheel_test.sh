@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Builds a wheel from the tree and tries it in an empty environment, without torch, away from the
+# tree: what a base install can do, and what it says about what it cannot.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$(realpath -s "${PYTHON:-.venv/bin/python}")
+work=$(mktemp -d)
+cleanup() {
+  if [ -n "${frontend:-}" ]; then kill "$frontend" 2>/dev/null || true; fi
+  rm -rf "$work" build ./*.egg-info
+}
+trap cleanup EXIT
+
+say() { printf '  %s\n' "$*"; }
+fail() { printf 'wheel-test: %s\n' "$*" >&2; exit 1; }
+
+rm -rf build ./*.egg-info # leftovers would end up in the wheel
+"$python" -m build --quiet --wheel --outdir "$work/dist" .
+wheel=$(echo "$work"/dist/*.whl)
+say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
+
+"$python" -m zipfile -l "$wheel" >"$work/contents"
+for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
+  pagewire/demo_model/tokenizer.json share/pagewire/protos/pagewire/v1/generation.proto; do
+  grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
+done
+! grep -qE '(^| )(tests|benchmarks|scripts|docs)/' "$work/contents" || fail "the wheel holds what it should not"
+
+"$python" -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel"
+cd "$work" # where no folder of the tree can be imported by accident
+export PATH="$work/venv/bin:$PATH"
+unset PYTHONPATH
+for absent in torch numpy transformers; do
+  ! python -c "import $absent" 2>/dev/null || fail "the base install brings $absent"
+done
+say "a base install takes $(du -sm venv/lib | cut -f1) MiB"
+
+python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM; pagewire.SamplingParams'
+pagewire --help | grep -q 'start everything on this host' || fail "pagewire --help"
+test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
+  fail "two versions"
+say "imports, --help, version"
+
+for command in worker engine serve; do
+  code=0
+  pagewire "$command" >/dev/null 2>error || code=$?
+  [ "$code" = 1 ] && grep -q "pip install 'pagewire\[worker\]'" error || fail "pagewire $command: $(cat error)"
+done
+say "worker, engine and serve name the extra to install"
+
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+pagewire frontend --port "$port" --engine "ipc://$work/no-engine/frontends.ipc" &
+frontend=$!
+python - "127.0.0.1:$port" <<'PYTHON'
+import sys, time
+import pagewire
+from pagewire.client.errors import Unavailable
+
+client = pagewire.Client(sys.argv[1])
+deadline = time.monotonic() + 60
+while True:
+    try:
+        assert client.healthy() is False  # there is no engine
+        break
+    except Unavailable:
+        assert time.monotonic() < deadline, "the frontend does not answer"
+        time.sleep(0.05)
+ids = client.tokenize("The capital of France is").token_ids
+assert ids and client.detokenize(ids) == "The capital of France is", ids
+PYTHON
+kill "$frontend"
+wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
+frontend=
+say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
+echo "the wheel works"

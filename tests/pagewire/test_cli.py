@@ -1,0 +1,130 @@
+"""The command `pagewire` as people type it, without a service."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewire import __version__, cli
+from tests.pagewire import fakes
+
+ROOT = Path(__file__).parents[2]
+
+
+def pagewire(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PAGEWIRE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "pagewire", *arguments],
+        cwd=ROOT,
+        env=inherited | environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_help_lists_every_command():
+    run = pagewire()
+    assert run.returncode == 0
+    for command in cli.COMMANDS:
+        assert f"  {command} " in run.stdout
+    assert len(run.stdout.splitlines()) <= 24
+
+
+def test_version():
+    assert pagewire("--version").stdout.strip() == pagewire("version").stdout.strip() == __version__
+
+
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name != "version"])
+def test_every_command_has_help(command: str):
+    run = pagewire(command, "--help")
+    assert run.returncode == 0 and run.stdout.startswith(f"usage: pagewire {command}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["serv"], 2, ["'serv'", "did you mean serve?"]),
+        (["serve", "--prot=1"], 2, ["--prot", "did you mean --port?", "pagewire serve --help"]),
+        (["serve", "/no/such/folder"], 1, ["cannot load the model", "/no/such/folder is not a folder"]),
+        (["generate", "hi", "--address=127.0.0.1:1"], 1, ["UNAVAILABLE", "pagewire serve"]),
+        (["health", "--address=127.0.0.1:1"], 1, ["NOT_SERVING", "127.0.0.1:1"]),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_few_lines(arguments: list[str], code: int, words: list[str]):
+    run = pagewire(*arguments)
+    assert run.returncode == code
+    assert "Traceback" not in run.stderr and len(run.stderr.splitlines()) <= 3
+    for word in words:
+        assert word in run.stderr
+
+
+def test_the_environment_is_read():
+    run = pagewire("serve", PAGEWIRE_PORT="many")
+    assert run.returncode == 2 and "PAGEWIRE_PORT" in run.stderr
+
+
+def test_commands_that_compute_name_the_extra():
+    """A base install has no torch."""
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        "from pagewire.__main__ import main\n"
+        "sys.argv = ['pagewire', *sys.argv[1:]]\n"
+        "sys.exit(main())"
+    )
+    for command in ("worker", "engine", "serve", "demo"):
+        run = subprocess.run([sys.executable, "-c", code, command], cwd=ROOT, capture_output=True, text=True)
+        assert run.returncode == 1, run.stderr
+        assert "torch is not installed" in run.stderr and "pagewire[worker]" in run.stderr
+
+
+@pytest.fixture
+def service():
+    fake = fakes.FakeService()
+    fake.respond = fakes.words
+    with fakes.running(fake) as fake.address:
+        yield fake
+
+
+def test_generate_streams_to_standard_output(service):
+    run = pagewire(
+        "generate", "hi", "--address", service.address, "--usage", "--seed=3", "--stop=x", "--stop=y"
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "HelByelo\n"  # the fake always sends two sequences
+    assert "3 + 4 tokens" in run.stderr and "seed 7" in run.stderr
+    request = service.requests[0]
+    assert request.sampling.seed == 3 and list(request.stopping.stop) == ["x", "y"]
+    assert not request.sampling.HasField("temperature")
+
+
+def test_generate_several(service):
+    run = pagewire("generate", "hi", "--n=2", PAGEWIRE_ADDRESS=service.address)
+    assert run.stdout == "[0] Hello\n[1] Bye\n"
+
+
+def test_generate_reads_standard_input(service):
+    assert pagewire("generate", "--address", service.address, stdin="from a pipe").returncode == 0
+    assert service.requests[0].prompt.text == "from a pipe"
+
+
+def test_chat_keeps_the_conversation(service):
+    run = pagewire("chat", "--system=be brief", "--address", service.address, stdin="one\ntwo\n")
+    assert run.returncode == 0, run.stderr
+    roles = [message.role for message in service.requests[1].prompt.chat.messages]
+    texts = [message.content[0].text for message in service.requests[1].prompt.chat.messages]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert texts == ["be brief", "one", "Hello", "two"]
+
+
+def test_health_of_a_running_service(service):
+    service.set_serving(True)
+    run = pagewire("health", "--address", service.address)
+    assert (run.returncode, run.stdout) == (0, f"SERVING: {service.address}\n")
+    service.set_serving(False)
+    assert pagewire("health", "--address", service.address).returncode == 1

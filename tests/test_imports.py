@@ -1,0 +1,98 @@
+"""The import rules of the house (docs/structure.md): the rooms meet only in the contracts."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"frontend", "engine_core", "worker", "kernels"}
+FLOOR = {"config", "columns", "errors", "transport", "process", "logs", "models", "v1", "internal"}
+"""The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
+HEAVY = {"torch", "transformers", "triton", "safetensors"}
+
+ALLOWED_ROOMS = {"frontend": set(), "engine_core": set(), "worker": {"kernels"}, "kernels": set()}
+FORBIDDEN = {
+    "frontend": HEAVY | {"numpy"},
+    "engine_core": HEAVY,
+    "worker": {"transformers"},
+    "kernels": {"transformers"},
+}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of everything that a file imports, at any depth; `from a import b` gives a.b."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def offences(room: str) -> Iterator[str]:
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for name in imports_of(path):
+            top, _, rest = name.partition(".")
+            part = rest.partition(".")[0]
+            wrong = top in FORBIDDEN[room] or (top in ROOMS - {room} - ALLOWED_ROOMS[room])
+            wrong |= top == "pagewire" and part not in FLOOR | {"__version__"}
+            wrong |= room == "kernels" and top == "pagewire"
+            if wrong:
+                yield f"{path.relative_to(ROOT)} imports {name}"
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_rooms_import_only_what_they_may(room: str):
+    assert list(offences(room)) == []
+
+
+def test_only_commands_import_rooms():
+    """pagewire.cli starts the rooms; clients, configuration and contracts know nothing of them."""
+    for path in sorted((ROOT / "pagewire").rglob("*.py")):
+        rooms = {name.partition(".")[0] for name in imports_of(path)} & (ROOMS | HEAVY | {"numpy"})
+        expected = {
+            "frontend.py": {"frontend"},
+            "engine.py": {"engine_core"},
+            "worker.py": {"worker"},
+        }
+        allowed = expected.get(path.name, set()) if path.parent.name == "cli" else set()
+        assert rooms <= allowed, f"{path.relative_to(ROOT)} imports {rooms - allowed}"
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import frontend.main", HEAVY | {"numpy", "engine_core", "worker", "kernels"}),
+        ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
+        ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),
+        ("import pagewire", HEAVY | {"numpy", "grpc", "google"} | ROOMS),
+        ("import pagewire.__main__", HEAVY | {"numpy", "grpc", "yaml"} | ROOMS),
+    ],
+)
+def test_what_a_process_loads(statement: str, absent: set[str]):
+    """The rules hold for what imports bring along, too."""
+    assert loaded_by(statement) & absent == set()
+
+
+def test_transformers_does_not_take_our_kernels_for_its_own():
+    """transformers looks for a package called `kernels`; a version that it knows would break it."""
+    code = (
+        "import kernels, transformers.utils\n"
+        "from transformers import LlamaForCausalLM\n"
+        "assert not transformers.utils.is_kernels_available()\n"
+        "print(kernels.__file__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert Path(run.stdout.strip()) == ROOT / "kernels" / "__init__.py"

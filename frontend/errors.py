@@ -1,0 +1,187 @@
+"""Errors that end in front of a client, and the google.rpc details that they carry.
+
+ServiceError                    an RPC is refused or fails
+├── InvalidRequest              INVALID_ARGUMENT     names the fields that are at fault
+│   ├── Unsupported             ... because a field is not built yet
+│   └── ContextLengthExceeded   ... because the prompt leaves no room for output
+├── ModelNotFound               NOT_FOUND
+├── RequestExists               ALREADY_EXISTS
+├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
+├── EngineNotReady              UNAVAILABLE          may be retried
+├── EngineDead                  UNAVAILABLE          broke a stream
+├── EngineRefused               what the core said
+└── InternalError               INTERNAL             a bug of ours; the text says nothing about it
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from pagewire.errors import PagewireError
+
+DOMAIN = "pagewire"
+"""google.rpc.ErrorInfo.domain of everything that we raise."""
+RETRY_AFTER = 1.0
+"""Seconds that a client is asked to wait for an engine: its heartbeat is that often."""
+
+
+class ServiceError(PagewireError):
+    """An RPC is refused or fails.
+
+    code:        google.rpc.Code.
+    reason:      google.rpc.ErrorInfo.reason, for programs.
+    message:     one sentence, for developers; no prompt text, no paths of files.
+    violations:  path of a field -> what is wrong with it.
+    metadata:    google.rpc.ErrorInfo.metadata.
+    retry_after: seconds, if trying again makes sense.
+    resource:    (type, name) of what was not found.
+    """
+
+    code: int = code_pb2.INTERNAL
+    reason: str = "INTERNAL"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        violations: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+        resource: tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.violations = violations or {}
+        self.metadata = metadata or {}
+        self.retry_after = retry_after
+        self.resource = resource
+
+
+class InvalidRequest(ServiceError):
+    """Fields are out of range, malformed or contradict one another."""
+
+    code = code_pb2.INVALID_ARGUMENT
+    reason = "INVALID_FIELD"
+
+    def __init__(self, violations: Mapping[str, str], metadata: Mapping[str, str] | None = None) -> None:
+        sentences = "; ".join(f"{path}: {text}" for path, text in violations.items())
+        super().__init__(sentences, violations=violations, metadata=metadata)
+
+
+class Unsupported(InvalidRequest):
+    """Fields are not built yet: nothing that a client sets is silently ignored."""
+
+    reason = "FEATURE_UNSUPPORTED"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt leaves no room for output. prompt_tokens may be a lower bound (at_least)."""
+
+    reason = "CONTEXT_LENGTH_EXCEEDED"
+
+    def __init__(
+        self, path: str, prompt_tokens: int, max_model_len: int, *, at_least: bool = False
+    ) -> None:
+        amount = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
+        text = f"{amount} tokens leave no room for output in a context of {max_model_len}"
+        facts = {"prompt_tokens": str(prompt_tokens), "max_model_len": str(max_model_len)}
+        super().__init__({path: text}, metadata=facts)
+
+
+class ModelNotFound(ServiceError):
+    """No model of that name is served."""
+
+    code = code_pb2.NOT_FOUND
+    reason = "MODEL_NOT_FOUND"
+
+    def __init__(self, name: str) -> None:
+        super().__init__("no model of that name is served here", resource=("model", name))
+
+
+class RequestExists(ServiceError):
+    """The request_id belongs to a request in flight."""
+
+    code = code_pb2.ALREADY_EXISTS
+    reason = "REQUEST_EXISTS"
+
+    def __init__(self) -> None:
+        super().__init__("request_id: a request with this id is in flight")
+
+
+class NotBuilt(ServiceError):
+    """The RPC is part of the contract, but not built yet."""
+
+    code = code_pb2.UNIMPLEMENTED
+    reason = "FEATURE_UNSUPPORTED"
+
+    def __init__(self, rpc: str) -> None:
+        super().__init__(f"{rpc} is not built yet")
+
+
+class EngineNotReady(ServiceError):
+    """The engine is loading, gone or silent; nothing of the request was done."""
+
+    code = code_pb2.UNAVAILABLE
+    reason = "ENGINE_NOT_READY"
+
+    def __init__(self, message: str = "the engine is not ready") -> None:
+        super().__init__(message, retry_after=RETRY_AFTER)
+
+
+class EngineDead(ServiceError):
+    """The engine went away while it worked on the request."""
+
+    code = code_pb2.UNAVAILABLE
+    reason = "ENGINE_DEAD"
+
+    def __init__(self) -> None:
+        super().__init__("the engine went away while it worked on this request")
+
+
+class EngineRefused(ServiceError):
+    """The core ended the request by an error of its own."""
+
+    def __init__(self, code: int, reason: str, message: str, field: str = "") -> None:
+        known = code in code_pb2.Code.values() and code != code_pb2.OK
+        retry = RETRY_AFTER if code in (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED) else None
+        super().__init__(message, violations={field: message} if field else None, retry_after=retry)
+        self.code = code if known else code_pb2.INTERNAL
+        self.reason = reason or "ENGINE_ERROR"
+
+
+class InternalError(ServiceError):
+    """A bug of ours. The log has the story, the client does not."""
+
+    def __init__(self) -> None:
+        super().__init__("internal error; the server's log has the details")
+
+
+def to_status(error: ServiceError) -> status_pb2.Status:
+    """The google.rpc.Status of an error: the one place where details are made."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=dict(error.metadata))
+    details: list[Any] = [info]
+    if error.violations:
+        violation = error_details_pb2.BadRequest.FieldViolation
+        fields = [violation(field=path, description=text) for path, text in error.violations.items()]
+        details.append(error_details_pb2.BadRequest(field_violations=fields))
+    if error.resource is not None:
+        kind, name = error.resource
+        details.append(error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name))
+    if error.retry_after is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(error.retry_after * 1e9))
+        details.append(retry)
+    status = status_pb2.Status(code=error.code, message=error.message)
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def to_grpc(error: ServiceError) -> Any:
+    """The same as a grpc.Status, for `context.abort_with_status`."""
+    return rpc_status.to_status(to_status(error))

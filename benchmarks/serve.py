@@ -1,0 +1,181 @@
+"""Drives a service with fixed workloads: time to first token, inter-token latency, tokens/s.
+
+    python benchmarks/serve.py --address 127.0.0.1:50051
+    python benchmarks/serve.py --start demo --json figures.json
+    python benchmarks/serve.py --start /models/m --workloads single,batch -- --max-num-seqs 64
+
+Every figure is the median of the repetitions, with the least and the greatest behind it. A workload
+runs once before it counts. The client shares the machine with the service.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workloads import WORKLOADS, Request
+
+from pagewire import AsyncClient, SamplingParams, __version__, flags
+from pagewire.config import ServeConfig
+from pagewire.service import Service
+
+
+@dataclass
+class Trace:
+    """When the tokens of one request came: (seconds since the start of the run, tokens)."""
+
+    sent: float
+    arrivals: list[tuple[float, int]]
+
+    @property
+    def first(self) -> float:
+        """Time to first token, seconds."""
+        return self.arrivals[0][0] - self.sent
+
+    def gaps(self) -> list[float]:
+        """Inter-token latencies; tokens of one message share the time since the last one."""
+        gaps: list[float] = []
+        for (before, _), (now, tokens) in zip(self.arrivals, self.arrivals[1:], strict=False):
+            gaps += [(now - before) / tokens] * tokens
+        return gaps
+
+
+@dataclass
+class Figures:
+    """Of one repetition; times in milliseconds."""
+
+    ttft_p50: float
+    ttft_p99: float
+    itl_p50: float
+    itl_p99: float
+    tokens_per_s: float
+
+
+async def run_request(client: AsyncClient, request: Request, start: float) -> Trace:
+    """Sends a request and times its messages. Raises RuntimeError unless all tokens came."""
+    params = SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
+    trace = Trace(time.perf_counter() - start, [])
+    async with client.stream(request.prompt, params) as stream:
+        async for delta in stream:
+            if delta.token_ids:
+                trace.arrivals.append((time.perf_counter() - start, len(delta.token_ids)))
+    tokens = sum(count for _, count in trace.arrivals)
+    if tokens != request.output:
+        raise RuntimeError(f"asked for {request.output} tokens, got {tokens}")
+    return trace
+
+
+async def run_once(client: AsyncClient, requests: Sequence[Request]) -> Figures:
+    """All requests at once."""
+    start = time.perf_counter()
+    traces = await asyncio.gather(*(run_request(client, request, start) for request in requests))
+    seconds = time.perf_counter() - start
+    first = [1000 * trace.first for trace in traces]
+    gaps = [1000 * gap for trace in traces for gap in trace.gaps()] or [0.0]
+    tokens = sum(request.output for request in requests)
+    return Figures(
+        percentile(first, 50),
+        percentile(first, 99),
+        percentile(gaps, 50),
+        percentile(gaps, 99),
+        tokens / seconds,
+    )
+
+
+async def run_workloads(address: str, names: Sequence[str], repeats: int) -> dict[str, list[Figures]]:
+    """The figures of every repetition, by workload."""
+    figures: dict[str, list[Figures]] = {}
+    async with AsyncClient(address) as client:
+        await client.wait_ready()
+        model = await client.model()
+        for name in names:
+            runs = []
+            for repetition in range(repeats + 1):
+                requests = WORKLOADS[name].requests(repetition, model.vocab_size, model.max_model_len)
+                runs.append(await run_once(client, requests))
+            figures[name] = runs[1:]
+    return figures
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))]
+
+
+def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:
+    """Median, least and greatest of every figure."""
+    summary = {}
+    for name in asdict(runs[0]):
+        values = [getattr(run, name) for run in runs]
+        summary[name] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return summary
+
+
+def print_table(summaries: dict[str, dict[str, dict[str, float]]]) -> None:
+    """One line per workload."""
+    columns = {
+        "ttft_p50": "TTFT p50 ms",
+        "ttft_p99": "TTFT p99 ms",
+        "itl_p50": "ITL p50 ms",
+        "itl_p99": "ITL p99 ms",
+        "tokens_per_s": "tokens/s",
+    }
+    print(f"{'workload':<9}" + "".join(f"{title:>24}" for title in columns.values()))
+    for name, summary in summaries.items():
+        cells = (summary[column] for column in columns)
+        texts = (f"{cell['median']:.1f} ({cell['min']:.1f}..{cell['max']:.1f})" for cell in cells)
+        print(f"{name:<9}" + "".join(f"{text:>24}" for text in texts))
+    for name in summaries:
+        print(f"  {name}: {WORKLOADS[name].about}")
+    if {"single", "batch"} <= summaries.keys():
+        one, many = (summaries[name]["tokens_per_s"]["median"] for name in ("single", "batch"))
+        print(f"32 at once give {many / one:.1f} times the tokens/s of one")
+
+
+def arguments() -> tuple[argparse.Namespace, list[str]]:
+    """Ours, and those of `pagewire serve`, which follow `--`."""
+    ours, theirs = sys.argv[1:], []
+    if "--" in ours:
+        theirs = ours[ours.index("--") + 1 :]
+        ours = ours[: ours.index("--")]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--address", help="of a running service")
+    where.add_argument("--start", metavar="MODEL", help="start a service for this model")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")
+    return parser.parse_args(ours), theirs
+
+
+def main() -> None:
+    """Runs, prints, writes."""
+    options, serve_flags = arguments()
+    names = options.workloads.split(",")
+    with contextlib.ExitStack() as stack:
+        address = options.address
+        if options.start:
+            given = ["--port=0", "--log-level=warning", options.start, *serve_flags]
+            service = Service(flags.parse(ServeConfig, given, command="serve"))
+            address = stack.enter_context(service).address
+        figures = asyncio.run(run_workloads(address, names, options.repeats))
+    summaries = {name: summarize(runs) for name, runs in figures.items()}
+    print_table(summaries)
+    if options.json:
+        content: dict[str, Any] = {"version": __version__, "command": sys.argv, "workloads": summaries}
+        content["runs"] = {name: [asdict(run) for run in runs] for name, runs in figures.items()}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The fixed workloads. Lengths are the same in every repetition, token ids never are.
+
+A request must give exactly `output` tokens: greedy, past EOS. Where a model's context is shorter
+than a workload needs, all lengths of that workload shrink by one factor.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_FIRST_ID = 16
+"""Below are the special tokens of many vocabularies."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids to continue, and the number of tokens to make."""
+
+    prompt: list[int]
+    output: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests that are sent at once.
+
+    shape: (prefix, own, output) tokens of each request; the prefix is common to all.
+    """
+
+    name: str
+    about: str
+    shapes: Callable[[], list[tuple[int, int, int]]]
+
+    def requests(self, repetition: int, vocab_size: int, max_model_len: int) -> list[Request]:
+        """The requests of one repetition, for a model with this vocabulary and context."""
+        shapes = self.shapes()
+        factor = min(1.0, max_model_len / max(sum(shape) for shape in shapes))
+        draw = random.Random(f"{self.name} {repetition}")
+        longest = max(prefix for prefix, _, _ in shapes)
+        common = _ids(draw, longest, vocab_size)
+        return [
+            Request(
+                common[: int(prefix * factor)] + _ids(draw, max(1, int(own * factor)), vocab_size),
+                max(1, int(output * factor)),
+            )
+            for prefix, own, output in shapes
+        ]
+
+
+def _ids(draw: random.Random, count: int, vocab_size: int) -> list[int]:
+    return [draw.randrange(min(_FIRST_ID, vocab_size - 1), vocab_size) for _ in range(count)]
+
+
+def _ragged() -> list[tuple[int, int, int]]:
+    lengths = random.Random("ragged")
+    return [(0, lengths.randint(16, 512), lengths.randint(16, 256)) for _ in range(64)]
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("single", "1 request, 128 + 128 tokens", lambda: [(0, 128, 128)]),
+        Workload("batch", "32 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 32),
+        Workload("ragged", "64 at once, 16..512 + 16..256 tokens", _ragged),
+        Workload("prefix", "32 at once, 512 common and 32 own + 32 tokens", lambda: [(512, 32, 32)] * 32),
+        Workload("long", "1 request, 2048 + 64 tokens", lambda: [(0, 2048, 64)]),
+    )
+}

@@ -43,6 +43,11 @@ def unpack_u64(column: bytes) -> list[int]:
     return _unpack("Q", column)
 
 
+def unpack_u32_array(column: bytes) -> "array[int]":
+    """As unpack_u32, but without an object for each integer: for long columns that are kept."""
+    return _unpack_array("I", column)
+
+
 def _pack(code: str, values: Iterable[int]) -> bytes:
     column = array(code, values)
     if _SWAP:
@@ -51,8 +56,12 @@ def _pack(code: str, values: Iterable[int]) -> bytes:
 
 
 def _unpack(code: str, column: bytes) -> list[int]:
+    return _unpack_array(code, column).tolist()
+
+
+def _unpack_array(code: str, column: bytes) -> "array[int]":
     values = array(code)
     values.frombytes(column)
     if _SWAP:
         values.byteswap()
-    return values.tolist()
+    return values

@@ -1,0 +1,67 @@
+"""Block tables of sequences: the one place where blocks are handed to sequences and taken back.
+
+Slot p of a sequence holds the keys and values of its token p; it lies in block table[p // block_size].
+A sequence may write to slots below its `num_slots` freely. Beyond that it must reserve(): the slot may
+have no block yet, or may lie in a block that other sequences read too.
+"""
+
+from engine_core.block_pool import BlockPool
+from engine_core.plan import Plan
+from engine_core.request import Sequence
+
+
+class BlockTables:
+    """Opens, grows, forks and closes the block tables of sequences over one pool."""
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.pool = pool
+        self.block_size = block_size
+
+    def blocks_for(self, slots: int) -> int:
+        """Blocks that hold so many slots."""
+        return -(-slots // self.block_size)
+
+    def open(self, sequence: Sequence, slots: int) -> None:
+        """Gives a sequence that has no blocks those for `slots` slots; the caller knows they are free."""
+        sequence.blocks = self.pool.allocate(self.blocks_for(slots))
+        sequence.num_slots = len(sequence.blocks) * self.block_size
+
+    def reserve(self, sequence: Sequence, end: int, plan: Plan) -> bool:
+        """Makes the slots from num_computed_tokens to `end` writable, by new blocks and by copies.
+
+        Says so in the plan. Returns False, and changes nothing, when the pool has too few free blocks.
+        """
+        blocks, pool = sequence.blocks, self.pool
+        first = sequence.num_computed_tokens // self.block_size
+        shared = [i for i in range(first, len(blocks)) if pool.is_shared(blocks[i])]
+        missing = max(0, self.blocks_for(end) - len(blocks))
+        if pool.num_free < len(shared) + missing:
+            return False
+        for i in shared:
+            source = blocks[i]
+            blocks[i] = pool.replace_shared(source)
+            plan.copy_block(source, blocks[i])
+            plan.change_table(sequence.row, i, [blocks[i]])
+        if missing:
+            new = pool.allocate(missing)
+            plan.change_table(sequence.row, len(blocks), new)
+            blocks += new
+        sequence.num_slots = len(blocks) * self.block_size
+        return True
+
+    def fork(self, leader: Sequence, sibling: Sequence) -> None:
+        """Lets a sequence share what its leader has computed. Neither may write to it any more.
+
+        A block that the leader has reserved beyond that stays its own. (The worker copies the whole
+        table; the sibling's next change replaces that entry before anything is written through it.)
+        """
+        computed = leader.num_computed_tokens
+        sibling.blocks = leader.blocks[: self.blocks_for(computed)]
+        self.pool.share(sibling.blocks)
+        sibling.num_computed_tokens = sibling.num_slots = leader.num_slots = computed
+
+    def close(self, sequence: Sequence) -> None:
+        """Takes all blocks of a sequence back."""
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        sequence.num_slots = 0

@@ -1,0 +1,270 @@
+"""The engine core: events in, one step, outputs out.
+
+EngineCore.step() can be called in-process, without sockets and threads: it takes its events from a
+queue, asks a worker (anything with execute()) and hands messages to a function.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import NoReturn, Protocol
+
+from engine_core.block_pool import InvariantError
+from engine_core.events import Event, FrontendGone, Received, SocketsFailed, Stop
+from engine_core.outputs import encode_outputs
+from engine_core.plan import Plan
+from engine_core.request import FinishReason, Request
+from engine_core.scheduler import Scheduler
+from engine_core.stats import Counters, Rate
+from engine_core.stop import Stopped
+from engine_core.validation import Code, Limits, Refused, make_request
+from pagewire.internal.v1.engine_pb2 import (
+    Abort,
+    AbortByIds,
+    AddRequest,
+    EngineMessage,
+    Hello,
+    Load,
+    RequestFailed,
+    Utility,
+    UtilityResult,
+    Welcome,
+)
+from pagewire.v1.admin_pb2 import RankLoad
+
+log = logging.getLogger(__name__)
+
+_IDLE_CHECK_INTERVAL_S = 60.0
+"""check_invariants() looks at every block: about 1 ms for 10,000 of them."""
+
+
+class Worker(Protocol):
+    """What computes."""
+
+    def execute(self, plan: Plan) -> list[int]:
+        """Computes one step; one token for each of plan.sample_rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the core says about itself to each frontend."""
+
+    welcome: Welcome
+    limits: Limits
+
+    @property
+    def epoch(self) -> int:
+        """Of this start of the core."""
+        return self.welcome.epoch
+
+
+class EngineCore:
+    """The step loop. Everything here happens in one thread."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        scheduler: Scheduler,
+        worker: Worker,
+        inputs: "SimpleQueue[Event]",
+        send: Callable[[bytes, EngineMessage], None],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at."""
+        self.scheduler = scheduler
+        self.counters = Counters()
+        self._identity = identity
+        self._epoch = identity.epoch
+        self._worker = worker
+        self._inputs = inputs
+        self._send = send
+        self._clock = clock
+        self._output_rate = Rate()
+        self._next_idle_check = 0.0
+
+    def run(self) -> NoReturn:
+        """Steps until something raises: Stopped, or what went wrong."""
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        """Events, schedule, execute, update, outputs. Waits for an event when there is nothing to do."""
+        self._take_events()
+        plan = self.scheduler.schedule(self._clock())
+        self._publish(only_finishes=True)
+        if plan.rows:
+            self.scheduler.update(self._worker.execute(plan))
+            self._output_rate.add(len(plan.sample_rows), self._clock())
+            self._publish()
+
+    def fail_all(self, reason: str, message: str) -> None:
+        """Tells the owner of every request in flight that it has ended: the core cannot go on."""
+        for request in list(self.scheduler.requests):
+            self._fail(request, Code.UNAVAILABLE, reason, message)
+
+    # Events.
+
+    def _take_events(self) -> None:
+        """Handles what has arrived. Blocks only when no request is in flight."""
+        if not self.scheduler.requests and self._inputs.empty():
+            self._check_when_idle()
+            self._handle(self._inputs.get())
+        for _ in range(self._inputs.qsize()):  # not what arrives meanwhile: a flood must not stop the steps
+            try:
+                self._handle(self._inputs.get_nowait())
+            except Empty:
+                break
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Received):
+            self._handle_message(event)
+        elif isinstance(event, FrontendGone):
+            self._lose_frontend(event.frontend)
+        elif isinstance(event, SocketsFailed):
+            raise RuntimeError("the thread of the frontends' socket has ended") from event.error
+        else:
+            assert isinstance(event, Stop)
+            raise Stopped
+
+    def _handle_message(self, event: Received) -> None:
+        """Handles one message. A bug that it uncovers fails that message alone."""
+        kind = event.message.WhichOneof("message")
+        frontend = event.frontend
+        try:
+            if kind == "add_request":
+                self._add_request(frontend, event.message.add_request, event.at)
+            elif kind == "abort":
+                self._abort(frontend, event.message.abort)
+            elif kind == "hello":
+                self._answer_hello(frontend, event.message.hello)
+            elif kind == "utility":
+                self._answer_utility(frontend, event.message.utility)
+        except Exception:
+            log.exception("cannot handle a message of kind %s", kind)
+            self.counters.internal_errors += 1
+            if kind == "add_request":
+                self._give_up(frontend, event.message.add_request.handle)
+
+    def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
+        requests = self.scheduler.requests
+        if requests.by_handle(frontend, message.handle):
+            log.warning("a frontend uses the handle %d twice: dropped", message.handle)
+            self.counters.bad_messages += 1
+            return  # a failure would end the request that has the handle
+        try:
+            if requests.by_id(message.request_id):
+                raise Refused("request_id", "is in use", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS)
+            request = make_request(message, frontend, arrival, self._identity.limits)
+        except Refused as refusal:
+            self._send_failure(
+                frontend, message.handle, refusal.code, refusal.reason, refusal.message, refusal.field
+            )
+        else:
+            self.scheduler.add(request)
+
+    def _abort(self, frontend: bytes, message: Abort) -> None:
+        request = self.scheduler.requests.by_handle(frontend, message.handle)
+        if request:
+            self.scheduler.abort(request, frozenset(message.indexes))
+
+    def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
+        if hello.known_epoch == self._epoch:
+            self._send(frontend, EngineMessage(load=self._load()))
+            return
+        # Whoever does not know this epoch has forgotten what it asked for under it.
+        for request in self.scheduler.requests.of_frontend(frontend):
+            self.scheduler.abort(request)
+        self._send(frontend, EngineMessage(welcome=self._identity.welcome))
+
+    def _answer_utility(self, frontend: bytes, utility: Utility) -> None:
+        result = UtilityResult(call_id=utility.call_id)
+        call = utility.WhichOneof("call")
+        if call == "abort_by_ids":
+            result.aborted.CopyFrom(AbortByIds(request_ids=self._abort_ids(utility.abort_by_ids)))
+        elif call == "get_load":
+            result.load.CopyFrom(self._load())
+        else:
+            self.counters.bad_messages += 1
+        self._send(frontend, EngineMessage(utility_result=result))
+
+    def _abort_ids(self, message: AbortByIds) -> list[str]:
+        aborted = []
+        for request_id in message.request_ids:
+            request = self.scheduler.requests.by_id(request_id)
+            if request:
+                self.scheduler.finish(request, FinishReason.ABORTED)
+                aborted.append(request_id)
+        return aborted
+
+    def _lose_frontend(self, frontend: bytes) -> None:
+        """Ends what a frontend owned. It is told, in case that it lives and was only too slow."""
+        requests = self.scheduler.requests.of_frontend(frontend)
+        for request in requests:
+            self._fail(request, Code.UNAVAILABLE, "FRONTEND_LOST", "the engine could not reach the frontend")
+        if requests:
+            log.warning("a frontend is gone: %d requests aborted", len(requests))
+
+    # Outputs.
+
+    def _publish(self, only_finishes: bool = False) -> None:
+        """Sends each frontend what happened to its sequences.
+
+        only_finishes: before a step, ends that do not depend on it (by the clock or by an Abort) are
+        not kept waiting for it; everything else travels with its outputs.
+        """
+        if only_finishes and not self.scheduler.has_finishes:
+            return
+        outputs = self.scheduler.take_outputs()
+        if not outputs:
+            return
+        for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
+            self._send(frontend, EngineMessage(step_outputs=message))
+
+    def _fail(self, request: Request, code: Code, reason: str, message: str) -> None:
+        self.scheduler.abort(request)
+        self._send_failure(request.frontend, request.handle, code, reason, message)
+
+    def _give_up(self, frontend: bytes, handle: int) -> None:
+        """Ends a request whose arrival raised, as far as it got."""
+        request = self.scheduler.requests.by_handle(frontend, handle)
+        if request:
+            self.scheduler.abort(request)
+        self._send_failure(frontend, handle, Code.INTERNAL, "INTERNAL", "internal error of the engine core")
+
+    def _send_failure(
+        self, frontend: bytes, handle: int, code: Code, reason: str, message: str, field: str = ""
+    ) -> None:
+        failure = RequestFailed(
+            epoch=self._epoch, handle=handle, code=code, reason=reason, message=message, field=field
+        )
+        self._send(frontend, EngineMessage(request_failed=failure))
+
+    # Figures.
+
+    def _load(self) -> Load:
+        scheduler = self.scheduler
+        block_size, pool = scheduler.tables.block_size, scheduler.pool
+        rank = RankLoad(
+            running_requests=scheduler.num_running_requests,
+            waiting_requests=len(scheduler.requests) - scheduler.num_running_requests,
+            waiting_uncached_tokens=scheduler.waiting.num_tokens,
+            kv_used_tokens=(pool.num_blocks - pool.num_free) * block_size,
+            kv_total_tokens=pool.num_blocks * block_size,
+            output_tokens_per_second=self._output_rate.per_second(self._clock()),
+            preemptions=scheduler.num_preemptions,
+        )
+        return Load(epoch=self._epoch, step=scheduler.step, load=rank)
+
+    def _check_when_idle(self) -> None:
+        """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""
+        now = self._clock()
+        if now < self._next_idle_check:
+            return
+        self._next_idle_check = now + _IDLE_CHECK_INTERVAL_S
+        try:
+            self.scheduler.check_invariants()
+        except InvariantError as error:
+            self.counters.broken_invariants += 1
+            log.error("the scheduler's books do not balance: %s", error)

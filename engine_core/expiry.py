@@ -1,0 +1,58 @@
+"""Requests that end by the clock."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import count
+
+from engine_core.request import Request
+
+_COMPACT_ABOVE = 64
+
+
+class Expiry:
+    """A heap of (time, request), one entry for each request that has a time limit or a deadline.
+
+    Entries of ended requests are dropped when they surface, or together once they are the majority,
+    so that the heap never holds more than twice what is in flight.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+        self._numbers = count()  # breaks ties in order of arrival
+        self._num_stale = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        if (when := _first(request)) is not None:
+            heapq.heappush(self._heap, (when, next(self._numbers), request))
+
+    def remove(self, request: Request) -> None:
+        """A request has ended (num_live is 0)."""
+        if _first(request) is None:
+            return
+        self._num_stale += 1
+        if self._num_stale > _COMPACT_ABOVE and 2 * self._num_stale > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].num_live]
+            heapq.heapify(self._heap)
+            self._num_stale = 0
+
+    def due(self, now: float) -> Iterator[tuple[Request, bool]]:
+        """Requests whose time has come, and whether it is the time limit (else the deadline).
+
+        The caller ends each of them, and so calls remove().
+        """
+        while self._heap and self._heap[0][0] <= now:
+            when, _, request = heapq.heappop(self._heap)
+            self._num_stale -= 1
+            if request.num_live:
+                yield request, when == request.time_limit_at
+
+
+def _first(request: Request) -> float | None:
+    times = [when for when in (request.time_limit_at, request.deadline_at) if when is not None]
+    return min(times, default=None)

@@ -1,0 +1,45 @@
+"""The requests in flight, found by whatever name somebody has for them."""
+
+from collections.abc import Iterator
+
+from engine_core.request import Request
+
+
+class InFlight:
+    """Requests by (frontend, handle) and by public id. Everything is O(1) but iteration."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Request] = {}
+        self._by_frontend: dict[bytes, dict[int, Request]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._by_id.values())
+
+    def add(self, request: Request) -> None:
+        """A request begins; the caller has made sure that neither of its names is in use."""
+        assert request.request_id not in self._by_id
+        self._by_id[request.request_id] = request
+        self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
+
+    def remove(self, request: Request) -> None:
+        """A request has ended."""
+        del self._by_id[request.request_id]
+        of_frontend = self._by_frontend[request.frontend]
+        del of_frontend[request.handle]
+        if not of_frontend:
+            del self._by_frontend[request.frontend]
+
+    def by_id(self, request_id: str) -> Request | None:
+        """The request with this public id."""
+        return self._by_id.get(request_id)
+
+    def by_handle(self, frontend: bytes, handle: int) -> Request | None:
+        """The request that this frontend calls so."""
+        return self._by_frontend.get(frontend, {}).get(handle)
+
+    def of_frontend(self, frontend: bytes) -> list[Request]:
+        """All requests of a frontend."""
+        return list(self._by_frontend.get(frontend, {}).values())

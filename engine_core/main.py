@@ -1,0 +1,103 @@
+"""The engine core's process: bind, start the worker, announce, step until the end."""
+
+import contextlib
+import gc
+import logging
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+import zmq
+
+from engine_core.core import EngineCore
+from engine_core.events import Event
+from engine_core.sockets import FrontendSockets
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.stop import Stopped, StopSignal
+from engine_core.workers import WorkerDied, WorkerLink
+from pagewire import transport
+from pagewire.config import EngineConfig
+from pagewire.errors import StartupError
+from pagewire.process import Status
+
+log = logging.getLogger(__name__)
+
+
+def run(config: EngineConfig) -> int:
+    """The process, from start to exit code: 0 after a signal, 1 after a failure while serving.
+
+    Raises StartupError when it cannot start. Call it in the main thread.
+    """
+    status = Status()
+    try:
+        check_config(config)
+        with contextlib.ExitStack() as stack:
+            return _serve(config, status, stack)
+    except Stopped:
+        return 0
+    except StartupError as error:
+        status.failed(error)
+        raise
+
+
+def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
+    """Everything that is opened here is closed by the stack, last first."""
+    initialize = initialize_message(config)
+    inputs: SimpleQueue[Event] = SimpleQueue()
+    stop = stack.enter_context(StopSignal(inputs))
+    context = stack.enter_context(zmq.Context())
+    folder = transport.default_folder()
+    listen = config.listen or transport.frontends_address(folder)
+    frontends = FrontendSockets(context, listen, inputs)
+    stack.callback(_remove_socket_file, listen)
+    stack.callback(frontends.close)
+    listen_workers = config.listen_workers or transport.workers_address(folder)
+    worker = WorkerLink(context, listen_workers, stop)
+    stack.callback(_remove_socket_file, listen_workers)
+    stack.callback(worker.close)
+    frontends.start()
+
+    try:
+        worker.start(initialize, config.log_level, external=config.external_workers)
+        ready = worker.wait_ready(status.loading)
+    except WorkerDied as error:
+        raise StartupError(error.what, error.why, error.todo) from error
+    identity = make_identity(config, ready, time.time_ns())
+    core = EngineCore(identity, make_scheduler(config, ready), worker, inputs, frontends.send)
+    _settle()
+    facts = identity.welcome.model
+    log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)
+    status.ready(
+        architecture=facts.architecture,
+        dtype=facts.dtype,
+        max_model_len=facts.max_model_len,
+        num_blocks=ready.num_blocks,
+        block_size=config.block_size,
+        kv_cache_bytes=ready.kv_cache_bytes,
+        weight_bytes=facts.weight_bytes,
+    )
+    return _step_until_the_end(core)
+
+
+def _step_until_the_end(core: EngineCore) -> int:
+    """Serves. Whatever ends that, everybody who waits for a request hears of it."""
+    try:
+        core.run()
+    except Stopped:
+        return 0
+    except WorkerDied as error:
+        log.error("%s", error)
+    except Exception:
+        log.exception("the step loop has failed")
+    core.fail_all("ENGINE_DEAD", "the engine has died")
+    return 1
+
+
+def _settle() -> None:
+    """What lives now lives as long as the process: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _remove_socket_file(address: str) -> None:
+    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)

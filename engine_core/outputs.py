@@ -1,0 +1,95 @@
+"""What happened to sequences since the last message, gathered in columns, one message per frontend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from engine_core.request import FinishReason, Request, Sequence
+from pagewire.columns import pack_u8, pack_u32, pack_u64
+from pagewire.internal.v1 import engine_pb2
+
+
+@dataclass(slots=True)
+class Outputs:
+    """S sequences progressed. Tokens of entry i follow those of entry i - 1 in token_ids."""
+
+    sequences: list[Sequence] = field(default_factory=list)  # [S]
+    positions: list[int] = field(default_factory=list)  # [S]
+    counts: list[int] = field(default_factory=list)  # [S]
+    token_ids: list[int] = field(default_factory=list)  # [sum of counts]
+    finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
+    started: list[tuple[Request, float]] = field(default_factory=list)  # and seconds in the queue
+
+    def __bool__(self) -> bool:
+        return bool(self.sequences or self.started)
+
+    def add_tokens(self, sequences: list[Sequence], token_ids: list[int]) -> int:
+        """One more token for each sequence, which does not hold it yet; the index of the first entry."""
+        first = len(self.sequences)
+        self.sequences += sequences
+        self.positions += [len(sequence.output) for sequence in sequences]
+        self.counts += [1] * len(sequences)
+        self.token_ids += token_ids
+        return first
+
+    def finish(self, sequence: Sequence, reason: FinishReason, token: int = 0) -> None:
+        """A sequence ends without another token."""
+        self.finishes[len(self.sequences)] = reason, token
+        self.sequences.append(sequence)
+        self.positions.append(len(sequence.output))
+        self.counts.append(0)
+
+
+def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[bytes, engine_pb2.StepOutputs]]:
+    """One message for each frontend that has something to hear."""
+    parts = _by_frontend(outputs)
+    for frontend, part in parts.items():
+        reasons = bytearray(len(part.sequences))
+        matched = [0] * len(part.sequences)
+        for entry, (reason, token) in part.finishes.items():
+            reasons[entry], matched[entry] = reason, token
+        yield (
+            frontend,
+            engine_pb2.StepOutputs(
+                epoch=epoch,
+                step=step,
+                handles=pack_u64([sequence.request.handle for sequence in part.sequences]),
+                indexes=pack_u32([sequence.index for sequence in part.sequences]),
+                positions=pack_u32(part.positions),
+                counts=pack_u32(part.counts),
+                token_ids=pack_u32(part.token_ids),
+                finish_reasons=pack_u8(reasons),
+                finish_token_ids=pack_u32(matched),
+                started_handles=pack_u64([request.handle for request, _ in part.started]),
+                started_queue_us=pack_u32(_microseconds(seconds) for _, seconds in part.started),
+                started_cached_tokens=pack_u32([0] * len(part.started)),
+            ),
+        )
+
+
+def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
+    """The outputs, split by frontend; not copied when there is only one."""
+    frontends = {sequence.request.frontend for sequence in outputs.sequences}
+    frontends.update(request.frontend for request, _ in outputs.started)
+    if len(frontends) == 1:
+        return {frontends.pop(): outputs}
+    parts = {frontend: Outputs() for frontend in frontends}
+    token = 0
+    for entry, sequence in enumerate(outputs.sequences):
+        part = parts[sequence.request.frontend]
+        count = outputs.counts[entry]
+        if entry in outputs.finishes:
+            part.finishes[len(part.sequences)] = outputs.finishes[entry]
+        part.sequences.append(sequence)
+        part.positions.append(outputs.positions[entry])
+        part.counts.append(count)
+        part.token_ids += outputs.token_ids[token : token + count]
+        token += count
+    for request, seconds in outputs.started:
+        parts[request.frontend].started.append((request, seconds))
+    return parts
+
+
+def _microseconds(seconds: float) -> int:
+    return min(max(round(seconds * 1e6), 0), 0xFFFFFFFF)

@@ -1,0 +1,109 @@
+"""What one step computes: the scheduler's decision as plain data, and its form on the wire.
+
+Fields mean what worker.proto says of StepPlan; the order in which they are applied is stated there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from engine_core.request import RowParameters
+from pagewire.columns import pack_u32
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1.prompt_pb2 import TokenIds
+
+
+@dataclass(slots=True)
+class NewRow:
+    """A row that begins, whole."""
+
+    row: int
+    token_ids: array[int]  # prompt, then output
+    prompt_len: int
+    blocks: list[int]
+    sequence_index: int
+    parameters: RowParameters
+
+
+@dataclass(slots=True)
+class ForkRow:
+    """A row that begins as a copy of another one."""
+
+    row: int
+    source_row: int
+    sequence_index: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step. R rows compute, A rows sample, X block tables change, C blocks are copied.
+
+    No copy reads a block that another copy of the plan writes, and none writes where another does.
+    """
+
+    step: int = 0
+    removed_rows: list[int] = field(default_factory=list)
+    new_rows: list[NewRow] = field(default_factory=list)
+    forks: list[ForkRow] = field(default_factory=list)
+    table_rows: list[int] = field(default_factory=list)  # [X]
+    table_starts: list[int] = field(default_factory=list)  # [X]
+    table_counts: list[int] = field(default_factory=list)  # [X]
+    table_blocks: list[int] = field(default_factory=list)  # [sum of table_counts]
+    copy_sources: list[int] = field(default_factory=list)  # [C]
+    copy_targets: list[int] = field(default_factory=list)  # [C]
+    rows: list[int] = field(default_factory=list)  # [R]
+    starts: list[int] = field(default_factory=list)  # [R]
+    counts: list[int] = field(default_factory=list)  # [R]
+    sample_rows: list[int] = field(default_factory=list)  # [A]
+    sample_sources: list[int] = field(default_factory=list)  # [A]
+
+    def change_table(self, row: int, start: int, blocks: list[int]) -> None:
+        """From index `start` on, the row's block table reads `blocks`."""
+        self.table_rows.append(row)
+        self.table_starts.append(start)
+        self.table_counts.append(len(blocks))
+        self.table_blocks += blocks
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Before the rows compute, the content of one block goes to another."""
+        self.copy_sources.append(source)
+        self.copy_targets.append(target)
+
+
+def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
+    """The plan as a message."""
+    return worker_pb2.StepPlan(
+        step=plan.step,
+        removed_rows=pack_u32(plan.removed_rows),
+        new_rows=[_encode_new_row(row) for row in plan.new_rows],
+        forks=[
+            worker_pb2.ForkRow(row=fork.row, source_row=fork.source_row, sequence_index=fork.sequence_index)
+            for fork in plan.forks
+        ],
+        table_rows=pack_u32(plan.table_rows),
+        table_starts=pack_u32(plan.table_starts),
+        table_counts=pack_u32(plan.table_counts),
+        table_blocks=pack_u32(plan.table_blocks),
+        copy_sources=pack_u32(plan.copy_sources),
+        copy_targets=pack_u32(plan.copy_targets),
+        rows=pack_u32(plan.rows),
+        starts=pack_u32(plan.starts),
+        counts=pack_u32(plan.counts),
+        sample_rows=pack_u32(plan.sample_rows),
+        sample_sources=pack_u32(plan.sample_sources),
+    )
+
+
+def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
+    return worker_pb2.NewRow(
+        row=new.row,
+        token_ids=pack_u32(new.token_ids),
+        prompt_len=new.prompt_len,
+        blocks=pack_u32(new.blocks),
+        sequence_index=new.sequence_index,
+        sampling=new.parameters.sampling,
+        min_tokens=new.parameters.min_tokens,
+        stop_token_ids=new.parameters.stop_token_ids,
+        bad_words=[TokenIds(ids=word) for word in new.parameters.bad_words],
+    )

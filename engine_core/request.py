@@ -1,0 +1,142 @@
+"""Requests and their sequences, as the core sees them: token ids, limits, blocks.
+
+A request is born whole (see validation.py) and has `n` sequences. A sequence has `num_tokens`
+(prompt and output) and `num_computed_tokens` (those whose keys and values are in its blocks); all
+that scheduling does is to move the second toward the first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagewire.v1.generation_pb2 import SamplingParams
+
+NO_ROW = -1
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended; the numbers of pagewire.v1.FinishReason."""
+
+    NONE = 0
+    EOS = 1
+    STOP = 2
+    MAX_TOKENS = 3
+    CONTEXT_LENGTH = 4
+    TIME_LIMIT = 5
+    ABORTED = 6
+
+
+class Status(IntEnum):
+    """Where a sequence is.
+
+    WAITING ──> RUNNING ──> ENDED      WAITING: in the queue, without row and blocks
+       ^           │                   FORKING: waits for the prompt that its leader computes;
+       └─preempted─┘                            has a row (reserved) while the leader runs
+    FORKING ──> RUNNING                RUNNING: has a row and blocks
+    """
+
+    WAITING = 0
+    FORKING = 1
+    RUNNING = 2
+    ENDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RowParameters:
+    """What the core passes on to the worker's row without looking at it."""
+
+    sampling: SamplingParams
+    min_tokens: int
+    stop_token_ids: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request in flight. Times are in seconds on the core's monotonic clock."""
+
+    frontend: bytes  # identity of its socket
+    handle: int  # the frontend's number for it
+    request_id: str
+    prompt: array[int]
+    parameters: RowParameters
+    max_tokens: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]  # empty when EOS is ignored
+    stop_token_ids: frozenset[int]
+    arrival: float
+    time_limit_at: float | None = None
+    deadline_at: float | None = None
+    sequences: list[Sequence] = field(default_factory=list)
+    forking: dict[Sequence, None] = field(default_factory=dict)  # in order; removal in O(1)
+    num_live: int = 0  # sequences that have not ended
+    num_running: int = 0  # sequences that are RUNNING
+    scheduled: bool = False  # was scheduled at least once
+
+    def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
+        """Makes the sequences 0 to n - 1.
+
+        The first one leads: it computes the prompt, then the others fork from it. Where output was
+        delivered before (index -> token ids) they differ from the start, and each goes its own way.
+        """
+        stops = self.eos_token_ids | self.stop_token_ids
+        limit = min(len(self.prompt) + self.max_tokens, self.max_model_len)
+        for index in range(n):
+            output = delivered.get(index) or array("I")
+            self.sequences.append(Sequence(self, index, output, len(self.prompt) + len(output), limit, stops))
+        if not delivered:
+            self.sequences[0].leads = n > 1
+            for sequence in self.sequences[1:]:
+                sequence.status = Status.FORKING
+                self.forking[sequence] = None
+        self.num_live = n
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One output of a request."""
+
+    request: Request
+    index: int
+    output: array[int]  # token ids
+    num_tokens: int  # prompt and output
+    limit: int  # num_tokens at which it ends
+    stops: frozenset[int]  # tokens that may end it
+    num_computed_tokens: int = 0
+    num_slots: int = 0  # it may write to slots below this one without asking for blocks
+    blocks: list[int] = field(default_factory=list)  # block table
+    row: int = NO_ROW
+    status: Status = Status.WAITING
+    leads: bool = False  # others fork from it when its prompt is computed
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Tokens that are still to be computed."""
+        return self.num_tokens - self.num_computed_tokens
+
+    def token_ids(self) -> array[int]:
+        """Prompt and output."""
+        return self.request.prompt + self.output
+
+    def finish(self) -> tuple[FinishReason, int]:
+        """Why the sequence ends after its last token, and the token that matched (0: none).
+
+        A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
+        there, and a delivered one is taken as it is.
+        """
+        request = self.request
+        if len(self.output) > request.parameters.min_tokens:
+            token = self.output[-1]
+            if token in request.eos_token_ids:
+                return FinishReason.EOS, token
+            if token in request.stop_token_ids:
+                return FinishReason.STOP, token
+        if len(self.output) >= request.max_tokens:
+            return FinishReason.MAX_TOKENS, 0
+        if self.num_tokens >= request.max_model_len:
+            return FinishReason.CONTEXT_LENGTH, 0
+        return FinishReason.NONE, 0

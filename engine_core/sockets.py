@@ -1,0 +1,176 @@
+"""The frontends' socket: one thread that turns frames into events and messages into frames.
+
+A ROUTER socket belongs to one thread, so this one does both directions. The step loop reaches it
+through an inproc pair, whose reading end wakes the same poll that waits for frontends.
+"""
+
+import errno
+import logging
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import monotonic
+
+import zmq
+from google.protobuf.message import DecodeError
+
+from engine_core.events import Event, FrontendGone, Received, SocketsFailed
+from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
+from pagewire.transport import BadFrame, bind_router, pack, unpack
+
+log = logging.getLogger(__name__)
+
+MAX_BACKLOG_BYTES = 32 << 20
+"""Kept for a frontend that does not read, beyond what ZeroMQ keeps; then it counts as gone."""
+_RETRY_MS = 20
+"""Between attempts to send a backlog: a ROUTER does not say which peer is writable again."""
+_LINGER_MS = 500
+"""What the last messages get to leave this process."""
+_MESSAGES_PER_TURN = 256
+"""Taken from one side before the other gets its turn."""
+
+
+class _Backlog:
+    """Frames that a frontend did not take yet, oldest first."""
+
+    def __init__(self) -> None:
+        self.frames: deque[bytes] = deque()
+        self.bytes = 0
+
+    def append(self, frame: bytes) -> None:
+        self.frames.append(frame)
+        self.bytes += len(frame)
+
+    def popleft(self) -> None:
+        self.bytes -= len(self.frames.popleft())
+
+
+class FrontendSockets:
+    """Binds in the constructor, works from start() to close()."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        inputs: "SimpleQueue[Event]",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """inputs: where events go. Raises StartupError when the address cannot be bound."""
+        self.num_bad_frames = 0
+        self._inputs = inputs
+        self._clock = clock
+        self._backlogs: dict[bytes, _Backlog] = {}
+        self._router = bind_router(context, address)
+        self._outbound = context.socket(zmq.PULL)
+        self._to_thread = context.socket(zmq.PUSH)
+        for socket in (self._outbound, self._to_thread):
+            socket.setsockopt(zmq.SNDHWM, 0)  # the step loop never waits for this thread
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.setsockopt(zmq.LINGER, 0)
+        self._outbound.bind(f"inproc://frontends-{id(self)}")
+        self._to_thread.connect(f"inproc://frontends-{id(self)}")
+        self._thread = threading.Thread(target=self._run, name="frontends", daemon=True)
+
+    def start(self) -> None:
+        """From here on messages come in."""
+        self._thread.start()
+
+    def send(self, frontend: bytes, message: EngineMessage) -> None:
+        """Sends, in order. Only for the thread that made this object; never waits."""
+        self._to_thread.send_multipart([frontend, pack(message)])
+
+    def close(self) -> None:
+        """Sends what is left, then ends the thread and closes the sockets."""
+        if self._thread.is_alive():
+            self._to_thread.send(b"")
+            self._thread.join()
+        for socket in (self._router, self._outbound, self._to_thread):
+            socket.close()
+
+    # From here on: the thread.
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._outbound, zmq.POLLIN)
+        try:
+            open_ = True
+            while open_:
+                poller.poll(_RETRY_MS if self._backlogs else None)
+                open_ = self._forward_outbound()
+                self._send_backlogs()
+                self._receive()
+            self._router.setsockopt(zmq.LINGER, _LINGER_MS)
+        except BaseException as error:  # the step loop must hear of it, whatever it is
+            self._inputs.put(SocketsFailed(error))
+
+    def _receive(self) -> None:
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                frontend, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            message = self._parse(frames)
+            if message is None:
+                self.num_bad_frames += 1
+                log.warning(
+                    "an unreadable message of a frontend was dropped (%d so far)", self.num_bad_frames
+                )
+            else:
+                self._inputs.put(Received(frontend, message, self._clock()))
+
+    def _count_bad_frame(self) -> None:
+        self.num_bad_frames += 1
+        if self.num_bad_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+            log.warning("unreadable messages on the frontends' socket, dropped: %d", self.num_bad_frames)
+
+    def _parse(self, frames: list[bytes]) -> FrontendMessage | None:
+        if len(frames) != 1:
+            return None
+        try:
+            message = FrontendMessage.FromString(unpack(frames[0]))
+        except (BadFrame, DecodeError):
+            return None
+        return message if message.WhichOneof("message") else None
+
+    def _forward_outbound(self) -> bool:
+        """Sends what the step loop has handed over. False when that was the last of it."""
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                parts = self._outbound.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            if len(parts) != 2:
+                return False
+            frontend, frame = parts
+            backlog = self._backlogs.get(frontend)
+            if backlog is not None:
+                backlog.append(frame)
+            elif not self._try_send(frontend, frame):
+                self._backlogs[frontend] = backlog = _Backlog()
+                backlog.append(frame)
+        return True
+
+    def _send_backlogs(self) -> None:
+        for frontend, backlog in list(self._backlogs.items()):
+            while backlog.frames and self._try_send(frontend, backlog.frames[0]):
+                backlog.popleft()
+            if not backlog.frames:
+                del self._backlogs[frontend]
+            elif backlog.bytes > MAX_BACKLOG_BYTES:
+                self._inputs.put(FrontendGone(frontend))
+
+    def _try_send(self, frontend: bytes, frame: bytes) -> bool:
+        """False when the frontend takes nothing now. What is for one that is gone counts as sent."""
+        try:
+            self._router.send_multipart([frontend, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self._inputs.put(FrontendGone(frontend))
+        return True

@@ -1,0 +1,131 @@
+"""What is decided once, between the configuration and the first step."""
+
+import logging
+import secrets
+
+from engine_core.core import Identity
+from engine_core.scheduler import Scheduler
+from engine_core.validation import Limits
+from pagewire import __version__
+from pagewire.config import EngineConfig
+from pagewire.errors import StartupError
+from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
+from pagewire.internal.v1.worker_pb2 import Initialize, Ready
+from pagewire.models import checkpoint_folder
+from pagewire.v1.admin_pb2 import Parallelism
+
+log = logging.getLogger(__name__)
+
+_U32 = (1 << 32) - 1
+_U64 = (1 << 64) - 1
+
+
+def check_config(config: EngineConfig) -> None:
+    """Raises StartupError for what cannot work, and for what is not built yet, naming the flag."""
+    planned = {
+        "--tensor-parallel-size": config.tensor_parallel_size > 1,
+        "--pipeline-parallel-size": config.pipeline_parallel_size > 1,
+        "--swap-space": config.swap_space > 0,
+        "--scheduling ahead": config.scheduling == "ahead",
+        "--device simulated": config.device == "simulated",
+    }
+    for flag, asked in planned.items():
+        if asked:
+            raise StartupError("cannot start the engine core", f"{flag} is not built yet", "leave it out")
+    ranges: dict[str, tuple[float, float, float]] = {
+        "--tensor-parallel-size": (config.tensor_parallel_size, 1, 1),
+        "--pipeline-parallel-size": (config.pipeline_parallel_size, 1, 1),
+        "--swap-space": (config.swap_space, 0, 0),
+        "--block-size": (config.block_size, 1, _U32),
+        "--max-num-batched-tokens": (config.max_num_batched_tokens, 1, _U32),
+        "--max-num-seqs": (config.max_num_seqs, 1, _U32),
+        "--max-model-len": (config.max_model_len, 0, _U32),
+        "--num-blocks": (config.num_blocks, 0, _U32),
+        "--seed": (config.seed, 0, _U64),
+        "--gpu-memory-utilization": (config.gpu_memory_utilization, 0.01, 1),
+    }
+    for flag, (value, lowest, highest) in ranges.items():
+        if not lowest <= value <= highest:
+            raise StartupError(
+                "cannot start the engine core", f"{flag} is {value}", f"use {lowest} to {highest}"
+            )
+
+
+def initialize_message(config: EngineConfig) -> Initialize:
+    """What the worker is told. Raises StartupError when there is no such model."""
+    return Initialize(
+        model_path=str(checkpoint_folder(config.model)),
+        device=config.device,
+        dtype=config.dtype,
+        load_format=config.load_format,
+        max_model_len=config.max_model_len,
+        max_num_seqs=_num_rows(config),
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        enforce_eager=config.enforce_eager,
+        seed=config.seed,
+        tensor_parallel_size=config.tensor_parallel_size,
+    )
+
+
+def make_scheduler(config: EngineConfig, ready: Ready) -> Scheduler:
+    """A scheduler over the worker's blocks."""
+    return Scheduler(
+        num_blocks=ready.num_blocks,
+        block_size=config.block_size,
+        max_num_seqs=_num_rows(config),
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+
+
+def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:
+    """What frontends are told, and requests are measured against. Raises StartupError."""
+    model = ModelFacts()
+    model.CopyFrom(ready.model)
+    model.max_model_len = _max_model_len(config, ready)
+    welcome = Welcome(
+        epoch=start_time_ns,
+        engine_version=__version__,
+        instance_id=secrets.token_hex(16),
+        model=model,
+        block_size=config.block_size,
+        num_blocks=ready.num_blocks,
+        max_num_seqs=_num_rows(config),
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        device=ready.device or config.device,
+        parallelism=Parallelism(tensor=1, pipeline=1, data=1, expert=1),
+    )
+    welcome.start_time.FromNanoseconds(start_time_ns)
+    limits = Limits(
+        vocab_size=model.vocab_size,
+        max_model_len=model.max_model_len,
+        max_num_seqs=_num_rows(config),
+        eos_token_ids=frozenset(model.eos_token_ids),
+    )
+    return Identity(welcome, limits)
+
+
+def _max_model_len(config: EngineConfig, ready: Ready) -> int:
+    """The worker's context length, or less: one sequence of full length must always fit into the pool."""
+    slots = ready.num_blocks * config.block_size
+    if ready.model.max_model_len < 2 or slots < 2:
+        raise StartupError(
+            "cannot start the engine core",
+            f"there is no room for a prompt and an output: a context of {ready.model.max_model_len} tokens,"
+            f" {ready.num_blocks} KV blocks of {config.block_size}",
+            "raise --num-blocks or --max-model-len",
+        )
+    if slots < ready.model.max_model_len:
+        log.warning(
+            "the context is %d tokens, not %d: more does not fit into the KV cache",
+            slots,
+            ready.model.max_model_len,
+        )
+    return min(ready.model.max_model_len, slots)
+
+
+def _num_rows(config: EngineConfig) -> int:
+    """Sequences that run at once: each needs a token of every step's budget."""
+    return min(config.max_num_seqs, config.max_num_batched_tokens)

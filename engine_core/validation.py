@@ -1,0 +1,196 @@
+"""From AddRequest to Request: what the core itself refuses, whoever sent it.
+
+Frontends have checked all of this and more, in words for their clients. The core checks it again, so
+that nothing that arrives on a socket can raise in the step loop or in the worker.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from math import isfinite
+
+from google.protobuf.duration_pb2 import Duration
+
+from engine_core.request import Request, RowParameters
+from pagewire.columns import unpack_u32_array
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.v1.generation_pb2 import SamplingParams, StoppingCriteria
+
+
+class Code(IntEnum):
+    """google.rpc.Code, as far as the core uses it."""
+
+    INVALID_ARGUMENT = 3
+    ALREADY_EXISTS = 6
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class Refused(Exception):
+    """A request cannot be served. `field` is the path in GenerateRequest, empty where there is none."""
+
+    def __init__(
+        self, field: str, message: str, reason: str = "INVALID_FIELD", code: Code = Code.INVALID_ARGUMENT
+    ) -> None:
+        super().__init__(message)
+        self.field, self.message, self.reason, self.code = field, message, reason, code
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests are measured against; known once the worker is ready."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    eos_token_ids: frozenset[int]
+
+
+def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
+    """The request that the message describes. Raises Refused."""
+    if not message.request_id:
+        raise Refused("request_id", "is empty")
+    prompt = _prompt(message, limits)
+    n = _check_sampling(message.sampling, limits)
+    _check_stopping(message.stopping, limits)
+    for word in message.bad_words:
+        if not word.ids:
+            raise Refused("sampling.bad_words", "a word has no tokens")
+        _check_tokens("sampling.bad_words", word.ids, limits)
+    _check_choice(message, limits)
+    delivered = _delivered(message, len(prompt), n, limits)
+    stopping = message.stopping
+    eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
+    stop = frozenset(stopping.stop_token_ids)
+    time_limit = stopping.time_limit if stopping.HasField("time_limit") else None
+    deadline = message.deadline if message.HasField("deadline") else None
+    request = Request(
+        frontend=frontend,
+        handle=message.handle,
+        request_id=message.request_id,
+        prompt=prompt,
+        parameters=RowParameters(
+            sampling=message.sampling,
+            min_tokens=stopping.min_tokens,
+            stop_token_ids=tuple(sorted(eos | stop)),
+            bad_words=tuple(tuple(word.ids) for word in message.bad_words),
+        ),
+        max_tokens=stopping.max_tokens,
+        max_model_len=limits.max_model_len,
+        eos_token_ids=eos,
+        stop_token_ids=stop,
+        arrival=arrival,
+        time_limit_at=_time(arrival, time_limit),
+        deadline_at=_time(arrival, deadline),
+    )
+    request.start_sequences(n, delivered)
+    return request
+
+
+def _prompt(message: AddRequest, limits: Limits) -> "array[int]":
+    prompt = _column("prompt", message.prompt_token_ids)
+    if not prompt:
+        raise Refused("prompt", "is empty")
+    if len(prompt) > limits.max_model_len - 1:
+        raise Refused(
+            "prompt",
+            f"{len(prompt)} tokens leave no room for output in a context of {limits.max_model_len}",
+            "CONTEXT_LENGTH_EXCEEDED",
+        )
+    _check_tokens("prompt", prompt, limits)
+    return prompt
+
+
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda x: x >= 0, "must be at least 0"),
+    "top_p": (lambda x: 0 < x <= 1, "must be above 0 and at most 1"),
+    "min_p": (lambda x: 0 <= x <= 1, "must be 0 to 1"),
+    "typical_p": (lambda x: 0 < x <= 1, "must be above 0 and at most 1"),
+    "frequency_penalty": (lambda _: True, ""),
+    "presence_penalty": (lambda _: True, ""),
+    "repetition_penalty": (lambda x: x > 0, "must be above 0"),
+}
+
+
+def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
+    """Refuses what no row can be sampled with; returns n."""
+    for name in (*_RANGES, "top_k", "seed", "n"):
+        if not sampling.HasField(name):
+            raise Refused(f"sampling.{name}", "is not resolved")
+    for name, (allowed, text) in _RANGES.items():
+        value = getattr(sampling, name)
+        if not isfinite(value):
+            raise Refused(f"sampling.{name}", "must be a finite number")
+        if not allowed(value):
+            raise Refused(f"sampling.{name}", text)
+    if not 1 <= sampling.n <= limits.max_num_seqs:
+        raise Refused("sampling.n", f"must be 1 to {limits.max_num_seqs}")
+    for name in ("best_of", "beam_search"):
+        if sampling.HasField(name):
+            raise Refused(f"sampling.{name}", "is not built yet", "FEATURE_UNSUPPORTED")
+    if not all(map(isfinite, sampling.logit_bias.values())):
+        raise Refused("sampling.logit_bias", "must be finite numbers")
+    _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)
+    _check_tokens("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
+    _check_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
+    return sampling.n
+
+
+def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
+    for name in ("max_tokens", "min_tokens"):
+        if not stopping.HasField(name):
+            raise Refused(f"stopping.{name}", "is not resolved")
+    if stopping.min_tokens > stopping.max_tokens:
+        raise Refused("stopping.min_tokens", "is more than max_tokens")
+    _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
+
+
+def _check_choice(message: AddRequest, limits: Limits) -> None:
+    """Refuses parameters that forbid every token: there would be nothing to sample."""
+    sampling, stopping = message.sampling, message.stopping
+    forbidden = set(sampling.bad_token_ids)
+    forbidden.update(word.ids[0] for word in message.bad_words if len(word.ids) == 1)
+    if stopping.min_tokens:
+        forbidden.update(stopping.stop_token_ids)
+        if not stopping.ignore_eos:
+            forbidden |= limits.eos_token_ids
+    if sampling.allowed_token_ids and forbidden.issuperset(sampling.allowed_token_ids):
+        raise Refused("sampling.allowed_token_ids", "all of them are forbidden by other parameters")
+    if len(forbidden) >= limits.vocab_size:
+        raise Refused("sampling.bad_token_ids", "no token is left")
+
+
+def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
+    """Output that the client already holds, by sequence index."""
+    path = "continuation.sequences"
+    delivered: dict[int, array[int]] = {}
+    for part in message.delivered:
+        if part.index >= n or part.index in delivered:
+            raise Refused(path, f"index {part.index} is not below n = {n}, or is there twice")
+        output = _column(path, part.token_ids)
+        _check_tokens(path, output, limits)
+        if len(output) > message.stopping.max_tokens:
+            raise Refused(path, f"{len(output)} tokens are more than max_tokens")
+        if prompt_len + len(output) > limits.max_model_len:
+            raise Refused(path, "does not fit into the context", "CONTEXT_LENGTH_EXCEEDED")
+        delivered[part.index] = output
+    return {index: output for index, output in delivered.items() if output}
+
+
+def _column(path: str, column: bytes) -> "array[int]":
+    try:
+        return unpack_u32_array(column)
+    except ValueError:
+        raise Refused(path, "is not a column of token ids") from None
+
+
+def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:
+    highest = max(token_ids, default=0)
+    if highest >= limits.vocab_size:
+        raise Refused(path, f"token {highest} is not in the vocabulary of {limits.vocab_size}")
+
+
+def _time(arrival: float, after: Duration | None) -> float | None:
+    """A point in time; a duration below zero has passed already."""
+    return None if after is None else arrival + max(0.0, after.seconds + after.nanos * 1e-9)

@@ -1,0 +1,253 @@
+"""The worker: started, talked to, watched, buried.
+
+All of it happens in the thread of the step loop, on a ROUTER socket of its own. Whoever waits for the
+worker waits for its death, and for a signal to us, in the same poll.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+
+import zmq
+from google.protobuf.message import DecodeError
+
+from engine_core.plan import Plan, encode_plan
+from engine_core.stop import Stopped, StopSignal
+from pagewire import process
+from pagewire.columns import unpack_u32
+from pagewire.errors import PagewireError
+from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
+from pagewire.transport import BadFrame, bind_router, pack, unpack
+
+log = logging.getLogger(__name__)
+
+_SHUTDOWN_GRACE_S = 0.5
+"""Between Shutdown and SIGKILL. A worker has nothing to save."""
+_SEE_ABOVE = "see the lines above, then start again"
+
+Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
+
+
+class WorkerDied(PagewireError):
+    """The worker is gone, or has said that it cannot go on. Has what, why and todo, as StartupError."""
+
+    def __init__(self, what: str, why: str, todo: str = "") -> None:
+        super().__init__(what, why, todo)
+        self.what, self.why, self.todo = what, why, todo
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+class WorkerLink:
+    """One worker. (Several, for tensor and pipeline parallelism, will be a list of peers here.)"""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        stop: StopSignal,
+        spawn: Spawn = process.spawn,
+    ) -> None:
+        """Binds. Raises StartupError."""
+        self._address = address
+        self._spawn = spawn
+        self._socket = bind_router(context, address)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(stop.fileno(), zmq.POLLIN)
+        self._stop = stop
+        self._peer: bytes | None = None
+        self._child: _Child | None = None
+        self._connection: _Connection | None = None
+        self.num_bad_frames = 0
+
+    def start(self, initialize: Initialize, log_level: str, *, external: bool) -> None:
+        """Starts the worker (or waits for one that somebody else starts) and tells it what to load."""
+        if external:
+            log.info("waiting for a worker at %s", self._address)
+            self._connection = _Connection(self._socket)
+            self._poller.register(self._connection.monitor, zmq.POLLIN)
+        else:
+            arguments = ["worker", f"--engine={self._address}", "--rank=0", f"--log-level={log_level}"]
+            self._child = _Child(*self._spawn(arguments))
+            self._poller.register(self._child.pidfd, zmq.POLLIN)
+        message = self._wait()
+        if message.WhichOneof("message") != "hello":
+            raise WorkerDied("cannot talk to the worker", "its first message is not a WorkerHello")
+        log.info("worker %d connected (pid %d)", message.hello.rank, message.hello.pid)
+        self._send(WorkerCommand(initialize=initialize))
+
+    def wait_ready(self, on_progress: Callable[[str, float], None]) -> Ready:
+        """Waits until the worker has loaded. on_progress: takes what is being done, and 0 to 1."""
+        while True:
+            message = self._wait()
+            kind = message.WhichOneof("message")
+            if kind == "ready":
+                return message.ready
+            if kind != "load_progress":
+                raise WorkerDied("cannot talk to the worker", f"{kind} before Ready")
+            on_progress(message.load_progress.what, message.load_progress.fraction)
+            if self._child is not None:
+                self._child.read_status()  # a full pipe would stop it
+
+    def execute(self, plan: Plan) -> list[int]:
+        """Computes one step; one token for each of plan.sample_rows. Raises WorkerDied, Stopped."""
+        self._send(WorkerCommand(step_plan=encode_plan(plan)))
+        message = self._wait()
+        result = message.step_result
+        token_ids = unpack_u32(result.token_ids)
+        if result.step != plan.step or len(token_ids) != len(plan.sample_rows):
+            raise WorkerDied(
+                "cannot talk to the worker",
+                f"step {plan.step} with {len(plan.sample_rows)} samples was answered by"
+                f" {message.WhichOneof('message')}, step {result.step}, {len(token_ids)} tokens",
+            )
+        return token_ids
+
+    def close(self) -> None:
+        """Ends the worker: by a message, and if that does not help at once, by SIGKILL."""
+        with contextlib.suppress(WorkerDied):
+            if self._peer is not None:
+                self._send(WorkerCommand(shutdown=Shutdown()))
+        if self._child is not None:
+            self._child.bury(_SHUTDOWN_GRACE_S if self._peer is not None else 0.0)
+        if self._connection is not None:
+            self._connection.close()
+        self._socket.close(linger=int(1000 * _SHUTDOWN_GRACE_S))
+
+    def _send(self, command: WorkerCommand) -> None:
+        assert self._peer is not None
+        try:
+            self._socket.send_multipart([self._peer, pack(command)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot be: there is one command at a time
+            raise self._death(f"it cannot be reached ({error})") from error
+
+    def _wait(self) -> WorkerMessage:
+        """The worker's next message. Raises WorkerDied, Stopped."""
+        while True:
+            ready = dict(self._poller.poll())
+            if self._stop.fileno() in ready:
+                raise Stopped
+            if self._socket in ready:
+                message = self._receive()
+                if message is not None:
+                    return message
+            elif self._child is not None and self._child.pidfd in ready:
+                raise self._death("")
+            elif self._connection is not None and self._connection.is_lost():
+                raise self._death("its connection is lost")
+
+    def _receive(self) -> WorkerMessage | None:
+        """A message of our worker. None for anything else, which is counted."""
+        identity, *frames = self._socket.recv_multipart()
+        try:
+            message = WorkerMessage.FromString(unpack(b"".join(frames)))
+        except (BadFrame, DecodeError):
+            message = WorkerMessage()
+        kind = message.WhichOneof("message")
+        if self._peer is None and kind == "hello" and self._expects(message.hello.pid):
+            self._peer = identity
+        if kind is None or identity != self._peer:
+            self.num_bad_frames += 1
+            log.warning("a message that is not of our worker was dropped (%d so far)", self.num_bad_frames)
+            return None
+        if kind == "failed":
+            raise _failure(message.failed)
+        return message
+
+    def _expects(self, pid: int) -> bool:
+        return self._child is None or self._child.pid == pid
+
+    def _death(self, why: str) -> WorkerDied:
+        """What to say about a worker that is gone."""
+        if self._child is None:
+            return WorkerDied("the worker is gone", why, _SEE_ABOVE)
+        return self._child.cause_of_death(why)
+
+
+class _Child:
+    """A worker that we have started."""
+
+    def __init__(self, child: "subprocess.Popen[bytes]", status: int) -> None:
+        self.pid = child.pid
+        self.pidfd = os.pidfd_open(child.pid)
+        self._process = child
+        self._status = status
+        self._unread = b""
+        self._failure: dict[str, str] | None = None
+        os.set_blocking(status, False)
+
+    def read_status(self) -> None:
+        """Takes in what it says on its status pipe: failures from before it could connect."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._status, 65536):
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for event in map(json.loads, lines):
+                    if event["event"] == "failed":
+                        self._failure = event
+
+    def cause_of_death(self, why: str) -> WorkerDied:
+        """Its own words, where it could still say them; else how it ended; else what we saw."""
+        self._wait(_SHUTDOWN_GRACE_S)
+        self.read_status()
+        if self._failure is not None:
+            return WorkerDied(self._failure["what"], self._failure["why"], self._failure["todo"])
+        code = self._process.poll()
+        if code is not None:
+            why = f"it ended with exit code {code}"
+        if code is not None and code < 0:
+            why = f"it was killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            why += ", which is also what happens when memory runs out"
+        return WorkerDied(
+            f"the worker (pid {self.pid}) is gone", why, "see the lines above, then start again"
+        )
+
+    def bury(self, grace: float) -> None:
+        """Waits for its end, for so many seconds; then sees to it."""
+        if not self._wait(grace):
+            self._process.kill()
+        self._process.wait()
+        os.close(self.pidfd)
+        os.close(self._status)
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether it ends within so many seconds."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+
+class _Connection:
+    """A worker that somebody else has started, maybe in another process-id namespace: all that we
+    can watch of it is its connection."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self.monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._greeted: set[int] = set()
+
+    def is_lost(self) -> bool:
+        """Whether a connection was lost that had been made in full (and was not just a probe)."""
+        while self.monitor.poll(0):
+            kind, descriptor = struct.unpack("=Hi", self.monitor.recv_multipart()[0])
+            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._greeted.add(descriptor)
+            elif descriptor in self._greeted:
+                return True
+        return False
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+
+
+def _failure(failed: Failed) -> WorkerDied:
+    log.debug("the worker's traceback:\n%s", failed.traceback)
+    return WorkerDied(failed.what or "the worker failed", failed.why or failed.type, failed.todo)

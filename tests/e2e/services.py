@@ -1,0 +1,107 @@
+"""Running services for the tests, and what the kernel knows about them."""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pagewire import Client
+from pagewire.config import ServeConfig
+from pagewire.service import Service
+from pagewire.v1 import admin_pb2
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+
+def start(model: str | Path = "demo", **flags: Any) -> Service:
+    """A service on a free port, without the log lines that a test run does not want."""
+    return Service(ServeConfig(model=str(model), port=0, log_level="error", **flags))
+
+
+def rank_load(client: Client) -> admin_pb2.RankLoad:
+    """The load of the only engine."""
+    return client.load().ranks[0]
+
+
+def is_idle(client: Client) -> bool:
+    """Whether nothing runs, nothing waits, and every block is back in the pool."""
+    load = rank_load(client)
+    return (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Waits for something that will hold soon; fails when it does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.02)
+
+
+class Serve:
+    """`pagewire serve` as a person would start it, with a folder of its own for sockets."""
+
+    def __init__(self, runtime: Path, *arguments: str, port: int = 0) -> None:
+        self.runtime = runtime
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pagewire", "serve", f"--port={port}", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_ready(self) -> dict[str, str]:
+        """What the line says that it prints when it is ready, and under "address" where it is."""
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()
+        assert words[:1] == ["ready:"], self.end()
+        return {"address": words[1].removeprefix("grpc://")} | dict(word.split("=", 1) for word in words[2:])
+
+    def wait_loading(self) -> None:
+        """Returns in the middle of the start."""
+        assert self.process.stderr is not None
+        while not self.process.stderr.readline().startswith("loading"):
+            assert self.process.poll() is None
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and what stands on standard error, when it has ended."""
+        _, error = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, error
+
+    def close(self) -> None:
+        """Whatever happened in the test, nothing goes on after it."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def processes(pid: int) -> dict[str, list[int]]:
+    """The descendants of a process, by the pagewire command that they run."""
+    found: dict[str, list[int]] = {}
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            command = words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]
+            found.setdefault(command.decode(), []).append(int(child))
+            waiting.append(int(child))
+    return found
+
+
+@contextlib.contextmanager
+def all_die(pids: list[int]) -> Iterator[None]:
+    """Fails unless these processes are gone some time after the block."""
+    with contextlib.ExitStack() as stack:
+        descriptors = [os.pidfd_open(pid) for pid in pids]
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
+        yield
+        for pid, descriptor in zip(pids, descriptors, strict=True):
+            assert select.select([descriptor], [], [], PATIENCE_S)[0], f"process {pid} lives on"

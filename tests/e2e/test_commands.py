@@ -1,0 +1,43 @@
+"""Commands and scripts against a running service."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pagewire.service import Service
+from tests.e2e.services import ROOT
+
+
+def run(*arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_demo():
+    shown = run("-m", "pagewire", "demo")
+    for words in ("The capital of France is Paris", "1, 2, 3, 4, 5", "Tokyo", "tokens/s", "stopped"):
+        assert words in shown
+
+
+def test_generate_chat_and_health(demo: Service):
+    address = f"--address={demo.address}"
+    assert "Paris" in run(
+        "-m", "pagewire", "generate", "The capital of France is", "--temperature=0", address
+    )
+    assert "Tokyo" in run(
+        "-m", "pagewire", "chat", address, "--temperature=0", stdin="What is the capital of Japan?\n"
+    )
+    assert "SERVING" in run("-m", "pagewire", "health", address)
+
+
+def test_benchmark(demo: Service, tmp_path: Path):
+    file = tmp_path / "figures.json"
+    arguments = (f"--address={demo.address}", "--workloads=single,batch", "--repeats=1", f"--json={file}")
+    shown = run("benchmarks/serve.py", *arguments)
+    assert "tokens/s" in shown and "times the tokens/s of one" in shown
+    figures = json.loads(file.read_text())["workloads"]
+    assert figures["single"]["tokens_per_s"]["median"] > 0

@@ -1,0 +1,25 @@
+"""Several frontends on one port, one engine core behind them."""
+
+from pagewire import Client
+from tests.e2e import services
+
+
+def test_two_frontends_share_a_port_and_an_engine():
+    """Connections spread over them; what one started, the other can abort."""
+    with services.start(frontends=2) as service:
+        assert len(services.processes(service.pid)["frontend"]) == 2
+        clients: dict[str, Client] = {}
+        while len(clients) < 2:  # a new connection reaches either
+            client = Client(service.address)
+            clients.setdefault(client.server_info().instance_id, client)
+        first, second = clients.values()
+        answers = {
+            client.generate("The capital of France is", temperature=0).text for client in clients.values()
+        }
+        assert len(answers) == 1
+        with first.stream("a", max_tokens=900, ignore_eos=True) as stream:
+            next(stream)
+            assert services.rank_load(second).running_requests == 1
+            assert second.abort([stream.generation.request_id]) == [stream.generation.request_id]
+            assert stream.result().finish_reason == "aborted"
+        services.wait_until(lambda: services.is_idle(second))

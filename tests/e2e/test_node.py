@@ -1,0 +1,53 @@
+"""A client that knows only the .proto files: Node with @grpc/grpc-js."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pagewire import Client
+from pagewire.service import Service
+from tests.e2e import services
+
+EXAMPLE = services.ROOT / "examples" / "node"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("node") is None or shutil.which("npm") is None, reason="Node and npm are not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example with its two packages installed."""
+    copy = tmp_path_factory.mktemp("node")
+    for name in ("client.js", "package.json"):
+        shutil.copy(EXAMPLE / name, copy)
+    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+    done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def node(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["node", "client.js", *arguments],
+        cwd=folder,
+        env={"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_node_client(folder: Path, demo: Service, client: Client):
+    prompt = "The capital of France is"
+    expected = client.generate(prompt, temperature=0, max_tokens=40)
+    usage = f"[{expected.usage.prompt_tokens} + {expected.usage.completion_tokens} tokens]"
+    assert node(folder, demo.address, "stream", prompt) == f"{expected.text}\n{usage}\n"
+    assert node(folder, demo.address, "unary", prompt).startswith(f"{expected.text}\n[FINISH_REASON_")
+    assert "Tokyo" in node(folder, demo.address, "chat", "What is the capital of Japan?")
+    assert node(folder, demo.address, "cancel", "1, 2, 3,") == "[CANCELLED]\n"
+    services.wait_until(lambda: services.is_idle(client))

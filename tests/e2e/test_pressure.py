@@ -1,0 +1,64 @@
+"""Many requests, small pools, clients that vanish: every request ends, every block comes back."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.client.results import FinishReason, Generation
+from pagewire.service import Service
+from tests.e2e import services
+
+
+async def many_streams(address: str, count: int, params: SamplingParams) -> list[Generation]:
+    async with AsyncClient(address) as client:
+        streams = [client.stream(f"Stream {number}:", params) for number in range(count)]
+        return await asyncio.gather(*(stream.result() for stream in streams))
+
+
+async def test_256_streams_on_one_channel(demo: Service, client: Client):
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    results = await many_streams(demo.address, 256, params)
+    assert all(len(result.token_ids) == 20 for result in results)
+    assert all(result.finish_reason is FinishReason.MAX_TOKENS for result in results)
+    services.wait_until(lambda: services.is_idle(client))
+
+
+def test_a_pool_too_small_for_all_makes_requests_wait(client: Client):
+    """12 blocks of 8 tokens: three of the 24 requests fit at a time, and decoding preempts."""
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    prompts = [f"{number}, {number + 1}, {number + 2}," for number in range(24)]
+    with ThreadPoolExecutor(24) as pool:
+        expected = list(pool.map(lambda prompt: client.generate(prompt, params).token_ids, prompts))
+        with services.start(num_blocks=12, block_size=8) as service, Client(service.address) as small:
+            assert small.model().max_model_len == 12 * 8
+            results = list(pool.map(lambda prompt: small.generate(prompt, params).token_ids, prompts))
+            assert results == expected
+            assert services.is_idle(small)
+
+
+CLIENT = """
+import sys
+from pagewire import Client
+streams = [Client(sys.argv[1]).stream("a", max_tokens=900, ignore_eos=True) for _ in range(3)]
+for stream in streams:
+    next(stream)
+print("streaming", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_client_that_is_killed_frees_its_blocks(demo: Service, client: Client):
+    vanishing = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, demo.address],
+        cwd=services.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with vanishing:
+        assert vanishing.stdout is not None
+        assert vanishing.stdout.readline() == b"streaming\n"
+        vanishing.send_signal(signal.SIGKILL)
+    services.wait_until(lambda: services.is_idle(client))

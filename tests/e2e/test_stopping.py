@@ -1,0 +1,81 @@
+"""However a service ends, it leaves no processes, no sockets, no files."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from pagewire import Client
+from tests.e2e import services
+from tests.e2e.services import Serve
+
+Start = Callable[..., Serve]
+
+
+def descendants(serve: Serve) -> dict[str, list[int]]:
+    found = services.processes(serve.process.pid)
+    assert set(found) == {"engine", "frontend", "worker"}
+    return found
+
+
+def all_pids(found: dict[str, list[int]]) -> list[int]:
+    return [pid for pids in found.values() for pid in pids]
+
+
+def test_ctrl_c_ends_everything_and_leaves_nothing(serve: Start):
+    """While a stream runs, too."""
+    service = serve()
+    facts = service.wait_ready()
+    assert facts["model"] == "demo" and int(facts["max_model_len"]) > 0
+    assert len(list(service.runtime.iterdir())) == 1
+    with Client(facts["address"]) as client:
+        stream = client.stream("a", max_tokens=900, ignore_eos=True)
+        next(stream)
+        with services.all_die(all_pids(descendants(service))):
+            service.process.send_signal(signal.SIGINT)
+            code, error = service.end()
+        stream.close()
+    assert code == 0, error
+    assert "Traceback" not in error
+    assert list(service.runtime.iterdir()) == []
+
+
+def test_a_supervisor_that_is_killed_takes_everything_along(serve: Start):
+    service = serve()
+    service.wait_ready()
+    with services.all_die(all_pids(descendants(service))):
+        service.process.kill()
+    service.end()
+    (stale,) = service.runtime.iterdir()
+    again = serve()
+    again.wait_ready()
+    assert not stale.exists()  # the next start sweeps up
+
+
+def test_ctrl_c_while_it_loads(serve: Start):
+    service = serve("--log-level=error")
+    service.wait_loading()
+    pids = all_pids(services.processes(service.process.pid))
+    with services.all_die(pids):
+        service.process.send_signal(signal.SIGINT)
+        code, error = service.end()
+    assert (code, error) == (0, "") or "Traceback" not in error and code == 0
+    assert list(service.runtime.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("victim", "word"), [("worker", "worker"), ("engine", "engine core"), ("frontend", "frontend")]
+)
+def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, victim: str, word: str):
+    """Restarting it instead is planned."""
+    service = serve()
+    service.wait_ready()
+    found = descendants(service)
+    with services.all_die(all_pids(found)):
+        os.kill(found[victim][0], signal.SIGKILL)
+        code, error = service.end()
+    assert code == 1
+    assert "Traceback" not in error
+    assert any(word in line for line in error.splitlines()[-3:]), error
+    assert list(service.runtime.iterdir()) == []

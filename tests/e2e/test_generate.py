@@ -148,10 +148,10 @@ def test_seeds_give_the_same_tokens_alone_and_among_31_others(client: Client, re
 
 def test_seeds_give_the_same_tokens_in_chunks_and_in_a_small_pool(reference: list[list[int]]):
     """12 tokens a step split every prompt but the shortest; 20 blocks hold a few requests at a time."""
-    with services.start(max_num_batched_tokens=12, num_blocks=20, block_size=8) as service:
-        with Client(service.address) as client:
-            assert all_at_once(client) == reference
-            assert services.is_idle(client)
+    small = services.start(max_num_batched_tokens=12, num_blocks=20, block_size=8)
+    with small, Client(small.address) as client:
+        assert all_at_once(client) == reference
+        assert services.is_idle(client)
 
 
 def test_the_seed_of_an_unseeded_request_repeats_it(client: Client):

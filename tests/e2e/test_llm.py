@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pagewire import LLM, SamplingParams
+from pagewire import LLM, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from tests.e2e import services
 
@@ -43,21 +43,16 @@ def test_chat(llm: LLM):
     questions = [
         [{"role": "user", "content": f"What is the capital of {name}?"}] for name in ("Japan", "Italy")
     ]
-    answers = llm.chat(questions, temperature_zero(), progress=False)
+    params = SamplingParams(temperature=0, max_tokens=40)
+    answers = llm.chat(questions, params, progress=False)
     assert "Tokyo" in answers[0].text and "Rome" in answers[1].text
-    assert llm.chat(questions[0], temperature_zero(), progress=False)[0].text == answers[0].text
-
-
-def temperature_zero() -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=40)
+    assert llm.chat(questions[0], params, progress=False)[0].text == answers[0].text
 
 
 def test_a_wrong_request_raises_and_leaves_nothing_behind(llm: LLM):
     params = [SamplingParams(max_tokens=500, ignore_eos=True), SamplingParams(top_p=7)]
     with pytest.raises(InvalidArgument):
         llm.generate(["a", "b"], params, progress=False)
-    from pagewire import Client
-
     with Client(llm.address) as client:
         services.wait_until(lambda: services.is_idle(client))
 

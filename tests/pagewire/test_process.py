@@ -36,7 +36,13 @@ def test_what_is_wrong_reaches_the_parent_and_nobody_else():
 PARENT = """
 import os, signal, subprocess, sys
 from pagewire import process
-code = "from pagewire import process; process.die_with_parent(); print(1, flush=True); import signal; signal.pause()"
+code = '''
+import signal
+from pagewire import process
+process.die_with_parent()
+print(1, flush=True)
+signal.pause()
+'''
 os.environ[process._PARENT_PID] = str(os.getpid())
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()

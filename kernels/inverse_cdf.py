@@ -1,0 +1,35 @@
+"""One draw from each row of weights: the first index whose cumulative weight exceeds u times the whole.
+
+    c_i = w_0 + ... + w_i  (float64, added from left to right),   result = min { i : c_i > u * c_{W-1} }
+
+weights [A, W] float64, u [A] float64 in [0, 1) -> [A] int64.
+
+Index i is drawn only if c_{i-1} <= u c_{W-1} < c_i, so its weight is not zero; and as u is at most
+1 - 2^-53, the product is below c_{W-1} after rounding too, so there always is such an index. Both
+need sums that never decrease: torch adds from left to right on the CPU, as numpy does. A device with
+a parallel scan needs a variant of its own.
+
+The result is -1 where no weight is positive or one is NaN.
+"""
+
+from itertools import accumulate
+
+import torch
+
+
+def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """A search from the left."""
+    indexes = []
+    for row, x in zip(weights.tolist(), u.tolist(), strict=True):
+        cdf = list(accumulate(row))
+        above = [i for i, mass in enumerate(cdf) if mass > x * cdf[-1]]
+        indexes.append(above[0] if above else -1)
+    return torch.tensor(indexes, device=weights.device)
+
+
+def inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Binary search in the cumulative sums."""
+    cdf = weights.cumsum(-1)
+    total = cdf[:, -1]
+    indexes = torch.searchsorted(cdf, (u * total)[:, None], right=True)[:, 0]
+    return torch.where(total > 0, indexes, -1)

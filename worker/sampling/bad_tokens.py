@@ -1,0 +1,79 @@
+"""Bad words and bad token ids."""
+
+import torch
+
+from kernels.token_masks import forbid_tokens
+from worker.sampling.batch import NewSequence, SampleBatch
+from worker.sampling.tables import Slots, Table
+
+ANY = -1  # In a prefix: matches whatever is there.
+NOTHING = -2  # Before the first output token: matches no token.
+
+
+class BadTokens:
+    """Per row: sequences of tokens that must not be completed. A bad token id is a sequence of one.
+
+    A sequence is its last token and the prefix before it, nearest token first, so that it lines up
+    with the tail of the output, kept in the same order:
+
+        bad word [5, 8, 3]     last 3   prefix  8   5  ANY ANY
+        output ... 5 8                  tail    8   5   ...        -> 3 is forbidden
+
+    Only output counts: a word that the prompt begins is not forbidden.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._slots = Slots(device)
+        self._last = Table((0,), 0, torch.int64, device)
+        self._prefix = Table((0, 0), ANY, torch.int64, device)
+        self._tail = Table((0,), NOTHING, torch.int64, device)
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Sequences with ids that the model does not have cannot occur and are left out."""
+        words = [list(word.ids) for word in sequence.new.bad_words]
+        words += [[token] for token in sequence.new.sampling.bad_token_ids]
+        words = [word for word in words if max(word) < self._vocab_size]
+        if not words:
+            return
+        length = max(1, max(map(len, words)) - 1)
+        prefixes = [word[-2::-1] if len(word) > 1 else [] for word in words]
+        prefixes = [prefix + [ANY] * (length - len(prefix)) for prefix in prefixes]
+        tail = sequence.output_ids[: -length - 1 : -1]
+        tail += [NOTHING] * (length - len(tail))
+        slot = self._slots.take(row)
+        self._last.set(slot, torch.tensor([word[-1] for word in words], device=self._device))
+        self._prefix.set(slot, torch.tensor(prefixes, device=self._device))
+        self._tail.set(slot, torch.tensor(tail, device=self._device))
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """The same words after the same output."""
+        if source_row in self._slots:
+            slot, source = self._slots.take(row), self._slots[source_row]
+            for table in (self._last, self._prefix, self._tail):
+                table.copy(slot, source)
+
+    def remove_row(self, row: int) -> None:
+        """No words."""
+        self._slots.remove(row)
+
+    def apply(self, batch: SampleBatch) -> None:
+        """Masks the last tokens whose prefix is there."""
+        users = batch.users(self._slots)
+        if not users:
+            return
+        slots = self._slots.index([batch.rows[user] for user in users])
+        prefix = self._prefix.gather(slots)
+        tail = self._tail.gather(slots)[:, None]
+        complete = ((prefix == ANY) | (prefix == tail)).all(-1)
+        forbid_tokens(batch.logits, batch.index(users), self._last.gather(slots), complete)
+
+    def record(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """Puts the new tokens [A] int64 at the head of the tails."""
+        users = [index for index, row in enumerate(rows) if row in self._slots]
+        if not users:
+            return
+        slots = self._slots.index([rows[user] for user in users])
+        head = tokens[torch.tensor(users, device=self._device)]
+        self._tail.data[slots] = torch.cat((head[:, None], self._tail.gather(slots)[:, :-1]), dim=1)

@@ -1,0 +1,82 @@
+"""Repetition, frequency and presence penalties."""
+
+import torch
+
+from kernels.penalties import penalties
+from worker.sampling.batch import NewSequence, SampleBatch
+from worker.sampling.tables import Slots, Table
+
+OFF = (1.0, 0.0, 0.0)
+
+
+class Penalties:
+    """Remembers what the rows that are penalized have said.
+
+    Per row: its history, a list of token ids with repeats (prompt and output; the output alone where
+    the prompt does not count, that is, without a repetition penalty), and the counts over the output,
+    [V]. Only the history's logits are touched. The padding of a history repeats its first token. An
+    empty one (no repetition penalty, no output yet) is padded with token 0, which does no harm: without
+    a repetition penalty, what happens to a token depends on its count alone.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._slots = Slots(device)
+        self._strengths = Table((3,), 0.0, torch.float32, device)  # repetition, frequency, presence
+        self._history = Table((1,), 0, torch.int64, device)
+        self._counts = Table((vocab_size,), 0, torch.int32, device)
+        self._lengths: dict[int, int] = {}  # Row -> length of its history.
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Counts the output that the sequence has."""
+        names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+        strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
+        if tuple(strengths) == OFF:
+            return
+        history = sequence.output_ids if strengths[0] == 1 else sequence.prompt_ids + sequence.output_ids
+        device = self._counts.data.device
+        output = torch.tensor(sequence.output_ids, dtype=torch.int64, device=device)
+        counts = torch.bincount(output, minlength=self._counts.data.shape[1])
+        slot = self._slots.take(row)
+        self._strengths.set(slot, torch.tensor(strengths, device=device))
+        self._history.set(slot, torch.tensor(history, dtype=torch.int64, device=device))
+        self._counts.set(slot, counts)
+        self._lengths[row] = len(history)
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """The copy has said the same."""
+        if source_row in self._slots:
+            slot, source = self._slots.take(row), self._slots[source_row]
+            for table in (self._strengths, self._history, self._counts):
+                table.copy(slot, source)
+            self._lengths[row] = self._lengths[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """Forgets."""
+        self._slots.remove(row)
+        self._lengths.pop(row, None)
+
+    def apply(self, batch: SampleBatch) -> None:
+        """Penalizes the users' logits."""
+        users = batch.users(self._slots)
+        if not users:
+            return
+        rows = [batch.rows[user] for user in users]
+        slots = self._slots.index(rows)
+        longest = max(self._lengths[row] for row in rows)
+        history = self._history.gather(slots)[:, : max(1, longest)]
+        counts = self._counts.data[slots[:, None], history]
+        penalties(batch.logits, batch.index(users), history, counts, self._strengths.gather(slots))
+
+    def record(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """Notes the tokens [A] int64 that the rows were given."""
+        users = [index for index, row in enumerate(rows) if row in self._slots]
+        if not users:
+            return
+        rows = [rows[user] for user in users]
+        tokens = tokens[torch.tensor(users, device=tokens.device)]
+        lengths = [self._lengths[row] for row in rows]
+        self._history.widen(max(lengths) + 1)
+        slots = self._slots.index(rows)
+        self._history.data[slots, torch.tensor(lengths, device=tokens.device)] = tokens
+        self._counts.data[slots, tokens] += 1
+        self._lengths.update((row, length + 1) for row, length in zip(rows, lengths, strict=True))

@@ -1,0 +1,124 @@
+"""Parameters and state of rows, on the device."""
+
+import torch
+
+
+class RowScalars:
+    """One number per row. `users`: the rows whose number is not the neutral one, and their numbers.
+
+    The numbers are on the device, for kernels, and the users' on the host too, so that deciding who
+    takes part in a step never waits for the device.
+    """
+
+    def __init__(self, max_num_rows: int, neutral: float, dtype: torch.dtype, device: torch.device) -> None:
+        self._neutral = neutral
+        self._values = torch.full((max_num_rows,), neutral, dtype=dtype, device=device)
+        self.users: dict[int, float] = {}
+
+    def set(self, row: int, value: float) -> None:
+        """Gives the row its number."""
+        self._values[row] = value
+        if value == self._neutral:
+            self.users.pop(row, None)
+        else:
+            self.users[row] = value
+
+    def copy(self, row: int, source_row: int) -> None:
+        """Gives the row the number of another."""
+        self.set(row, self.users.get(source_row, self._neutral))
+
+    def remove(self, row: int) -> None:
+        """The row ends."""
+        self.users.pop(row, None)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """rows [U] int64 -> [U]."""
+        return self._values.index_select(0, rows)
+
+
+class Slots:
+    """Numbers lent to the rows that use a feature, small ones first.
+
+    A feature's tables are indexed by slot, so that their memory follows the number of users and not
+    the number of rows.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._slots: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
+    def __getitem__(self, row: int) -> int:
+        return self._slots[row]
+
+    def take(self, row: int) -> int:
+        """The row's slot; a new one if it has none."""
+        if row not in self._slots:
+            # Every number below the sum is lent or free.
+            self._slots[row] = self._free.pop() if self._free else len(self._slots)
+        return self._slots[row]
+
+    def remove(self, row: int) -> None:
+        """Takes the slot back, if the row has one."""
+        if row in self._slots:
+            self._free.append(self._slots.pop(row))
+
+    def index(self, rows: list[int]) -> torch.Tensor:
+        """[U] int64: the slots of rows that have one."""
+        return torch.tensor([self._slots[row] for row in rows], device=self._device)
+
+
+class Table:
+    """One item per slot, all of one shape: data [capacity, n, ...].
+
+    Capacity and shape grow, at least by doubling, when a slot or an item does not fit. An item shorter
+    than n is padded by repeating its first entry, which is what operations on sets of tokens want, and
+    along the other dimensions with `fill`; so is an empty item.
+
+        slot   item       data
+        0      a b c d    a b c d
+        1      (free)     whatever was there
+        2      e f        e f e e
+    """
+
+    def __init__(self, shape: tuple[int, ...], fill: float, dtype: torch.dtype, device: torch.device) -> None:
+        self._fill = fill
+        self.data = torch.full((0, *shape), fill, dtype=dtype, device=device)
+
+    def set(self, slot: int, item: torch.Tensor) -> None:
+        """Writes a slot."""
+        self._grow((slot + 1, *item.shape))
+        self.data[slot] = self._pad(item[None], self.data.shape[1:])[0]
+
+    def copy(self, slot: int, source: int) -> None:
+        """Copies a slot."""
+        self.set(slot, self.data[source])
+
+    def gather(self, slots: torch.Tensor) -> torch.Tensor:
+        """slots [U] int64 -> [U, n, ...]."""
+        return self.data.index_select(0, slots)
+
+    def widen(self, n: int) -> None:
+        """Makes room for items of length n."""
+        self._grow((0, n, *self.data.shape[2:]))
+
+    def _grow(self, needed: tuple[int, ...]) -> None:
+        """Makes every dimension of the data at least as large as needed."""
+        old = self.data
+        if all(need <= size for size, need in zip(old.shape, needed, strict=True)):
+            return
+        pairs = zip(old.shape, needed, strict=True)
+        shape = [size if need <= size else max(need, 2 * size) for size, need in pairs]
+        self.data = old.new_full(shape, self._fill)
+        self.data[: old.shape[0]] = self._pad(old, self.data.shape[1:])
+
+    def _pad(self, items: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """Items [N, ...] padded to [N, *shape]."""
+        padded = items.new_full((items.shape[0], *shape), self._fill)
+        padded[tuple(slice(size) for size in items.shape)] = items
+        if 0 < items.shape[1] < shape[0]:
+            padded[:, items.shape[1] :] = padded[:, :1]
+        return padded

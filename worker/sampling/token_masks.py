@@ -1,0 +1,90 @@
+"""Tokens that must or must not be chosen: allowed ids, and stop tokens before min_tokens.
+
+A prohibition (early stop tokens here, bad tokens in bad_tokens.py) that would leave a row no token at
+all is not applied in that step: every sequence goes on. So bad tokens give way to allowed ones, and
+early stop tokens to both.
+"""
+
+import torch
+
+from kernels.token_masks import allow_tokens, forbid_tokens
+from worker.sampling.batch import NewSequence, SampleBatch
+from worker.sampling.tables import Slots, Table
+
+
+class AllowedTokens:
+    """Per row: the only tokens that can be chosen."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._slots = Slots(device)
+        self._token_ids = Table((0,), 0, torch.int64, device)
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Raises ValueError when the model has none of the tokens."""
+        allowed = sequence.new.sampling.allowed_token_ids
+        if not allowed:
+            return
+        token_ids = [token for token in allowed if token < self._vocab_size]
+        if not token_ids:
+            raise ValueError(f"sampling.allowed_token_ids: none is below the vocabulary's {self._vocab_size}")
+        self._token_ids.set(
+            self._slots.take(row), torch.tensor(token_ids, device=self._token_ids.data.device)
+        )
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """The same tokens."""
+        if source_row in self._slots:
+            self._token_ids.copy(self._slots.take(row), self._slots[source_row])
+
+    def remove_row(self, row: int) -> None:
+        """All tokens."""
+        self._slots.remove(row)
+
+    def apply(self, batch: SampleBatch) -> None:
+        """Masks the others."""
+        users = batch.users(self._slots)
+        if users:
+            slots = self._slots.index([batch.rows[user] for user in users])
+            allow_tokens(batch.logits, batch.index(users), self._token_ids.gather(slots))
+
+
+class MinTokens:
+    """Per row that is still too short to stop: the tokens that would end it, and the length it must have."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._slots = Slots(device)
+        self._stop_ids = Table((0,), 0, torch.int64, device)
+        self._min_tokens: dict[int, int] = {}
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Stop ids that the model does not have cannot occur and are left out."""
+        stop_ids = [token for token in sequence.new.stop_token_ids if token < self._vocab_size]
+        if stop_ids and len(sequence.output_ids) < sequence.new.min_tokens:
+            self._stop_ids.set(
+                self._slots.take(row), torch.tensor(stop_ids, device=self._stop_ids.data.device)
+            )
+            self._min_tokens[row] = sequence.new.min_tokens
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """The same length."""
+        if source_row in self._slots:
+            self._stop_ids.copy(self._slots.take(row), self._slots[source_row])
+            self._min_tokens[row] = self._min_tokens[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """Nothing to wait for."""
+        self._slots.remove(row)
+        self._min_tokens.pop(row, None)
+
+    def apply(self, batch: SampleBatch) -> None:
+        """Masks the stop tokens of rows that are too short, and drops the rows that no longer are."""
+        for user in batch.users(self._slots):
+            if batch.positions[user] >= self._min_tokens[batch.rows[user]]:
+                self.remove_row(batch.rows[user])
+        users = batch.users(self._slots)
+        if users:
+            stop_ids = self._stop_ids.gather(self._slots.index([batch.rows[user] for user in users]))
+            always = torch.ones_like(stop_ids, dtype=torch.bool)
+            forbid_tokens(batch.logits, batch.index(users), stop_ids, always)

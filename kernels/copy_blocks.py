@@ -1,0 +1,21 @@
+"""Copies whole KV blocks of all layers: what copy-on-write does before a shared block is written.
+
+    cache[:, :, targets[c]] = cache[:, :, sources[c]]      for all c at once
+
+cache:            [layers, 2, B, K, S, D], contiguous; 2: keys and values
+sources, targets: [C] int64; a target is not a source, and all targets are different
+Bytes moved: 2 * layers * 2 * C * K * S * D values.
+"""
+
+import torch
+
+
+def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """The formula, block by block."""
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        cache[:, :, target] = cache[:, :, source]
+
+
+def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Copies in place."""
+    cache.index_copy_(2, targets, cache.index_select(2, sources))

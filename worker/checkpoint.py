@@ -1,0 +1,278 @@
+"""What config.json and generation_config.json say, as frozen dataclasses.
+
+Every value is checked where it is read; what is missing, of the wrong type or senseless is a
+StartupError that names the field. Both generations of spellings are read: `torch_dtype`,
+`rope_theta` and `rope_scaling` as well as `dtype` and `rope_parameters`.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.activation import ACTIVATIONS
+from pagewire.errors import StartupError
+
+WHAT = "cannot load the model's configuration"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Fields:
+    """A JSON object whose values are checked when they are read. Null counts as absent."""
+
+    def __init__(self, values: dict[str, Any], where: str) -> None:
+        self._values, self._where = values, where
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._values
+
+    def has(self, name: str) -> bool:
+        """Whether the field has a value."""
+        return self._values.get(name) is not None
+
+    def integer(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """An integer of at least `least`."""
+        value = self._get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.wrong(name, f"must be an integer of at least {least}")
+        return value
+
+    def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
+        """A finite number greater than `above`."""
+        value = self._get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.wrong(name, "must be a number")
+        if value <= above:
+            raise self.wrong(name, f"must be greater than {above:g}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "must be true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "must be a string")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise self.wrong(name, "must be a list of strings")
+        return value
+
+    def object(self, name: str) -> "Fields":
+        """An object; absent: an empty one."""
+        value = self._get(name, {})
+        if not isinstance(value, dict):
+            raise self.wrong(name, "must be an object")
+        return Fields(value, f"{self._where}, {name}")
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """A token id or a list of them; absent: none."""
+        value = self._get(name, [])
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise self.wrong(name, "must be a token id or a list of token ids")
+        return tuple(ids)
+
+    def wrong(self, name: str, why: str) -> StartupError:
+        """An error about one field."""
+        return StartupError(WHAT, f"{self._where}: {name} is {json.dumps(self._values.get(name))}, but {why}")
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise StartupError(WHAT, f"{self._where} has no field {name}")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeConfig:
+    """How positions become angles. Fields after `kind` are None where the kind has no use for them."""
+
+    theta: float
+    kind: str  # "default", "linear", "dynamic", "llama3" or "yarn"
+    factor: float = 1.0
+    original_max_position: int = 0  # context length before scaling
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn: factor of cos and sin
+    truncate: bool = True  # yarn: round the bounds of the ramp
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What the worker needs to know of any model. Families add fields of their own."""
+
+    architecture: str
+    dtype: torch.dtype | None  # None: not said; then it is that of the weights
+    eos_token_ids: tuple[int, ...]
+    tied: bool  # the output head is the embedding
+    vocab_size: int  # V
+    hidden_size: int  # E
+    num_layers: int
+    num_heads: int  # H
+    num_kv_heads: int  # K
+    head_dim: int  # D
+    max_position: int  # context length of the model
+    windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
+
+
+def read_config(folder: Path) -> Fields:
+    """config.json of a folder, with a supported quantization: none. Raises StartupError."""
+    fields = _read_json(folder / "config.json")
+    if fields.has("quantization_config"):
+        raise StartupError(
+            WHAT,
+            "config.json has a quantization_config: quantized checkpoints are not supported",
+            "use the checkpoint in bfloat16, float16 or float32",
+        )
+    return fields
+
+
+def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+    """The tokens that end a sequence, by either file, in ascending order.
+
+    Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
+    """
+    path = folder / "generation_config.json"
+    generation = _read_json(path) if path.is_file() else Fields({}, path.name)
+    ids = {*config.token_ids("eos_token_id"), *generation.token_ids("eos_token_id")}
+    return tuple(sorted(i for i in ids if i < config.integer("vocab_size")))
+
+
+def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
+    """The fields of ModelConfig that all families spell alike."""
+    return {
+        "architecture": architecture,
+        "dtype": _dtype(fields),
+        "eos_token_ids": eos_token_ids,
+        "vocab_size": fields.integer("vocab_size"),
+    }
+
+
+def head_fields(fields: Fields, head_dim: int | None = None) -> dict[str, int]:
+    """Hidden size and heads, as most families spell them. head_dim: the family's default."""
+    hidden_size = fields.integer("hidden_size")
+    num_heads = fields.integer("num_attention_heads")
+    num_kv_heads = fields.integer("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise fields.wrong("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
+    if not fields.has("head_dim") and head_dim is None and hidden_size % num_heads:
+        raise fields.wrong("num_attention_heads", f"must divide hidden_size ({hidden_size})")
+    return {
+        "hidden_size": hidden_size,
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": fields.integer("head_dim", head_dim or hidden_size // num_heads),
+    }
+
+
+def read_activation(fields: Fields, name: str, default: str) -> str:
+    """The name of a function of kernels.activation."""
+    activation = fields.text(name, default)
+    if activation not in ACTIVATIONS:
+        raise fields.wrong(name, f"only these are known: {', '.join(sorted(ACTIVATIONS))}")
+    return activation
+
+
+def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
+    """Rotary parameters in either spelling."""
+    if head_dim % 2 or head_dim < 4:
+        raise StartupError(
+            WHAT, f"config.json: the head size is {head_dim}, which rotary positions cannot halve"
+        )
+    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    rope = fields.object(name)
+    theta = (rope if rope.has("rope_theta") else fields).number("rope_theta", 10_000.0, above=1.0)
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    if rope.number("partial_rotary_factor", 1.0) != 1.0:
+        raise rope.wrong("partial_rotary_factor", "only 1.0 is supported")
+    if kind == "default":
+        return RopeConfig(theta=theta, kind=kind)
+    if kind not in ("linear", "dynamic", "llama3", "yarn"):
+        field = "rope_type" if rope.has("rope_type") else "type"
+        raise rope.wrong(field, "only default, linear, dynamic, llama3 and yarn are supported")
+    factor = rope.number("factor")
+    if factor < 1:
+        raise rope.wrong("factor", "must be at least 1")
+    if kind in ("linear", "dynamic"):
+        return RopeConfig(theta=theta, kind=kind, factor=factor, original_max_position=max_position)
+    original = rope.integer("original_max_position_embeddings", max_position)
+    if kind == "yarn":
+        return RopeConfig(
+            theta=theta,
+            kind=kind,
+            factor=factor,
+            original_max_position=original,
+            beta_fast=rope.number("beta_fast", 32.0),
+            beta_slow=rope.number("beta_slow", 1.0),
+            attention_factor=_yarn_attention_factor(rope, factor),
+            truncate=rope.boolean("truncate", True),
+        )
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.wrong("high_freq_factor", "must be greater than low_freq_factor")
+    return RopeConfig(
+        theta=theta,
+        kind=kind,
+        factor=factor,
+        original_max_position=original,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
+    """Context length with scaling. llama3 checkpoints state the scaled length, the others do not."""
+    if rope.kind in ("linear", "dynamic"):
+        return int(max_position * rope.factor)
+    if rope.kind == "yarn":
+        return max(max_position, int(rope.original_max_position * rope.factor))
+    return max_position
+
+
+def _yarn_attention_factor(rope: Fields, factor: float) -> float:
+    if rope.has("attention_factor"):
+        return rope.number("attention_factor")
+
+    def growth(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if rope.has("mscale") and rope.has("mscale_all_dim"):
+        return growth(rope.number("mscale")) / growth(rope.number("mscale_all_dim"))
+    return growth(1.0)
+
+
+def _dtype(fields: Fields) -> torch.dtype | None:
+    name = "dtype" if fields.has("dtype") else "torch_dtype"
+    if not fields.has(name):
+        return None
+    text = fields.text(name).removeprefix("torch.")
+    if text not in DTYPES:
+        raise fields.wrong(name, f"only these are supported: {', '.join(DTYPES)}")
+    return DTYPES[text]
+
+
+def _read_json(path: Path) -> Fields:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise StartupError(WHAT, f"{path.name} is not readable JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise StartupError(WHAT, f"{path.name} is not a JSON object")
+    return Fields(values, path.name)

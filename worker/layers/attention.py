@@ -1,0 +1,39 @@
+"""Attention of one layer: stores this step's keys and values, then looks at all of them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.paged_attention import paged_attention
+from kernels.store_kv import store_kv
+from worker.input_batch import InputBatch
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """The part of the KV cache that belongs to one layer."""
+
+    key: torch.Tensor  # [B, K, S, D]
+    value: torch.Tensor  # [B, K, S, D]
+
+
+class Attention:
+    """Without parameters of its own: shapes, scale and the layer's window."""
+
+    def __init__(self, head_dim: int, window: int | None = None, scale: float | None = None) -> None:
+        """window: tokens that a query sees, itself included; None: all. scale: default D ** -0.5."""
+        self.head_dim, self.window = head_dim, window
+        self.scale = head_dim**-0.5 if scale is None else scale
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        batch: InputBatch,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """query [T, H, D], key and value [T, K, D] -> [T, H * D]."""
+        store_kv(key, value, cache.key, cache.value, batch.slot_rows)
+        plan = batch.attention[self.window]
+        return paged_attention(query, cache.key, cache.value, plan, self.scale).flatten(1)

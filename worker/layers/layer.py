@@ -1,0 +1,31 @@
+"""What layers have in common: a typed call, and where their parameters come from."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+
+class Layer(torch.nn.Module):
+    """A module whose call gives one tensor."""
+
+    __call__: Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Where one tensor of a checkpoint goes. A tensor that is fused there has several of these."""
+
+    name: str  # in the checkpoint
+    shape: tuple[int, ...]  # in the checkpoint, whole
+    target: torch.Tensor  # the view of a parameter that it fills
+    part: tuple[slice, ...] = ()  # what of it goes there: a prefix of its dimensions
+    transposed: bool = False  # stored as [in, out]
+
+
+class WeightOwner(Layer):
+    """A layer with parameters of its own."""
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """The checkpoint's tensors that fill it. names: the modules that it is made of there."""
+        raise NotImplementedError

@@ -1,0 +1,138 @@
+"""Linear layers in the forms that tensor parallelism needs.
+
+    column   y = x @ W.T       each rank holds some rows of W: y is split, x is whole
+    row      y = x @ W.T       each rank holds some columns of W: x is split, y is summed over ranks
+    qkv      a column layer whose parts are split by heads
+
+Several projections of one input are fused into one weight, so that they are one matrix product. The
+checkpoint may hold them apart (q_proj, k_proj, v_proj) or fused as well (GPT-2's c_attn).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from worker.layers.layer import Weight, WeightOwner
+from worker.parallel import Placement
+
+
+@dataclass(frozen=True)
+class Part:
+    """One projection of a fused layer: its rows in the checkpoint, and which of them are ours."""
+
+    length: int
+    ours: slice
+
+    @property
+    def held(self) -> int:
+        """Rows that this rank holds."""
+        return int(self.ours.stop - self.ours.start)
+
+
+class ColumnLinear(WeightOwner):
+    """x [T, in] -> [T, sum of the parts' held rows]: the parts side by side."""
+
+    def __init__(
+        self,
+        in_features: int,
+        parts: tuple[Part, ...],
+        bias: bool,
+        place: Placement,
+        transposed: bool = False,
+    ) -> None:
+        """transposed: the checkpoint stores the weight as [in, out]."""
+        super().__init__()
+        self.in_features, self.parts, self.transposed = in_features, parts, transposed
+        held = sum(part.held for part in parts)
+        self.weight = place.empty(held, in_features)
+        self.bias = place.empty(held) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, in] -> [T, out]."""
+        return F.linear(x, self.weight, self.bias)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name per part, or one for all of them: fused in the checkpoint too."""
+        fused = len(names) < len(self.parts)
+        total = sum(part.length for part in self.parts)
+        at = ours_at = 0
+        for part, name in zip(self.parts, names * len(self.parts) if fused else names, strict=True):
+            length = total if fused else part.length
+            begin = at if fused else 0
+            rows = slice(begin + part.ours.start, begin + part.ours.stop)
+            target = slice(ours_at, ours_at + part.held)
+            if self.transposed:
+                shape, where = (self.in_features, length), (slice(None), rows)
+            else:
+                shape, where = (length, self.in_features), (rows, slice(None))
+            yield Weight(f"{name}.weight", shape, self.weight[target], where, self.transposed)
+            if self.bias is not None:
+                yield Weight(f"{name}.bias", (length,), self.bias[target], (rows,))
+            at += part.length
+            ours_at += part.held
+
+
+def column_linear(
+    in_features: int, out_features: tuple[int, ...], bias: bool, place: Placement, transposed: bool = False
+) -> ColumnLinear:
+    """A column layer whose parts are each split evenly over the ranks."""
+    parts = tuple(Part(length, place.group.slice(length)) for length in out_features)
+    return ColumnLinear(in_features, parts, bias, place, transposed)
+
+
+def qkv_linear(
+    in_features: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    bias: bool,
+    place: Placement,
+    transposed: bool = False,
+) -> ColumnLinear:
+    """Query, key and value projections. With more ranks than KV heads, several hold the same one."""
+    group = place.group
+    first = group.rank * num_kv_heads // group.size
+    kv_heads = slice(first * head_dim, (first + local_kv_heads(num_kv_heads, group.size)) * head_dim)
+    key_value = Part(num_kv_heads * head_dim, kv_heads)
+    query = Part(num_heads * head_dim, group.slice(num_heads * head_dim))
+    return ColumnLinear(in_features, (query, key_value, key_value), bias, place, transposed)
+
+
+def local_kv_heads(num_kv_heads: int, group_size: int) -> int:
+    """KV heads that a rank holds."""
+    return max(1, num_kv_heads // group_size)
+
+
+class RowLinear(WeightOwner):
+    """x [T, in / ranks] -> [T, out], summed over the ranks."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool, place: Placement, transposed: bool = False
+    ) -> None:
+        """transposed: the checkpoint stores the weight as [in, out]."""
+        super().__init__()
+        self.group, self.transposed = place.group, transposed
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = place.empty(out_features, place.group.split(in_features))
+        self.bias = place.empty(out_features) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, in / ranks] -> [T, out]."""
+        if self.group.size == 1:
+            return F.linear(x, self.weight, self.bias)
+        total = self.group.all_reduce(F.linear(x, self.weight))
+        return total if self.bias is None else total + self.bias  # once, not once per rank
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name."""
+        (name,) = names
+        ours = self.group.slice(self.in_features)
+        if self.transposed:
+            shape, part = (self.in_features, self.out_features), (ours, slice(None))
+        else:
+            shape, part = (self.out_features, self.in_features), (slice(None), ours)
+        yield Weight(f"{name}.weight", shape, self.weight, part, self.transposed)
+        if self.bias is not None:
+            yield Weight(f"{name}.bias", (self.out_features,), self.bias)

@@ -1,0 +1,168 @@
+"""From `Initialize` to a runner: configuration, weights, KV cache, warm-up."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kernels.paged_attention import CacheShape
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.checkpoint import DTYPES, ModelConfig, common_fields, read_config, read_eos_token_ids
+from worker.kv_cache import KVCache, block_bytes, choose_num_blocks
+from worker.models.base import Family, LanguageModel
+from worker.models.registry import find_family
+from worker.parallel import ParallelGroup, Placement
+from worker.rows import RowTable
+from worker.runner import Runner
+from worker.sampler import Sampler
+from worker.threads import choose_threads
+from worker.weights import Checkpoint, fill_dummy, load_weights, weight_table
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, float], None]
+"""Called with what is being done and the fraction of it that is done."""
+
+
+def load(
+    initialize: worker_pb2.Initialize, rank: int, threads: int, report: Report
+) -> tuple[Runner, worker_pb2.Ready]:
+    """threads: as asked for, 0 to choose. Raises StartupError when anything does not fit."""
+    folder = Path(initialize.model_path)
+    device = choose_device(initialize.device)
+    group = choose_group(rank, initialize.tensor_parallel_size)
+    fields = read_config(folder)
+    architecture, family = find_family(fields)
+    config = family.read_config(
+        fields, common_fields(fields, architecture, read_eos_token_ids(folder, fields))
+    )
+    max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    model, dtype = load_model(folder, family, config, initialize, group, device, report)
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    torch.set_num_threads(choose_threads(threads, weight_bytes))
+
+    report("KV cache", 0.0)
+    cache = make_cache(config, initialize, max_model_len, dtype, device)
+    rows = RowTable(
+        initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
+    )
+    sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device)
+    runner = Runner(model, config.windows, cache, rows, sampler, initialize.max_num_batched_tokens)
+    report("warm-up", 0.0)
+    runner.warm_up()
+    logger.info(
+        "%s in %s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
+        architecture,
+        _dtype_name(dtype),
+        weight_bytes / 2**20,
+        cache.num_blocks,
+        cache.num_bytes / 2**20,
+        torch.get_num_threads(),
+    )
+    return runner, worker_pb2.Ready(
+        model=engine_pb2.ModelFacts(
+            architecture=architecture,
+            dtype=_dtype_name(dtype),
+            vocab_size=config.vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=config.eos_token_ids,
+            weight_bytes=weight_bytes,
+        ),
+        num_blocks=cache.num_blocks,
+        kv_cache_bytes=cache.num_bytes,
+    )
+
+
+def load_model(
+    folder: Path,
+    family: Family,
+    config: ModelConfig,
+    initialize: worker_pb2.Initialize,
+    group: ParallelGroup,
+    device: torch.device,
+    report: Report,
+) -> tuple[LanguageModel, torch.dtype]:
+    """The model with its weights, and the dtype that it computes in."""
+
+    def progress(fraction: float) -> None:
+        report("weights", fraction)
+
+    progress(0.0)
+    if initialize.load_format == "dummy":
+        dtype = _choose_dtype(initialize.dtype, config.dtype or torch.float32)
+        model = family.build(config, Placement(dtype, device, group))
+        fill_dummy(weight_table(model, family.names), initialize.seed, progress)
+        return model, dtype
+    with Checkpoint(folder) as checkpoint:
+        dtype = _choose_dtype(initialize.dtype, config.dtype or checkpoint.main_dtype())
+        model = family.build(config, Placement(dtype, device, group))
+        table = weight_table(model, family.names)
+        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
+    return model, dtype
+
+
+def make_cache(
+    config: ModelConfig,
+    initialize: worker_pb2.Initialize,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> KVCache:
+    """The KV cache, as large as asked for or as fits."""
+    size = initialize.block_size
+    per_block = block_bytes(config.num_layers, config.num_kv_heads, config.head_dim, size, dtype)
+    num_blocks = choose_num_blocks(
+        initialize.num_blocks, per_block, initialize.max_num_seqs, max_model_len, size
+    )
+    shape = CacheShape(
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=size,
+        pad_block=num_blocks,
+        dtype=dtype,
+        device=device,
+    )
+    return KVCache(config.num_layers, num_blocks, shape)
+
+
+def choose_device(name: str) -> torch.device:
+    """auto is the CPU for as long as that is the only device."""
+    if name not in ("auto", "cpu"):
+        raise StartupError(
+            "cannot use this device", f"device {name!r} is not built yet", "leave --device out, or use cpu"
+        )
+    return torch.device("cpu")
+
+
+def choose_group(rank: int, size: int) -> ParallelGroup:
+    """The tensor-parallel group."""
+    if size > 1:
+        raise StartupError(
+            "cannot split the model",
+            f"tensor_parallel_size = {size} is not built yet",
+            "leave --tensor-parallel-size out",
+        )
+    if rank != 0:
+        raise StartupError("cannot join the group", f"rank {rank} in a group of one worker", "use --rank 0")
+    return ParallelGroup()
+
+
+def choose_max_model_len(requested: int, config: ModelConfig) -> int:
+    """The context length: the model's unless less is asked for."""
+    if requested > config.max_position:
+        raise StartupError(
+            "cannot use this context length",
+            f"max_model_len = {requested}, but the model goes to {config.max_position}",
+            "leave --max-model-len out, or ask for less",
+        )
+    return requested or config.max_position
+
+
+def _choose_dtype(name: str, checkpoints: torch.dtype) -> torch.dtype:
+    return checkpoints if name in ("", "auto") else DTYPES[name]
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

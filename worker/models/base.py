@@ -1,0 +1,41 @@
+"""What every model family offers, and how the rest of the worker finds it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker.checkpoint import Fields, ModelConfig
+from worker.input_batch import InputBatch
+from worker.layers.attention import LayerCache
+from worker.layers.layer import Layer
+from worker.parallel import Placement
+
+
+class LanguageModel(Layer):
+    """A decoder: tokens of a step in, hidden states out; logits only of the tokens that need them."""
+
+    def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """One entry of caches per layer. -> [T, E], after the last norm."""
+        raise NotImplementedError
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[A, E] -> [A, V] float32."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Family:
+    """How models of one or more architectures are configured, built and loaded."""
+
+    read_config: Callable[[Fields, dict[str, Any]], ModelConfig]
+    """From config.json and the fields that all families share (worker.checkpoint.common_fields)."""
+    build: Callable[[Any, Placement], LanguageModel]
+    """From the configuration that read_config gave. The parameters are not filled."""
+    names: Mapping[str, tuple[str, ...]]
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights."""
+    unused: str = r"(?!)"
+    """Pattern of tensors that checkpoints hold although the model does not need them."""
+    optional_prefix: str = ""
+    """Part of the names in the checkpoint that some checkpoints lack."""

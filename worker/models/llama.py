@@ -1,0 +1,208 @@
+"""Llama: RMS norms, rotary positions, grouped-query attention, gated feed-forward.
+
+Mistral, Qwen2 and Qwen3 are made of the same parts and differ in what their files say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernels.activation import gated_activation
+from worker.checkpoint import (
+    Fields,
+    ModelConfig,
+    RopeConfig,
+    head_fields,
+    read_activation,
+    read_rope,
+    scaled_max_position,
+)
+from worker.input_batch import InputBatch
+from worker.layers.attention import Attention, LayerCache
+from worker.layers.embedding import VocabEmbedding
+from worker.layers.layer import Layer
+from worker.layers.linear import RowLinear, column_linear, local_kv_heads, qkv_linear
+from worker.layers.norm import RMSNorm
+from worker.layers.rotary import Rotary, Rotation
+from worker.models.base import Family, LanguageModel
+from worker.parallel import Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig(ModelConfig):
+    """What Llama needs besides."""
+
+    intermediate_size: int  # I
+    norm_eps: float
+    activation: str
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    rope: RopeConfig
+
+
+class LlamaAttention(Layer):
+    """Projections, rotation, attention, projection back."""
+
+    def __init__(self, config: LlamaConfig, layer: int, place: Placement) -> None:
+        super().__init__()
+        self.num_heads = place.group.split(config.num_heads)
+        self.num_kv_heads = local_kv_heads(config.num_kv_heads, place.group.size)
+        self.head_dim = config.head_dim
+        self.qkv = qkv_linear(
+            config.hidden_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.qkv_bias,
+            place,
+        )
+        self.output = RowLinear(
+            config.num_heads * config.head_dim, config.hidden_size, config.output_bias, place
+        )
+        self.attention = Attention(config.head_dim, config.windows[layer])
+
+    def forward(
+        self, x: torch.Tensor, rotation: Rotation, batch: InputBatch, cache: LayerCache
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, H + K + K, D]
+        query_key, value = qkv.split_with_sizes((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)
+        query_key = rotation(self.norm_heads(query_key))
+        query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
+        return self.output(self.attention(query, key, value, batch, cache))
+
+    def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
+        """[T, H + K, D] -> the same; here nothing."""
+        return query_key
+
+
+class LlamaMLP(Layer):
+    """down(f(gate(x)) * up(x))."""
+
+    def __init__(self, config: LlamaConfig, place: Placement) -> None:
+        super().__init__()
+        self.activation = config.activation
+        sizes = (config.intermediate_size, config.intermediate_size)
+        self.gate_up = column_linear(config.hidden_size, sizes, config.mlp_bias, place)
+        self.down = RowLinear(config.intermediate_size, config.hidden_size, config.mlp_bias, place)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        return self.down(gated_activation(self.gate_up(x), self.activation))
+
+
+class LlamaBlock(torch.nn.Module):
+    """Attention and feed-forward, each behind a norm that also adds to the residual stream."""
+
+    def __init__(self, config: LlamaConfig, attention: LlamaAttention, place: Placement) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.norm_eps, place)
+        self.attention = attention
+        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps, place)
+        self.mlp = LlamaMLP(config, place)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        rotation: Rotation,
+        batch: InputBatch,
+        cache: LayerCache,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: what is still to be added to the residual stream. Both [T, E], in and out."""
+        x, residual = self.attention_norm.add(x, residual)
+        x = self.attention(x, rotation, batch, cache)
+        x, residual = self.mlp_norm.add(x, residual)
+        return self.mlp(x), residual
+
+
+class LlamaModel(LanguageModel):
+    """Embedding, blocks, norm, head."""
+
+    def __init__(
+        self, config: LlamaConfig, place: Placement, attention: type[LlamaAttention] = LlamaAttention
+    ) -> None:
+        """attention: the kind of it, for families that differ there."""
+        super().__init__()
+        self.embedding = VocabEmbedding(config.vocab_size, config.hidden_size, place)
+        self.rotary = Rotary(config.rope, config.head_dim, place.device)
+        self.blocks = torch.nn.ModuleList(
+            LlamaBlock(config, attention(config, i, place), place) for i in range(config.num_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps, place)
+        self.head = (
+            self.embedding if config.tied else VocabEmbedding(config.vocab_size, config.hidden_size, place)
+        )
+
+    def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """-> [T, E]."""
+        rotation = self.rotary.rotation(batch)
+        x = self.embedding(batch.token_ids)
+        residual = torch.zeros_like(x)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x, residual = block(x, residual, rotation, batch, cache)
+        x, _ = self.norm.add(x, residual)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[A, E] -> [A, V] float32."""
+        return self.head.logits(hidden)
+
+
+NAMES = {
+    "embedding": ("model.embed_tokens",),
+    "blocks.{i}.attention_norm": ("model.layers.{i}.input_layernorm",),
+    "blocks.{i}.attention.qkv": (
+        "model.layers.{i}.self_attn.q_proj",
+        "model.layers.{i}.self_attn.k_proj",
+        "model.layers.{i}.self_attn.v_proj",
+    ),
+    "blocks.{i}.attention.output": ("model.layers.{i}.self_attn.o_proj",),
+    "blocks.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
+    "blocks.{i}.mlp.gate_up": ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj"),
+    "blocks.{i}.mlp.down": ("model.layers.{i}.mlp.down_proj",),
+    "norm": ("model.norm",),
+    "head": ("lm_head",),
+}
+
+UNUSED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq|lm_head\.weight"
+"""Buffers of older checkpoints, and a head that is tied but written out all the same."""
+
+
+def read_common_config(
+    fields: Fields, common: dict[str, Any], max_position: int, head_dim: int | None = None
+) -> dict[str, Any]:
+    """What Llama and its relatives spell alike. max_position, head_dim: the family's defaults."""
+    heads = head_fields(fields, head_dim)
+    trained = fields.integer("max_position_embeddings", max_position)
+    rope = read_rope(fields, trained, heads["head_dim"])
+    return {
+        **common,
+        **heads,
+        "rope": rope,
+        "max_position": scaled_max_position(rope, trained),
+        "num_layers": fields.integer("num_hidden_layers"),
+        "tied": fields.boolean("tie_word_embeddings", False),
+        "intermediate_size": fields.integer("intermediate_size"),
+        "norm_eps": fields.number("rms_norm_eps", 1e-6),
+        "activation": read_activation(fields, "hidden_act", "silu"),
+    }
+
+
+def read_llama_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
+    """From config.json."""
+    values = read_common_config(fields, common, max_position=2048)
+    attention_bias = fields.boolean("attention_bias", False)
+    return LlamaConfig(
+        **values,
+        windows=(None,) * values["num_layers"],
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=fields.boolean("mlp_bias", False),
+    )
+
+
+LLAMA = Family(read_llama_config, LlamaModel, NAMES, UNUSED)

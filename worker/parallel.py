@@ -1,0 +1,52 @@
+"""The tensor-parallel group: who this worker is in it, and the two sums that layers need.
+
+A group of one works today, and its collectives do nothing. Layers are written against the group,
+so that more ranks are a matter of sizes here and of a torch.distributed backend below.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class ParallelGroup:
+    """Rank and size; `split` and `slice` say what part of a dimension this rank holds."""
+
+    rank: int = 0
+    size: int = 1
+
+    def split(self, length: int) -> int:
+        """This rank's share of a dimension that every rank gets an equal part of."""
+        assert length % self.size == 0, (length, self.size)
+        return length // self.size
+
+    def slice(self, length: int) -> slice:
+        """Where that share is."""
+        part = self.split(length)
+        return slice(self.rank * part, (self.rank + 1) * part)
+
+    def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, on every rank."""
+        assert self.size == 1, "a group of several ranks needs a backend"
+        return partial
+
+    def all_gather(self, part: torch.Tensor) -> torch.Tensor:
+        """The parts of all ranks side by side along the last dimension, on every rank."""
+        assert self.size == 1, "a group of several ranks needs a backend"
+        return part
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the parameters of a model are made of, and for which rank."""
+
+    dtype: torch.dtype
+    device: torch.device
+    group: ParallelGroup = ParallelGroup()
+
+    def empty(self, *shape: int) -> torch.nn.Parameter:
+        """A parameter that loading fills."""
+        return torch.nn.Parameter(
+            torch.empty(shape, dtype=self.dtype, device=self.device), requires_grad=False
+        )

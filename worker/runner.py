@@ -1,0 +1,124 @@
+"""Executes step plans: rows, model, cache and sampler put together."""
+
+import time
+
+import numpy as np
+import torch
+
+from pagewire.internal.v1 import worker_pb2
+from worker.input_batch import InputBatch, build_input_batch
+from worker.kv_cache import KVCache
+from worker.models.base import LanguageModel
+from worker.rows import Integers, RowTable, column, require
+from worker.sampler import NO_TOKEN, Sampler
+
+NO_TOKEN_COLUMN = 0xFFFFFFFF
+"""NO_TOKEN as StepResult.token_ids gives it."""
+
+
+class Runner:
+    """One worker's model at work. Everything that a step needs is made here or handed in once."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        windows: tuple[int | None, ...],
+        cache: KVCache,
+        rows: RowTable,
+        sampler: Sampler,
+        max_num_batched_tokens: int,
+    ) -> None:
+        """windows: of the model's layers; those of one window share an attention plan."""
+        self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
+        self._windows = frozenset(windows)
+        self._max_num_batched_tokens = max_num_batched_tokens
+
+    @torch.inference_mode()
+    def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """Runs one step. Raises PlanError when the plan does not fit the rows."""
+        began = time.perf_counter_ns()
+        self._apply_changes(plan)
+        tokens = self._compute(plan) if plan.rows else np.empty(0, np.int64)
+        return worker_pb2.StepResult(
+            step=plan.step,
+            token_ids=tokens.astype("<u4").tobytes(),
+            duration_us=(time.perf_counter_ns() - began) // 1000,
+        )
+
+    def warm_up(self) -> None:
+        """Runs a prefill and a decode step of a row that then ends, so that the first request does
+        not pay for what torch sets up on first use."""
+        length = min(self._rows.block_size + 1, self._rows.max_model_len - 1, self._max_num_batched_tokens)
+        blocks = np.arange(length // self._rows.block_size + 1)
+        if length < 1 or len(blocks) > self._cache.num_blocks:
+            return
+        new = worker_pb2.NewRow(row=0, prompt_len=length, token_ids=_pack([0] * length), blocks=_pack(blocks))
+        self.execute(_one_row_plan(0, length, [new]))
+        if length + 1 < self._rows.max_model_len:
+            self.execute(_one_row_plan(length, 1, []))
+        self.execute(worker_pb2.StepPlan(removed_rows=_pack([0])))
+
+    def _compute(self, plan: worker_pb2.StepPlan) -> Integers:
+        """The tokens sampled in this step [A]."""
+        rows, starts, counts = column(plan.rows), column(plan.starts), column(plan.counts)
+        sample_rows, sources = column(plan.sample_rows), column(plan.sample_sources)
+        self._rows.check_compute(rows, starts, counts)
+        self._rows.check_sample(sample_rows, sources, rows, starts + counts)
+        require(counts.sum() <= self._max_num_batched_tokens, "more tokens than max_num_batched_tokens")
+        batch = build_input_batch(self._rows, rows, starts, counts, sources, self._windows, self._cache.shape)
+        hidden = self._model(batch, self._cache.layers)
+        self._rows.finish_step(rows, starts + counts)
+        return self._sample(hidden, batch, sample_rows)
+
+    def _sample(self, hidden: torch.Tensor, batch: InputBatch, rows: Integers) -> Integers:
+        """hidden: [T, E]; rows: [A]. Appends to the rows what it returns."""
+        if not len(rows):
+            return rows
+        logits = self._model.logits(hidden[batch.logit_tokens])
+        tokens = self._sampler.sample(logits, rows.tolist()).cpu().numpy()  # the step's one wait
+        self._rows.append(rows, np.maximum(tokens, 0))
+        return np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens)
+
+    def _apply_changes(self, plan: worker_pb2.StepPlan) -> None:
+        """Rows and block tables, in the order that the contract gives."""
+        for row in column(plan.removed_rows).tolist():
+            self._rows.remove(row)
+            self._sampler.remove_row(row)
+        for new in plan.new_rows:
+            prompt_ids, output_ids = self._rows.add(new)
+            self._sampler.add_row(new.row, new, prompt_ids, output_ids)
+        for fork in plan.forks:
+            self._rows.fork(fork.row, fork.source_row)
+            self._sampler.fork_row(fork.row, fork.source_row, fork.sequence_index)
+        if plan.table_rows:
+            self._rows.set_blocks(
+                column(plan.table_rows),
+                column(plan.table_starts),
+                column(plan.table_counts),
+                column(plan.table_blocks),
+            )
+        if plan.copy_sources or plan.copy_targets:
+            self._copy_blocks(column(plan.copy_sources), column(plan.copy_targets))
+
+    def _copy_blocks(self, sources: Integers, targets: Integers) -> None:
+        require(len(sources) == len(targets), "copy_sources and copy_targets differ in length")
+        require(max(sources.max(), targets.max()) < self._cache.num_blocks, "a copied block is out of range")
+        device = self._cache.shape.device
+        self._cache.copy_blocks(torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device))
+
+
+def _one_row_plan(start: int, count: int, new_rows: list[worker_pb2.NewRow]) -> worker_pb2.StepPlan:
+    """Row 0 computes and samples."""
+    zero = _pack([0])
+    return worker_pb2.StepPlan(
+        new_rows=new_rows,
+        rows=zero,
+        starts=_pack([start]),
+        counts=_pack([count]),
+        sample_rows=zero,
+        sample_sources=zero,
+    )
+
+
+def _pack(values: list[int] | Integers) -> bytes:
+    return np.asarray(values, "<u4").tobytes()

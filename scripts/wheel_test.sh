@@ -7,15 +7,17 @@ python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=$(mktemp -d)
 cleanup() {
   if [ -n "${frontend:-}" ]; then kill "$frontend" 2>/dev/null || true; fi
-  rm -rf "$work" build ./*.egg-info
+  rm -rf "$work"
 }
 trap cleanup EXIT
 
 say() { printf '  %s\n' "$*"; }
 fail() { printf 'wheel-test: %s\n' "$*" >&2; exit 1; }
 
-rm -rf build ./*.egg-info # leftovers would end up in the wheel
-"$python" -m build --quiet --wheel --outdir "$work/dist" .
+# From a copy of what git tracks: leftovers of other builds would end up in the wheel.
+mkdir "$work/tree"
+git ls-files -z | xargs -0 cp --parents -t "$work/tree"
+"$python" -m build --wheel --outdir "$work/dist" "$work/tree" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 wheel=$(echo "$work"/dist/*.whl)
 say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 

@@ -1,0 +1,102 @@
+"""Flags on the command line: argparse with our errors and our help."""
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from pagewire.flags.errors import UsageError, did_you_mean
+from pagewire.flags.flag import Flag
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads flags; what is not given leaves no trace."""
+
+    def __init__(self, config_class: type[Any], flags: Mapping[str, Flag], command: str) -> None:
+        super().__init__(
+            prog=f"pagewire {command}",
+            description=(config_class.__doc__ or "").split(": ", 1)[-1],
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self._config_flags = flags
+        for flag in flags.values():
+            if flag.positional:
+                self.add_argument(flag.name, nargs="?", type=_converter(flag), metavar=flag.metavar)
+            if flag.kind is bool:
+                self.add_argument(flag.option, dest=flag.name, action="store_true")
+                self.add_argument(flag.negative, dest=flag.name, action="store_false")
+            elif flag.many:
+                self.add_argument(flag.option, dest=flag.name, action="append")
+            else:
+                self.add_argument(flag.option, dest=flag.name, type=_converter(flag))
+        self.add_argument("--config")
+        self.add_argument("--help", "-h", action="store_true", dest="_help")
+        self.add_argument("--help-all", action="store_true", dest="_help_all")
+
+    def given(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The values on the command line; raises UsageError, and SystemExit(0) after printing help."""
+        namespace, unknown = self.parse_known_args(arguments)
+        values = dict(vars(namespace))
+        short, everything = values.pop("_help", False), values.pop("_help_all", False)
+        if short or everything:
+            print(help_text(self.prog, self.description or "", self._config_flags.values(), everything))
+            raise SystemExit(0)
+        if unknown:
+            wrong = unknown[0].split("=", 1)[0]
+            self.error(f"unknown argument {wrong!r}{did_you_mean(wrong, self._option_string_actions)}")
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        what = re.sub(r"^argument (\S+?)(/\S+)?: ", r"\1: ", message)
+        raise UsageError(what, todo=f"see: {self.prog} --help")
+
+
+def help_text(prog: str, description: str, flags: Iterable[Flag], everything: bool) -> str:
+    """What --help (the common flags, one screen) and --help-all (every flag) print."""
+    flags = list(flags)
+    words = " ".join(f"[{flag.metavar}]" for flag in flags if flag.positional)
+    rows = [(_usage_of(flag), flag.help + _default_of(flag)) for flag in flags if everything or flag.common]
+    rows.append(("--config FILE", "YAML or TOML file with the same names"))
+    rows.append(("--help, --help-all", "the common flags, every flag"))
+    width = max(len(left) for left, _ in rows)
+    lines = [f"usage: {prog} {words}{' ' if words else ''}[--flag VALUE ...]", "", _sentence(description), ""]
+    lines += [f"  {left:<{width}}  {right}" for left, right in rows]
+    lines += ["", "A flag --some-name may also be given as PAGEWIRE_SOME_NAME or in the file."]
+    return "\n".join(lines)
+
+
+def _usage_of(flag: Flag) -> str:
+    if flag.positional and flag.metavar:
+        return flag.metavar
+    if flag.kind is bool:
+        return flag.option if flag.option.startswith("--no-") else "--[no-]" + flag.option[2:]
+    if get_origin(flag.kind) is Literal:
+        return f"{flag.option} {'|'.join(get_args(flag.kind))}"
+    words = {int: "N", float: "X"}
+    return f"{flag.option} {flag.metavar or words.get(flag.kind, 'NAME')}"
+
+
+def _default_of(flag: Flag) -> str:
+    if flag.default in (None, False, "", ()) or flag.positional:
+        return ""
+    if flag.default is True:
+        return " [on]"
+    return f" [{flag.default}]"
+
+
+def _sentence(docstring: str) -> str:
+    text = " ".join(docstring.split())
+    return text[:1].upper() + text[1:]
+
+
+def _converter(flag: Flag) -> Any:
+    def convert(text: str) -> Any:
+        try:
+            return flag.convert(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert

@@ -1,0 +1,18 @@
+"""What is wrong with a command line, a variable or a file."""
+
+import difflib
+from collections.abc import Iterable
+
+from pagewire.errors import StartupError
+
+
+class UsageError(StartupError):
+    """The command line, the environment or the configuration file is wrong; exit code 2."""
+
+
+def did_you_mean(word: str, *candidates: Iterable[str]) -> str:
+    """Words to add to an error; the first of the lists that has something similar is used."""
+    for names in candidates:
+        if close := difflib.get_close_matches(word, list(names), n=1):
+            return f" (did you mean {close[0]}?)"
+    return ""

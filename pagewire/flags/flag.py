@@ -1,0 +1,109 @@
+"""A field of a configuration, seen from outside."""
+
+import dataclasses
+import types
+from collections.abc import Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from pagewire.flags.errors import did_you_mean
+
+PREFIX = "PAGEWIRE_"
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """Name, type, default and help of a field, and how a text becomes its value."""
+
+    name: str
+    hint: Any
+    default: Any
+    help: str
+    common: bool
+    metavar: str | None
+    positional: bool
+    at_least: float | None
+    at_most: float | None
+
+    @property
+    def option(self) -> str:
+        """--max-num-seqs for max_num_seqs."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """PAGEWIRE_MAX_NUM_SEQS for max_num_seqs."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def negative(self) -> str:
+        """What switches a boolean off: --no-x for --x, and --x for --no-x."""
+        return "--" + self.option[5:] if self.option.startswith("--no-") else "--no-" + self.option[2:]
+
+    @property
+    def kind(self) -> Any:
+        """The type without `| None`."""
+        if get_origin(self.hint) is types.UnionType:
+            return next(part for part in get_args(self.hint) if part is not types.NoneType)
+        return self.hint
+
+    @property
+    def many(self) -> bool:
+        """Whether it may be repeated."""
+        return get_origin(self.kind) is tuple
+
+    def convert(self, value: object) -> Any:
+        """A value of the field's type from text or from what a file holds. Raises ValueError."""
+        kind = self.kind
+        if self.many:
+            return tuple(str(part) for part in value) if isinstance(value, list) else (str(value),)
+        if get_origin(kind) is Literal:
+            return _choice(str(value), get_args(kind))
+        if kind is bool:
+            return _boolean(value)
+        if kind is str:
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                return str(value)
+            raise ValueError(f"{value!r} is not text")
+        return self._number(value)
+
+    def _number(self, value: object) -> int | float:
+        noun = "an integer" if self.kind is int else "a number"
+        whole = isinstance(value, float) and value.is_integer()
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"{value!r} is not {noun}")
+        if self.kind is int and isinstance(value, float) and not whole:
+            raise ValueError(f"{value!r} is not {noun}")
+        try:
+            number: int | float = self.kind(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is not {noun}") from None
+        if self.at_least is not None and not number >= self.at_least:
+            raise ValueError(f"{number} is below {self.at_least}")
+        if self.at_most is not None and not number <= self.at_most:
+            raise ValueError(f"{number} is above {self.at_most}")
+        return number
+
+
+def flags_of(config_class: type[Any]) -> dict[str, Flag]:
+    """The flags of a configuration, by field name, in the order of its fields."""
+    hints = get_type_hints(config_class)
+    decided: frozenset[str] = getattr(config_class, "DECIDED", frozenset())
+    return {
+        field.name: Flag(name=field.name, hint=hints[field.name], default=field.default, **field.metadata)
+        for field in dataclasses.fields(config_class)
+        if field.name not in decided
+    }
+
+
+def _choice(value: str, choices: Sequence[str]) -> str:
+    if value in choices:
+        return value
+    raise ValueError(f"{value!r} is none of {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
+def _boolean(value: object) -> bool:
+    text = str(value).lower()
+    if text in _TRUE | _FALSE:
+        return text in _TRUE
+    raise ValueError(f"{value!r} is neither true nor false")

@@ -1,0 +1,90 @@
+"""Values from a configuration file and from the environment."""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pagewire import config as configs
+from pagewire.flags.errors import UsageError, did_you_mean
+from pagewire.flags.flag import PREFIX, Flag
+
+_RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID"}
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
+"""Kubernetes adds such variables for every service; one called `pagewire` makes PAGEWIRE_PORT_..."""
+_ALL = (
+    configs.ServeConfig,
+    configs.WorkerConfig,
+    configs.GenerateConfig,
+    configs.ChatConfig,
+    configs.HealthConfig,
+)
+
+
+def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Values by field name. Keys of other processes are left out. Raises UsageError."""
+    import yaml  # 20 ms that only a start with a file shall pay
+
+    what = f"cannot use the configuration file {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            content: object = tomllib.loads(text)
+        elif path.suffix in (".yaml", ".yml"):
+            content = yaml.safe_load(text)
+        else:
+            raise UsageError(what, f"{path.suffix or 'no suffix'!r} is none of .yaml, .yml and .toml")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise UsageError(what, " ".join(str(error).split())) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(what, "it does not hold NAME: VALUE pairs")
+    known = _known_names()
+    values = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise UsageError(what, f"unknown key {key!r}{did_you_mean(name, flags, known)}")
+        if name in flags:  # else another process's: one file may configure them all
+            try:
+                values[name] = flags[name].convert(value)
+            except ValueError as error:
+                raise UsageError(what, f"{key}: {error}") from None
+    return values
+
+
+def from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Values by field name. Variables of other processes are left out. Raises UsageError."""
+    ours = [flag.variable for flag in flags.values()]
+    known = {PREFIX + name.upper() for name in _known_names()} | {PREFIX + "CONFIG"} | _RESERVED
+    values = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in known:
+            if _SERVICE_LINK.search(variable):
+                continue
+            raise UsageError(
+                f"unknown environment variable {variable}{did_you_mean(variable, ours, known)}",
+                todo="every flag --some-name has a variable PAGEWIRE_SOME_NAME; unset the others",
+            )
+        name = variable.removeprefix(PREFIX).lower()
+        if name in flags:
+            try:
+                values[name] = flags[name].convert(environment[variable])
+            except ValueError as error:
+                raise UsageError(
+                    f"wrong environment variable {variable}",
+                    str(error),
+                    "Kubernetes sets it for a service of this name: use enableServiceLinks: false"
+                    if "://" in environment[variable] and name == "port"
+                    else "",
+                ) from None
+    return values
+
+
+def _known_names() -> set[str]:
+    return {field.name for config_class in _ALL for field in dataclasses.fields(config_class)}

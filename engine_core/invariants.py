@@ -18,6 +18,8 @@ def check_scheduler(scheduler: Scheduler) -> None:
     forking = [sequence for request in scheduler.requests for sequence in request.forking]
     for sequence in running:
         _check_running(sequence, scheduler)
+    if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
+        raise InvariantError("somebody was admitted behind a prompt that is not complete")
     for sequence in waiting:
         _check_waiting(sequence)
     for request in scheduler.requests:

@@ -12,8 +12,8 @@ calls give the same plans.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
+from engine_core.batch import Batch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
 from engine_core.expiry import Expiry
@@ -23,42 +23,6 @@ from engine_core.outputs import Outputs
 from engine_core.plan import ForkRow, NewRow, Plan
 from engine_core.request import NO_ROW, FinishReason, Request, Sequence, Status
 from engine_core.waiting import WaitingQueue
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Who computes in the step that is being planned, from where, and within which budget."""
-
-    budget: int
-    sequences: list[Sequence] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    partial: list[int] = field(default_factory=list)  # entries that do not reach num_tokens
-
-    def add(self, sequence: Sequence) -> None:
-        """The sequence computes what it has to, or as much of it as the budget has left."""
-        start, end = sequence.num_computed_tokens, sequence.num_tokens
-        if end - start > self.budget:
-            assert self.budget > 0, "there are no more rows than tokens in the budget"
-            end = start + self.budget
-            self.partial.append(len(self.sequences))
-        self.budget -= end - start
-        sequence.num_computed_tokens = end
-        self.sequences.append(sequence)
-        self.starts.append(start)
-
-    def write_columns(self, plan: Plan) -> list[Sequence]:
-        """Puts the batch into the plan; the sequences that get a token sampled, in order."""
-        plan.rows = [sequence.row for sequence in self.sequences]
-        plan.starts = self.starts
-        plan.counts = [
-            sequence.num_computed_tokens - start
-            for sequence, start in zip(self.sequences, self.starts, strict=True)
-        ]
-        plan.sample_rows, sampling = plan.rows.copy(), self.sequences.copy()
-        plan.sample_sources = list(range(len(plan.rows)))
-        for entry in reversed(self.partial):
-            del plan.sample_rows[entry], sampling[entry], plan.sample_sources[entry]
-        return sampling
 
 
 class Scheduler:
@@ -81,7 +45,6 @@ class Scheduler:
         self.free_rows = list(range(self.num_rows - 1, -1, -1))
         self._expiry = Expiry()
         self._outputs = Outputs()
-        self._leaders: dict[Sequence, None] = {}  # running, and siblings wait for their prompt
         self._removed_rows: list[int] = []  # since the last plan
         self._sampling: list[Sequence] = []  # of the last plan, in the order of its sample_rows
         self._some_ended = False  # sequences in `running` or `_sampling` have ended
@@ -127,11 +90,10 @@ class Scheduler:
         """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
         self._expire(now)
         self._drop_ended()
-        plan, batch = Plan(), _Batch(self.max_num_batched_tokens)
+        plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self._schedule_running(plan, batch):
             self._schedule_waiting(plan, batch, now)
         self._sampling = batch.write_columns(plan)
-        self._fork_siblings(plan, batch)
         if plan.rows:
             self.step += 1
             plan.step = self.step
@@ -178,39 +140,39 @@ class Scheduler:
             self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
             self._some_ended = False
 
-    def _schedule_running(self, plan: Plan, batch: _Batch) -> bool:
+    def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
         """All that run go on; whether that was so without preempting anyone."""
         before = self.num_preemptions
         for sequence in self.running:  # preemption shortens the list at its end
             if sequence.num_tokens > sequence.num_slots and not self._make_room(sequence, plan):
                 break
             batch.add(sequence)
+        self._fork_siblings(plan, batch)
         return self.num_preemptions == before
 
-    def _schedule_waiting(self, plan: Plan, batch: _Batch, now: float) -> None:
+    def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
         while batch.budget and (sequence := self.waiting.head()) and self._fits(sequence):
             self._admit(sequence, plan, now)
             batch.add(sequence)
+            self._fork_siblings(plan, batch)
 
-    def _fork_siblings(self, plan: Plan, batch: _Batch) -> None:
-        """Where a prompt is complete with this step, all sequences of its request sample from it."""
-        complete = [leader for leader in self._leaders if not leader.num_new_tokens]
-        if not complete:
+    def _fork_siblings(self, plan: Plan, batch: Batch) -> None:
+        """Where a prompt becomes complete, all sequences of its request go on from it.
+
+        Only the last sequence of the batch can be in its prompt: a prompt that is cut takes all that is
+        left of the budget, and nobody is admitted behind it before it is complete.
+        """
+        leader = batch.sequences[-1] if batch.sequences else None
+        if leader is None or not leader.leads or leader.num_new_tokens:
             return
-        sources = {sequence: entry for entry, sequence in enumerate(batch.sequences)}
-        for leader in complete:
-            request = leader.request
-            del self._leaders[leader]
-            leader.leads = False
-            for sibling in request.forking:
-                self.tables.fork(leader, sibling)
-                plan.forks.append(ForkRow(sibling.row, leader.row, sibling.index))
-                plan.sample_rows.append(sibling.row)
-                plan.sample_sources.append(sources[leader])
-                self._sampling.append(sibling)
-                self._run(sibling)
-            request.forking.clear()
+        for sibling in leader.request.forking:
+            self.tables.fork(leader, sibling)
+            plan.forks.append(ForkRow(sibling.row, leader.row, sibling.index))
+            batch.add_fork(sibling)
+            self._run(sibling)
+        leader.request.forking.clear()
+        leader.leads = False
 
     # Admission and preemption.
 
@@ -243,7 +205,6 @@ class Scheduler:
             )
         )
         if sequence.leads:
-            self._leaders[sequence] = None
             for sibling in request.forking:
                 sibling.row = self.free_rows.pop()
         if not request.scheduled:
@@ -310,8 +271,7 @@ class Scheduler:
         self._removed_rows.append(sequence.row)
         self._take_row_back(sequence)
         self.tables.close(sequence)
-        if sequence in self._leaders:
-            del self._leaders[sequence]
+        if sequence.leads:
             for sibling in request.forking:
                 self._take_row_back(sibling)
         request.num_running -= 1

@@ -1,0 +1,51 @@
+"""Who computes in a step, from where, and within which budget: the scheduler's working set."""
+
+from dataclasses import dataclass, field
+
+from engine_core.plan import Plan
+from engine_core.request import Sequence
+
+
+@dataclass(slots=True)
+class Batch:
+    """Sequences in the order in which they were given their share of the budget (tokens)."""
+
+    budget: int
+    sequences: list[Sequence] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # position of the first token to compute
+    partial: list[int] = field(default_factory=list)  # entries that do not reach num_tokens
+    forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
+
+    def add(self, sequence: Sequence) -> None:
+        """The sequence computes what it has to, or as much of it as the budget has left."""
+        start, end = sequence.num_computed_tokens, sequence.num_tokens
+        if end - start > self.budget:
+            assert self.budget > 0, "there are no more rows than tokens in the budget"
+            end = start + self.budget
+            self.partial.append(len(self.sequences))
+        self.budget -= end - start
+        sequence.num_computed_tokens = end
+        self.sequences.append(sequence)
+        self.starts.append(start)
+
+    def add_fork(self, sequence: Sequence) -> None:
+        """The sequence computes nothing, but samples from the last one that was added."""
+        self.forks.append((sequence, len(self.sequences) - 1))
+
+    def write_columns(self, plan: Plan) -> list[Sequence]:
+        """Puts the batch into the plan; the sequences that get a token sampled, in order."""
+        plan.rows = [sequence.row for sequence in self.sequences]
+        plan.starts = self.starts
+        plan.counts = [
+            sequence.num_computed_tokens - start
+            for sequence, start in zip(self.sequences, self.starts, strict=True)
+        ]
+        plan.sample_rows, sampling = plan.rows.copy(), self.sequences.copy()
+        plan.sample_sources = list(range(len(plan.rows)))
+        for entry in reversed(self.partial):
+            del plan.sample_rows[entry], sampling[entry], plan.sample_sources[entry]
+        for sequence, entry in self.forks:
+            plan.sample_rows.append(sequence.row)
+            plan.sample_sources.append(entry)
+            sampling.append(sequence)
+        return sampling

@@ -1,0 +1,263 @@
+"""A worker without a model, and requests to feed a core with.
+
+The fake worker's token is a hash of (seed, sequence index, position), so that what a sequence must
+become is known without running it. It keeps, for every KV slot, the hash of the tokens up to the one
+that was computed there, and checks at each step that every row reads exactly its own history through
+its block table: a wrong table, a missing copy or a block given to two owners is found at once.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+from engine_core.plan import ForkRow, NewRow, Plan
+from engine_core.request import FinishReason, Request, RowParameters
+from engine_core.validation import Limits, make_request
+from pagewire.columns import pack_u32, unpack_u32, unpack_u32_array
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.internal.v1.worker_pb2 import StepPlan
+from pagewire.v1.generation_pb2 import SamplingParams, StoppingCriteria
+
+VOCAB = 997
+EOS = 2
+LIMITS = Limits(vocab_size=VOCAB, max_model_len=64, max_num_seqs=8, eos_token_ids=frozenset({EOS}))
+
+
+def fake_token(seed: int, index: int, position: int, forbidden: frozenset[int] | tuple[int, ...] = ()) -> int:
+    """What the fake worker samples."""
+    token = hash((seed, index, position, 12345)) % VOCAB
+    while token in forbidden:
+        token = (token + 1) % VOCAB
+    return token
+
+
+def resolved_sampling(seed: int = 0, n: int = 1, **fields: object) -> SamplingParams:
+    """Sampling parameters as frontends send them: every scalar present."""
+    values: dict[str, object] = dict(
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        typical_p=1.0,
+        frequency_penalty=0.0,
+        presence_penalty=0.0,
+        repetition_penalty=1.0,
+        seed=seed,
+        n=n,
+    )
+    return SamplingParams(**(values | fields))  # type: ignore[arg-type]
+
+
+def add_request(
+    handle: int = 1,
+    prompt: int | list[int] = 5,
+    *,
+    n: int = 1,
+    max_tokens: int = 4,
+    min_tokens: int = 0,
+    delivered: dict[int, list[int]] | None = None,
+    request_id: str | None = None,
+    **stopping: object,
+) -> AddRequest:
+    """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
+    tokens = (
+        [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)] if isinstance(prompt, int) else prompt
+    )
+    message = AddRequest(
+        handle=handle,
+        request_id=f"request-{handle}" if request_id is None else request_id,
+        prompt_token_ids=pack_u32(tokens),
+        sampling=resolved_sampling(seed=handle, n=n),
+        stopping=StoppingCriteria(max_tokens=max_tokens, min_tokens=min_tokens, **stopping),  # type: ignore[arg-type]
+    )
+    for index, output in (delivered or {}).items():
+        message.delivered.add(index=index, token_ids=pack_u32(output))
+    return message
+
+
+def make(
+    message: AddRequest, limits: Limits = LIMITS, frontend: bytes = b"frontend", arrival: float = 0.0
+) -> Request:
+    """The request of a message."""
+    return make_request(message, frontend, arrival, limits)
+
+
+def expected_output(
+    message: AddRequest, index: int, limits: Limits = LIMITS
+) -> tuple[list[int], FinishReason]:
+    """What a sequence becomes when nothing but the model ends it: all of its output, and why it ended."""
+    stopping = message.stopping
+    eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
+    stops = eos | frozenset(stopping.stop_token_ids)
+    prompt_len = len(message.prompt_token_ids) // 4
+    output = next((unpack_u32(part.token_ids) for part in message.delivered if part.index == index), [])
+    while True:
+        position = len(output) - 1
+        if output and position >= stopping.min_tokens and output[-1] in stops:
+            return output, FinishReason.EOS if output[-1] in eos else FinishReason.STOP
+        if len(output) >= stopping.max_tokens:
+            return output, FinishReason.MAX_TOKENS
+        if prompt_len + len(output) >= limits.max_model_len:
+            return output, FinishReason.CONTEXT_LENGTH
+        forbidden = stops if len(output) < stopping.min_tokens else frozenset[int]()
+        output.append(fake_token(message.sampling.seed, index, len(output), forbidden))
+
+
+@dataclass
+class FakeRow:
+    """What a worker keeps of a sequence."""
+
+    tokens: list[int]
+    prompt_len: int
+    table: list[int]
+    index: int
+    parameters: RowParameters
+    num_computed: int = 0
+
+    def histories(self) -> list[int]:
+        """For each token, a hash of all tokens up to it."""
+        hashes, history = [], 0
+        for token in self.tokens:
+            history = hash((history, token))
+            hashes.append(history)
+        return hashes
+
+
+class FakeWorker:
+    """Executes plans on a model of the KV cache. Raises AssertionError when a plan is wrong."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.rows: dict[int, FakeRow] = {}
+        self.slots: dict[int, int] = {}  # slot -> history
+        self.plans: list[Plan] = []
+
+    def execute(self, plan: Plan) -> list[int]:
+        """One step, in the order that worker.proto states."""
+        self.plans.append(plan)
+        assert len({*plan.removed_rows}) == len(plan.removed_rows)
+        for row in plan.removed_rows:
+            del self.rows[row]
+        for new in plan.new_rows:
+            assert new.row not in self.rows and new.token_ids and new.blocks
+            self.rows[new.row] = FakeRow(
+                list(new.token_ids), new.prompt_len, list(new.blocks), new.sequence_index, new.parameters
+            )
+        for fork in plan.forks:
+            self._fork(fork)
+        self._change_tables(plan)
+        self._copy_blocks(plan)
+        self._compute(plan)
+        return [
+            self._sample(row, source)
+            for row, source in zip(plan.sample_rows, plan.sample_sources, strict=True)
+            for source in [plan.rows[source]]
+        ]
+
+    def _fork(self, fork: ForkRow) -> None:
+        source = self.rows[fork.source_row]
+        assert fork.row not in self.rows
+        self.rows[fork.row] = FakeRow(
+            source.tokens.copy(),
+            source.prompt_len,
+            source.table.copy(),
+            fork.sequence_index,
+            source.parameters,
+        )
+
+    def _change_tables(self, plan: Plan) -> None:
+        blocks = iter(plan.table_blocks)
+        for row, start, count in zip(plan.table_rows, plan.table_starts, plan.table_counts, strict=True):
+            table = self.rows[row].table
+            assert count > 0 and start <= len(table), "a table has no holes"
+            table[start : start + count] = [next(blocks) for _ in range(count)]
+        assert next(blocks, None) is None
+
+    def _copy_blocks(self, plan: Plan) -> None:
+        written: set[int] = set()
+        for source, target in zip(plan.copy_sources, plan.copy_targets, strict=True):
+            assert source not in written and target not in written
+            written.add(target)
+            for offset in range(self.block_size):
+                self.slots[target * self.block_size + offset] = self.slots.get(
+                    source * self.block_size + offset, 0
+                )
+
+    def _compute(self, plan: Plan) -> None:
+        assert plan.rows and len({*plan.rows}) == len(plan.rows), "each row computes at most once"
+        written: set[int] = set()
+        for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+            state = self.rows[row]
+            assert count >= 1 and start == state.num_computed and start + count <= len(state.tokens)
+            for position, history in list(enumerate(state.histories()))[start : start + count]:
+                slot = self._slot(state, position)
+                assert slot not in written, "two tokens in one slot"
+                written.add(slot)
+                self.slots[slot] = history
+            state.num_computed = start + count
+        for row in plan.rows:
+            state = self.rows[row]
+            for position, history in enumerate(state.histories()[: state.num_computed]):
+                assert self.slots[self._slot(state, position)] == history, "a row reads what is not its own"
+
+    def _sample(self, row: int, source: int) -> int:
+        state, computed = self.rows[row], self.rows[source]
+        assert computed.num_computed == len(state.tokens), "only a complete row can be sampled from"
+        assert state.tokens == computed.tokens[: len(state.tokens)]
+        state.num_computed = computed.num_computed
+        position = len(state.tokens) - state.prompt_len
+        parameters = state.parameters
+        forbidden = parameters.stop_token_ids if position < parameters.min_tokens else ()
+        token = fake_token(parameters.sampling.seed, state.index, position, forbidden)
+        state.tokens.append(token)
+        return token
+
+    def _slot(self, state: FakeRow, position: int) -> int:
+        block = state.table[position // self.block_size]
+        assert 0 <= block < self.num_blocks
+        return block * self.block_size + position % self.block_size
+
+
+def decode_plan(message: StepPlan) -> Plan:
+    """The plan of a message: the other half of engine_core.plan.encode_plan."""
+    return Plan(
+        step=message.step,
+        new_rows=[
+            NewRow(
+                row=new.row,
+                token_ids=unpack_u32_array(new.token_ids),
+                prompt_len=new.prompt_len,
+                blocks=unpack_u32(new.blocks),
+                sequence_index=new.sequence_index,
+                parameters=RowParameters(
+                    new.sampling,
+                    new.min_tokens,
+                    tuple(new.stop_token_ids),
+                    tuple(tuple(word.ids) for word in new.bad_words),
+                ),
+            )
+            for new in message.new_rows
+        ],
+        forks=[ForkRow(fork.row, fork.source_row, fork.sequence_index) for fork in message.forks],
+        **{name: unpack_u32(getattr(message, name)) for name in _COLUMNS},
+    )
+
+
+_COLUMNS = (
+    "removed_rows",
+    "table_rows",
+    "table_starts",
+    "table_counts",
+    "table_blocks",
+    "copy_sources",
+    "copy_targets",
+    "rows",
+    "starts",
+    "counts",
+    "sample_rows",
+    "sample_sources",
+)
+
+
+def tokens_of(values: list[int]) -> "array[int]":
+    """Token ids as the core keeps them."""
+    return array("I", values)

@@ -1,0 +1,198 @@
+"""Random walks: whatever happens in whatever order, the books balance and the tokens are those of a
+sequence that runs alone.
+
+The fake worker checks at each step that every row reads its own history through its block table. The
+walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
+"""
+
+from collections import defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine_core.outputs import encode_outputs
+from engine_core.request import FinishReason
+from engine_core.scheduler import Scheduler
+from engine_core.validation import Limits
+from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from tests.engine_core.fakes import EOS, VOCAB, FakeWorker, add_request, expected_output, fake_token, make
+
+
+ONE_IN_FIVE = st.sampled_from([False, False, False, False, True])
+
+
+class SchedulerWalk(RuleBasedStateMachine):
+    """A scheduler, a fake worker, and everything that frontends do to them."""
+
+    @initialize(
+        block_size=st.sampled_from([4, 3, 2, 1, 8]),
+        num_blocks=st.sampled_from([12, 10, 8, 5, 3, 24]),
+        max_num_seqs=st.sampled_from([5, 4, 3, 2, 1]),
+        budget=st.sampled_from([7, 40, 16, 4, 1]),
+    )
+    def start(self, block_size: int, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+        self.scheduler = Scheduler(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+        )
+        self.limits = Limits(
+            vocab_size=VOCAB,
+            max_model_len=max(2, min(30, num_blocks * block_size)),
+            max_num_seqs=self.scheduler.num_rows,
+            eos_token_ids=frozenset({EOS}),
+        )
+        self.worker = FakeWorker(num_blocks, block_size)
+        self.now = 0.0
+        self.handle = 0
+        self.sent: dict[int, AddRequest] = {}
+        self.tokens: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.ends: dict[tuple[int, int], FinishReason] = {}
+        self.silenced: set[tuple[int, int]] = set()
+        self.started: set[int] = set()
+
+    @rule(data=st.data())
+    def add(self, data: st.DataObject) -> None:
+        self.handle += 1
+        n = data.draw(st.sampled_from([1, 3, 2, 5]), "n")
+        n = min(n, self.limits.max_num_seqs)
+        prompt = data.draw(st.integers(1, self.limits.max_model_len - 1), "prompt")
+        max_tokens = data.draw(st.sampled_from([8, 20, 30, 3, 1, 0]), "max_tokens")
+        min_tokens = data.draw(st.integers(0, min(3, max_tokens)), "min_tokens")
+        delivered: dict[int, list[int]] = {}
+        for index in range(n) if data.draw(ONE_IN_FIVE, "delivered") else ():
+            most = min(max_tokens, self.limits.max_model_len - prompt, 4)
+            length = data.draw(st.integers(0, most), "length")
+            forbidden = frozenset({EOS, 5, 6, 7})
+            delivered[index] = [fake_token(self.handle, index, p, forbidden) for p in range(length)]
+        message = add_request(
+            self.handle,
+            prompt,
+            n=n,
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            delivered=delivered,
+            # Many tokens stop, so that sequences end at all sorts of places.
+            stop_token_ids=range(100, 100 + data.draw(st.sampled_from([0, 50, 200]), "stops")),
+            ignore_eos=data.draw(st.booleans(), "ignore_eos"),
+        )
+        if data.draw(ONE_IN_FIVE, "limited"):
+            message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))
+        if data.draw(ONE_IN_FIVE, "deadline"):
+            message.deadline.FromMilliseconds(data.draw(st.integers(0, 9), "deadline"))
+        frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
+        for index, output in delivered.items():
+            self.tokens[self.handle, index] = output.copy()
+        self.sent[self.handle] = message
+        self.scheduler.add(make(message, self.limits, frontend, self.now))
+        self.collect()
+
+    @rule(steps=st.integers(1, 6), abort_between=ONE_IN_FIVE, data=st.data())
+    def step(self, steps: int, abort_between: bool, data: st.DataObject) -> None:
+        for _ in range(steps):
+            plan = self.scheduler.schedule(self.now)
+            assert plan.rows or not self.scheduler.requests, "nobody waits while the worker idles"
+            assert sum(plan.counts) <= self.scheduler.max_num_batched_tokens
+            self.scheduler.check_invariants()
+            if not plan.rows:
+                break
+            sampled = self.worker.execute(plan)
+            if abort_between and self.scheduler.requests:
+                self.abort(data)  # an abort may come while a step is under way
+            self.scheduler.update(sampled)
+            self.scheduler.check_invariants()
+            self.collect()
+        self.collect()
+
+    @precondition(lambda self: self.scheduler.requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
+        indexes = data.draw(st.frozensets(st.integers(0, request.parameters.sampling.n - 1)), "indexes")
+        for index in indexes or range(request.parameters.sampling.n):
+            self.silenced.add((request.handle, index))
+        self.scheduler.abort(request, indexes)
+        self.scheduler.abort(request, indexes)
+
+    @precondition(lambda self: self.scheduler.requests)
+    @rule(sure=ONE_IN_FIVE, data=st.data())
+    def abort_by_id(self, sure: bool, data: st.DataObject) -> None:
+        if not sure:
+            return
+        request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
+        self.scheduler.finish(request, FinishReason.ABORTED)
+        self.collect()
+
+    @rule(milliseconds=st.integers(1, 5))
+    def wait(self, milliseconds: int) -> None:
+        self.now += milliseconds / 1000
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_invariants()
+
+    def collect(self) -> None:
+        """Takes the outputs as frontends do: each position once, nothing after the end."""
+        for frontend, message in encode_outputs(self.scheduler.take_outputs(), 1, self.scheduler.step):
+            assert frontend in (b"a", b"b")
+            tokens = iter(unpack_u32(message.token_ids))
+            matched = unpack_u32(message.finish_token_ids)
+            rows = zip(
+                unpack_u64(message.handles),
+                unpack_u32(message.indexes),
+                unpack_u32(message.positions),
+                unpack_u32(message.counts),
+                unpack_u8(message.finish_reasons),
+                matched,
+                strict=True,
+            )
+            for handle, index, position, count, reason, token in rows:
+                key = handle, index
+                assert key not in self.ends and key not in self.silenced
+                assert position == len(self.tokens[key])
+                self.tokens[key] += [next(tokens) for _ in range(count)]
+                if reason:
+                    self.ends[key] = FinishReason(reason)
+                if reason in (FinishReason.EOS, FinishReason.STOP):
+                    assert token == self.tokens[key][-1]
+            for handle in unpack_u64(message.started_handles):
+                assert handle not in self.started
+                self.started.add(handle)
+
+    def teardown(self) -> None:
+        """All that is left runs to its end; then everything is free and every token is right."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(10_000):
+            if not self.scheduler.requests:
+                break
+            plan = self.scheduler.schedule(self.now)
+            if plan.rows:
+                self.scheduler.update(self.worker.execute(plan))
+            self.scheduler.check_invariants()
+            self.collect()
+        assert not self.scheduler.requests
+        assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
+        assert len(self.scheduler.free_rows) == self.scheduler.num_rows
+        for handle, message in self.sent.items():
+            for index in range(message.sampling.n):
+                self.check_end(handle, index, message)
+
+    def check_end(self, handle: int, index: int, message: AddRequest) -> None:
+        key = handle, index
+        output, reason = expected_output(message, index, self.limits)
+        end = self.ends.get(key)
+        if end is None:
+            assert key in self.silenced or message.HasField("deadline")
+        if end in (None, FinishReason.TIME_LIMIT, FinishReason.ABORTED):
+            assert self.tokens[key] == output[: len(self.tokens[key])]
+        else:
+            assert (self.tokens[key], end) == (output, reason)
+
+
+SchedulerWalk.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestSchedulerWalk = SchedulerWalk.TestCase

@@ -12,6 +12,6 @@ def run(config: EngineConfig) -> int:
     if not config.external_workers:
         require_worker("start the engine's worker")
     logs.setup("engine", config.log_level)
-    from engine_core import main
+    from engine_core.main import run as run_engine
 
-    return main.run(config)
+    return run_engine(config)

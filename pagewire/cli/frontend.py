@@ -9,6 +9,6 @@ CONFIG = FrontendConfig
 def run(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
     logs.setup("frontend", config.log_level)
-    from frontend import main
+    from frontend.main import run as run_frontend
 
-    return main.run(config)
+    return run_frontend(config)

@@ -11,6 +11,6 @@ def run(config: WorkerConfig) -> int:
     """Computes until its engine core ends; returns the exit code."""
     require_worker("start a worker")
     logs.setup("worker", config.log_level)
-    from worker import main
+    from worker.main import run as run_worker
 
-    return main.run(config)
+    return run_worker(config)

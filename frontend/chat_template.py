@@ -5,7 +5,7 @@ for. Rendering is bounded in time and size: it runs in a tokenizer thread, but a
 comes back is lost to all others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,33 +79,35 @@ class ChatTemplate:
         except (TemplateError, RecursionError) as error:
             raise StartupError("cannot read the chat template", f"{origin}: {error}") from error
 
-    def read(self, chat: prompt_pb2.Chat, path: str) -> Conversation:
-        """The conversation of a validated Chat. Raises InvalidRequest with paths below `path`."""
+    def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
+        """The conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
+
+        protect: applied to what users wrote (see frontend.control_tokens).
+        """
         messages = [
-            self._read_message(message, f"{path}.messages[{place}]")
+            self._read_message(message, f"{path}.messages[{place}]", protect)
             for place, message in enumerate(chat.messages)
         ]
         opens = chat.continue_final_message
-        if opens and chat.add_generation_prompt:
-            where = f"{path}.continue_final_message"
-            raise InvalidRequest({where: "cannot be combined with add_generation_prompt"})
         asked = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not opens
         variables = _plain(chat.template_kwargs)
         for name in variables.keys() & self._reserved:
             raise InvalidRequest({f"{path}.template_kwargs.{name}": "is a name that the server sets"})
         return Conversation(messages, asked, opens, variables)
 
-    def _read_message(self, message: prompt_pb2.ChatMessage, path: str) -> dict[str, Any]:
+    def _read_message(
+        self, message: prompt_pb2.ChatMessage, path: str, protect: Callable[[str], str]
+    ) -> dict[str, Any]:
         read: dict[str, Any] = {
-            "role": message.role,
-            "content": "".join(part.text for part in message.content),
+            "role": protect(message.role),
+            "content": protect("".join(part.text for part in message.content)),
         }
         if message.name:
-            read["name"] = message.name
+            read["name"] = protect(message.name)
         if message.reasoning:
             if not self._reads_reasoning:
                 raise Unsupported({f"{path}.reasoning": "the model's chat template has no place for it"})
-            read["reasoning_content"] = read["thinking"] = message.reasoning
+            read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
         return read
 
     def render(self, conversation: Conversation, path: str) -> str:

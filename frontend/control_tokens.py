@@ -38,12 +38,12 @@ class ControlTokens:
         """What the user wrote."""
         return text.replace(self._mark, "")
 
-    def encode(self, text: str) -> Encoding:
+    def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
         """Tokenizes a marked text. Its offsets are not known."""
         if self._protecting is None:
             self._protecting = _Protecting(self._tokenizer, self._open, self._close)
         wrapped = self._pattern.sub(lambda match: self._open + match[0] + self._close, text)
-        return self._protecting.encode(self.unmark(wrapped))
+        return self._protecting.encode(self.unmark(wrapped), add_special_tokens)
 
 
 class _Protecting:
@@ -62,7 +62,7 @@ class _Protecting:
             assert stand_in is not None
             self._original[stand_in] = token
 
-    def encode(self, text: str) -> Encoding:
-        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    def encode(self, text: str, add_special_tokens: bool) -> Encoding:
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         token_ids = [self._original.get(token, token) for token in encoding.ids]
-        return Encoding(token_ids, [0] * len(token_ids), ())
+        return Encoding(token_ids, encoding.special_tokens_mask, ())

@@ -152,9 +152,7 @@ class WindowDetokenizer:
     CONTEXT = 6
     """Tokens of the prompt that the first output token is decoded with."""
 
-    def __init__(
-        self, decode: Callable[[Sequence[int]], str], left_out: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], left_out: Callable[[int], bool]) -> None:
         """decode: of all its tokens at once. left_out: whether a token has no text."""
         self._decode = decode
         self._left_out = left_out

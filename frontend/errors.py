@@ -11,6 +11,8 @@ ServiceError                    an RPC is refused or fails
 ├── EngineDead                  UNAVAILABLE          broke a stream
 ├── EngineRefused               what the core said
 └── InternalError               INTERNAL             a bug of ours; the text says nothing about it
+
+ProtocolError                   the core's outputs do not continue what we hold; never leaves the frontend
 """
 
 from collections.abc import Mapping
@@ -82,9 +84,7 @@ class ContextLengthExceeded(InvalidRequest):
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
 
-    def __init__(
-        self, path: str, prompt_tokens: int, max_model_len: int, *, at_least: bool = False
-    ) -> None:
+    def __init__(self, path: str, prompt_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         amount = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
         text = f"{amount} tokens leave no room for output in a context of {max_model_len}"
         facts = {"prompt_tokens": str(prompt_tokens), "max_model_len": str(max_model_len)}
@@ -105,7 +105,7 @@ class RequestExists(ServiceError):
     """The request_id belongs to a request in flight."""
 
     code = code_pb2.ALREADY_EXISTS
-    reason = "REQUEST_EXISTS"
+    reason = "REQUEST_ID_IN_USE"
 
     def __init__(self) -> None:
         super().__init__("request_id: a request with this id is in flight")
@@ -157,6 +157,10 @@ class InternalError(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("internal error; the server's log has the details")
+
+
+class ProtocolError(PagewireError):
+    """Outputs of the core do not continue what the frontend holds."""
 
 
 def to_status(error: ServiceError) -> status_pb2.Status:

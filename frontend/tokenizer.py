@@ -52,6 +52,8 @@ class Tokenizer:
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
         self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, added in self._added.items() if added.special)
+        self.longest_token = self._longest_token()
+        """Bytes of text that one token can stand for; None: any number."""
         self._make_detokenizer = {skip: self._plan_detokenizer(skip) for skip in (False, True)}
 
     def token_id(self, token: str) -> int | None:
@@ -83,9 +85,7 @@ class Tokenizer:
             return bytes((piece,)) if isinstance(piece, int) else (piece or "").encode()
         return (self._text(token) or "").encode()
 
-    @cached_property
-    def longest_token(self) -> int | None:
-        """Bytes of text that one token can stand for; None: any number."""
+    def _longest_token(self) -> int | None:
         swallows = any(added.lstrip or added.rstrip for added in self._added.values())
         if self._decoder[0] != "bytes" or self._tokenizer.normalizer is not None or swallows:
             return None
@@ -144,7 +144,6 @@ class Tokenizer:
 
     def _decode_window(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
-
 
 
 class _Table(dict[int, T]):

@@ -97,12 +97,17 @@ def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq
 
 
 def connect_dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, identity: bytes
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, identity: bytes, *, immediate: bool = False
 ) -> "zmq.Socket[bytes]":
-    """A DEALER that connects, and waits for the peer as long as it takes. Raises StartupError."""
+    """A DEALER that connects, and waits for the peer as long as it takes. Raises StartupError.
+
+    immediate: sending fails with EAGAIN while there is no connection, and what was sent over a lost
+    one is not sent again to the next peer at that address.
+    """
     _ipc_path(address)
     socket = context.socket(zmq.DEALER)
     configure(socket)
+    socket.setsockopt(zmq.IMMEDIATE, int(immediate))
     socket.setsockopt(zmq.IDENTITY, identity)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)

@@ -1,0 +1,276 @@
+"""The frontend's side of the engine hop: heartbeats, dispatch of outputs, questions to the core."""
+
+import asyncio
+import itertools
+import logging
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from frontend.engine_socket import EngineSocket
+from frontend.errors import (
+    EngineDead,
+    EngineNotReady,
+    EngineRefused,
+    InternalError,
+    ProtocolError,
+    ServiceError,
+)
+from frontend.state import FAILED, SERVING, ServingState
+from pagewire import __version__
+from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.internal.v1 import engine_pb2
+from pagewire.transport import BadFrame, new_identity, pack, unpack
+from pagewire.v1 import admin_pb2
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 1.0
+"""Seconds between two Hello."""
+SILENCE = 60.0
+"""Seconds without a word after which a connected core counts as hung. It answers from its step loop,
+so this must exceed the longest step: a large prompt on a slow CPU."""
+ANSWER = 10.0
+"""Seconds that a question to the core may take; the same holds."""
+
+
+class Sink(Protocol):
+    """Who receives a request's outputs."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is expected from the core."""
+
+    def started(self, queue_us: int, cached_tokens: int) -> None:
+        """The request was scheduled for the first time."""
+
+    def push(
+        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+    ) -> bool:
+        """Output of one sequence. True: the sequence ended here, but the core does not know it yet.
+
+        now: time.monotonic_ns(). Raises ProtocolError.
+        """
+
+    def fail(self, error: ServiceError) -> None:
+        """The request ended by an error."""
+
+
+class EngineClient:
+    """One engine core. All methods belong to the event loop's thread."""
+
+    def __init__(self, address: str, state: ServingState) -> None:
+        self.identity = new_identity()
+        self.protocol_errors = 0
+        self._state = state
+        self._socket = EngineSocket(address, self.identity, self)
+        self._welcome: engine_pb2.Welcome | None = None
+        self._epoch = 0  # of the connection's Welcome; 0: not welcomed yet
+        self._heard = 0.0
+        self._handles = itertools.count(1)
+        self._calls = itertools.count(1)
+        self._sinks: dict[int, Sink] = {}
+        self._answers: dict[int, asyncio.Future[engine_pb2.UtilityResult]] = {}
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connects and introduces itself, for as long as it takes. Raises StartupError."""
+        self._socket.open()
+        self._heartbeat = asyncio.create_task(self._beat(), name="heartbeat")
+
+    async def close(self) -> None:
+        """Ends what is left and disconnects."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.wait([self._heartbeat])
+        self._fail_all()
+        self._socket.close()
+
+    @property
+    def facts(self) -> engine_pb2.Welcome | None:
+        """The last Welcome; None before the first."""
+        return self._welcome
+
+    @property
+    def num_streams(self) -> int:
+        """Requests in flight."""
+        return len(self._sinks)
+
+    def require(self) -> engine_pb2.Welcome:
+        """What the engine said of itself. Raises EngineNotReady unless requests can be sent."""
+        if self._welcome is None or not self._state.serves:
+            name = admin_pb2.ServerState.Name(self._state.state).removeprefix("SERVER_STATE_").lower()
+            raise EngineNotReady(f"the engine is not ready: {name}")
+        return self._welcome
+
+    def submit(self, request: engine_pb2.AddRequest, sink: Sink) -> int:
+        """Sends a request, whose outputs go to the sink. Returns its handle, for release()."""
+        self.require()
+        handle = request.handle = next(self._handles)
+        if not self._send(engine_pb2.FrontendMessage(add_request=request)):
+            raise EngineNotReady("the engine does not take requests")
+        self._sinks[handle] = sink
+        return handle
+
+    def release(self, handle: int) -> None:
+        """The sink is gone; what the core still does for it is aborted. Idempotent."""
+        if self._sinks.pop(handle, None) is not None:
+            self._abort(handle)
+
+    async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
+        """Ends requests of any frontend; returns those that were in flight."""
+        call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
+        result = await self._ask(call)
+        return list(result.aborted.request_ids)
+
+    async def load(self) -> admin_pb2.RankLoad:
+        """The load now."""
+        result = await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()))
+        return result.load.load
+
+    # What the socket tells.
+
+    def on_connected(self) -> None:
+        """Introduces itself without waiting for the next beat."""
+        self._say_hello()
+
+    def on_disconnected(self) -> None:
+        """Nothing that the core has of us can be answered any more."""
+        was_welcome, self._epoch = self._epoch, 0
+        if was_welcome:
+            self._state.set_engine(FAILED)
+            self._fail_all()
+
+    def on_frame(self, frame: bytes) -> None:
+        """One message of the core. One that cannot be read is counted and dropped."""
+        try:
+            message = engine_pb2.EngineMessage.FromString(unpack(frame))
+            self._handle(message)
+        except (BadFrame, DecodeError, ValueError) as error:
+            self._count_error(f"a message of the engine cannot be read: {error}")
+
+    def _handle(self, message: engine_pb2.EngineMessage) -> None:
+        self._heard = time.monotonic()
+        kind = message.WhichOneof("message")
+        if kind == "step_outputs":
+            if message.step_outputs.epoch == self._epoch:
+                self._dispatch(message.step_outputs)
+        elif kind == "welcome":
+            self._accept(message.welcome)
+        elif kind == "request_failed":
+            if message.request_failed.epoch == self._epoch:
+                self._fail(message.request_failed)
+        elif kind == "utility_result":
+            answer = self._answers.pop(message.utility_result.call_id, None)
+            if answer is not None and not answer.done():
+                answer.set_result(message.utility_result)
+        if self._epoch:
+            self._state.set_engine(SERVING)
+
+    def _accept(self, welcome: engine_pb2.Welcome) -> None:
+        if welcome.epoch != self._epoch:
+            if self._epoch:
+                self._fail_all()  # another core has taken the place of the one that had our requests
+            self._epoch = welcome.epoch
+            log.info("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
+        self._welcome = welcome
+
+    def _dispatch(self, outputs: engine_pb2.StepOutputs) -> None:
+        """Hands a step's outputs to their sinks. Work per step, not per token, except for lists."""
+        now = time.monotonic_ns()
+        sinks = self._sinks
+        for handle, queue_us, cached in zip(
+            unpack_u64(outputs.started_handles),
+            unpack_u32(outputs.started_queue_us),
+            unpack_u32(outputs.started_cached_tokens),
+            strict=True,
+        ):
+            sink = sinks.get(handle)
+            if sink is not None:
+                sink.started(queue_us, cached)
+        columns = (
+            unpack_u64(outputs.handles),
+            unpack_u32(outputs.indexes),
+            unpack_u32(outputs.positions),
+            counts := unpack_u32(outputs.counts),
+            unpack_u8(outputs.finish_reasons),
+            unpack_u32(outputs.finish_token_ids),
+        )
+        token_ids = unpack_u32_array(outputs.token_ids)
+        if len({len(column) for column in columns}) != 1 or sum(counts) != len(token_ids):
+            raise ValueError("columns of different lengths")
+        end = 0
+        for handle, index, position, count, reason, matched in zip(*columns, strict=True):
+            start, end = end, end + count
+            sink = sinks.get(handle)
+            if sink is None:
+                continue  # released; the core will have heard of it by the next step
+            try:
+                unknown_to_core = sink.push(index, position, token_ids[start:end], reason, matched, now)
+            except ProtocolError as error:
+                self._count_error(str(error))
+                self.release(handle)
+                sink.fail(InternalError())
+                continue
+            if sink.ended:
+                del sinks[handle]
+            if unknown_to_core:
+                self._abort(handle, index)
+
+    def _fail(self, failure: engine_pb2.RequestFailed) -> None:
+        sink = self._sinks.pop(failure.handle, None)
+        if sink is not None:
+            sink.fail(EngineRefused(failure.code, failure.reason, failure.message, failure.field))
+
+    def _fail_all(self) -> None:
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink.fail(EngineDead())
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(EngineNotReady("the engine went away"))
+
+    # What we tell the core.
+
+    async def _beat(self) -> None:
+        while True:
+            self._say_hello()
+            await asyncio.sleep(HEARTBEAT)
+            if self._epoch and time.monotonic() - self._heard > SILENCE:
+                self._state.set_engine(FAILED)  # until it says something again
+
+    def _say_hello(self) -> None:
+        hello = engine_pb2.Hello(
+            frontend_id=self.identity.hex(), version=__version__, known_epoch=self._epoch
+        )
+        self._send(engine_pb2.FrontendMessage(hello=hello))
+
+    async def _ask(self, call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
+        self.require()
+        call.call_id = next(self._calls)
+        answer: asyncio.Future[engine_pb2.UtilityResult] = asyncio.get_running_loop().create_future()
+        self._answers[call.call_id] = answer
+        try:
+            if not self._send(engine_pb2.FrontendMessage(utility=call)):
+                raise EngineNotReady("the engine does not take requests")
+            return await asyncio.wait_for(answer, ANSWER)
+        except TimeoutError:
+            raise EngineNotReady("the engine does not answer") from None
+        finally:
+            self._answers.pop(call.call_id, None)
+
+    def _abort(self, handle: int, *indexes: int) -> None:
+        abort = engine_pb2.Abort(handle=handle, indexes=indexes)
+        self._send(engine_pb2.FrontendMessage(abort=abort))
+
+    def _send(self, message: engine_pb2.FrontendMessage) -> bool:
+        return self._socket.send(pack(message))
+
+    def _count_error(self, text: str) -> None:
+        self.protocol_errors += 1
+        if self.protocol_errors.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+            log.error("%s (%d protocol errors so far)", text, self.protocol_errors)

@@ -1,0 +1,105 @@
+"""The DEALER to an engine core, on the event loop.
+
+ZeroMQ's descriptor says that something happened, once; so after each wake-up, and after each send
+(which may swallow the signal), everything that can be read is read.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from pagewire.transport import connect_dealer
+
+log = logging.getLogger(__name__)
+
+_FRAMES_PER_TURN = 64
+"""Then the rest of the event loop gets a turn."""
+_LINGER_MS = 200
+"""What the last messages (aborts) get to leave this process."""
+
+
+class Listener(Protocol):
+    """Who hears of the socket."""
+
+    def on_frame(self, frame: bytes) -> None:
+        """A message came in."""
+
+    def on_connected(self) -> None:
+        """There is a connection: what is sent from here on goes over it."""
+
+    def on_disconnected(self) -> None:
+        """The connection is lost; what came in over it has been handed over."""
+
+
+class EngineSocket:
+    """Connects in open(), and again whenever the connection is lost."""
+
+    def __init__(self, address: str, identity: bytes, listener: Listener) -> None:
+        self._address = address
+        self._identity = identity
+        self._listener = listener
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+
+    def open(self) -> None:
+        """Starts connecting. Raises StartupError when the address makes no sense."""
+        loop = asyncio.get_running_loop()
+        self._socket = connect_dealer(self._context, self._address, self._identity, immediate=True)
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self._monitor = self._socket.get_monitor_socket(events)
+        loop.add_reader(self._monitor.fileno(), self._read_monitor)
+        loop.add_reader(self._socket.fileno(), self._read)
+        self._read_monitor()  # it may have happened before there was a reader
+
+    def send(self, frame: bytes) -> bool:
+        """Sends without waiting. False when there is no connection or the core does not read."""
+        assert self._socket is not None
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        if _readable(self._socket):
+            asyncio.get_running_loop().call_soon(self._read)
+        return True
+
+    def close(self) -> None:
+        """Lets the last messages out and closes."""
+        if self._socket is None or self._monitor is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.remove_reader(self._monitor.fileno())
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close(linger=_LINGER_MS)
+        self._socket = self._monitor = None
+        self._context.term()
+
+    def _read(self) -> None:
+        for _ in range(_FRAMES_PER_TURN):
+            if self._socket is None:
+                return
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._listener.on_frame(frames[0] if len(frames) == 1 else b"")
+        asyncio.get_running_loop().call_soon(self._read)
+
+    def _read_monitor(self) -> None:
+        while self._socket is not None and self._monitor is not None and _readable(self._monitor):
+            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                _readable(self._socket)  # lets the socket itself take note of its connection
+                self._listener.on_connected()
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._read()
+                self._listener.on_disconnected()
+
+
+def _readable(socket: "zmq.Socket[bytes]") -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

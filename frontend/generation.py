@@ -1,0 +1,203 @@
+"""The frontend's part in the life of a request: judge, tokenize, resolve, send, stream, end.
+
+This knows nothing of gRPC: another front door may stand on it.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from frontend.detokenizer import Detokenizer
+from frontend.engine_client import EngineClient
+from frontend.errors import RequestExists
+from frontend.model_info import ModelInfo, limits_of
+from frontend.prompts import PromptReader, TokenizedPrompt
+from frontend.resolve import Resolved, resolve
+from frontend.sequence import Sequence, Wanted
+from frontend.stop_strings import StopMatcher, StopStrings
+from frontend.stream import Delivery, Header, Stream
+from frontend.timings import Ledger
+from frontend.validation import check_generate
+from pagewire.columns import pack_u32
+from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import engine_pb2
+from pagewire.v1 import generation_pb2
+
+CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
+FINAL = generation_pb2.OutputOptions.MODE_FINAL
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A request of this frontend, from its arrival on."""
+
+    sent: bool = False
+    aborted: bool = False
+
+
+class Generator:
+    """Runs generation requests against one engine."""
+
+    def __init__(
+        self, config: FrontendConfig, model: ModelInfo, prompts: PromptReader, engine: EngineClient
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._prompts = prompts
+        self._engine = engine
+        self._in_flight: dict[str, _InFlight] = {}
+
+    @asynccontextmanager
+    async def open(
+        self, request: generation_pb2.GenerateRequest, time_left: float | None, *, whole: bool = False
+    ) -> AsyncIterator[Stream]:
+        """A request's stream; leaving the block before its end aborts the request.
+
+        time_left: seconds until the client gives up. whole: one message, whatever the request's mode.
+        Raises ServiceError, before the block when the request is refused.
+        """
+        ledger = Ledger()
+        self._model.check_name(request.model)
+        welcome = self._engine.require()
+        limits = limits_of(welcome, self._config)
+        check_generate(request, limits)
+        request_id = request.request_id or secrets.token_hex(16)
+        with self._reserve(request_id) as entry:
+            prompt = await self._prompts.read_for_generation(
+                request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+            )
+            resolved = resolve(
+                request,
+                self._model.default_sampling,
+                vocab_size=limits.vocab_size,
+                max_model_len=limits.max_model_len,
+            )
+            message = _add_request(request, request_id, prompt, resolved)
+            for word in await self._read_bad_words(request):
+                message.bad_words.add(ids=word)
+            stream = Stream(
+                self._header(request, request_id, prompt, resolved),
+                _delivery(request.output, whole),
+                self._sequences(request, prompt, resolved),
+                ledger,
+            )
+            if entry.aborted:
+                stream.abort()
+                yield stream
+                return
+            if time_left is not None:
+                message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
+            handle = self._engine.submit(message, stream)
+            entry.sent = True
+            ledger.sent()
+            try:
+                yield stream
+            finally:
+                self._engine.release(handle)
+
+    def abort_unsent(self, request_ids: Iterable[str]) -> set[str]:
+        """Ends requests that have not reached the core yet; returns which those are."""
+        found = set()
+        for request_id in request_ids:
+            entry = self._in_flight.get(request_id)
+            if entry is not None and not entry.sent:
+                entry.aborted = True
+                found.add(request_id)
+        return found
+
+    @contextmanager
+    def _reserve(self, request_id: str) -> Iterator[_InFlight]:
+        """Holds a request id, so that no other request of this frontend can have it. (The core sees
+        to those of other frontends.) Raises RequestExists."""
+        if request_id in self._in_flight:
+            raise RequestExists
+        entry = self._in_flight[request_id] = _InFlight()
+        try:
+            yield entry
+        finally:
+            del self._in_flight[request_id]
+
+    async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
+        words = request.sampling.bad_words
+        return await self._prompts.read_words(list(words)) if words else []
+
+    def _header(
+        self,
+        request: generation_pb2.GenerateRequest,
+        request_id: str,
+        prompt: TokenizedPrompt,
+        resolved: Resolved,
+    ) -> Header:
+        shown = prompt.token_ids if request.output.prompt_token_ids else ()
+        in_bytes = map(self._model.tokenizer.token_bytes, shown if request.output.token_bytes else ())
+        return Header(
+            request_id=request_id,
+            model=self._model.name,
+            seed=resolved.sampling.seed,
+            prompt_tokens=len(prompt.token_ids),
+            prompt_token_ids=shown,
+            prompt_token_bytes=tuple(in_bytes),
+        )
+
+    def _sequences(
+        self, request: generation_pb2.GenerateRequest, prompt: TokenizedPrompt, resolved: Resolved
+    ) -> list[Sequence]:
+        output, stopping = request.output, resolved.stopping
+        wanted = Wanted(
+            text=output.text if output.HasField("text") else True,
+            token_ids=output.token_ids,
+            token_bytes=self._model.tokenizer.token_bytes if output.token_bytes else None,
+            cumulative=output.mode == CUMULATIVE,
+            include_stop=stopping.include_stop,
+            min_tokens=stopping.min_tokens,
+        )
+        stops = None
+        if request.stopping.stop:
+            stops = StopStrings(request.stopping.stop, include=stopping.include_stop)
+        detokenizer, echo = None, ""
+        if wanted.text or stops:
+            detokenizer, echo = self._detokenizer(output, prompt)
+        return [
+            Sequence(
+                index,
+                wanted,
+                detokenizer.copy() if detokenizer is not None else None,
+                StopMatcher(stops) if stops is not None else None,
+                echo,
+            )
+            for index in range(resolved.sampling.n)
+        ]
+
+    def _detokenizer(
+        self, output: generation_pb2.OutputOptions, prompt: TokenizedPrompt
+    ) -> tuple[Detokenizer, str]:
+        """A detokenizer that has seen the prompt, and the prompt's text if it is to be repeated."""
+        skip = output.skip_special_tokens if output.HasField("skip_special_tokens") else True
+        detokenizer = self._model.tokenizer.detokenizer(skip_special_tokens=skip)
+        if output.echo:
+            return detokenizer, detokenizer.push(prompt.token_ids)
+        detokenizer.prime(prompt.token_ids)
+        return detokenizer, ""
+
+
+def _delivery(output: generation_pb2.OutputOptions, whole: bool) -> Delivery:
+    return Delivery(
+        final_only=whole or output.mode == FINAL,
+        interval=output.stream_interval if output.HasField("stream_interval") else 1,
+        continuous_usage=output.continuous_usage,
+        timings=output.timings,
+    )
+
+
+def _add_request(
+    request: generation_pb2.GenerateRequest, request_id: str, prompt: TokenizedPrompt, resolved: Resolved
+) -> engine_pb2.AddRequest:
+    return engine_pb2.AddRequest(
+        request_id=request_id,
+        prompt_token_ids=pack_u32(prompt.token_ids),
+        sampling=resolved.sampling,
+        stopping=resolved.stopping,
+        cache_salt=request.cache.salt,
+        cache_bypass=request.cache.bypass,
+    )

@@ -1,0 +1,68 @@
+"""The frontend process: start, serve until a signal, stop."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from frontend.model_info import ModelInfo, load_model
+from frontend.server import Frontend
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+from pagewire.process import Status
+
+if sys.platform == "win32":  # uvloop does not exist there
+    from asyncio import new_event_loop
+else:
+    from uvloop import new_event_loop
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: FrontendConfig) -> int:
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises StartupError, having told the parent."""
+    status = Status()
+    try:
+        status.loading("tokenizer", 0.0)
+        model = load_model(config)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_serve(config, model, status))
+    except StartupError as error:
+        status.failed(error)
+        raise
+    except KeyboardInterrupt:  # it came before there was a handler for it
+        pass
+    return 0
+
+
+async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    frontend = Frontend(config, model)
+    port = await frontend.start()
+    status.loading("waiting for the engine", 0.5)
+    ready = asyncio.create_task(_announce(frontend, config, status, port))
+    await stop.wait()
+    ready.cancel()
+    log.info("stopping")
+    again = asyncio.Event()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, again.set)
+    stopping = asyncio.create_task(frontend.stop(config.shutdown_grace))
+    impatient = asyncio.create_task(again.wait())
+    await asyncio.wait({stopping, impatient}, return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():  # a second signal
+        await frontend.stop(0)
+    impatient.cancel()
+    await stopping
+
+
+async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, port: int) -> None:
+    await frontend.wait_until_serving()
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    status.ready(port=port, address=f"{host}:{port}")
+    log.info("ready")

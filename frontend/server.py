@@ -1,0 +1,122 @@
+"""The parts of a frontend, put together, and its gRPC server."""
+
+import logging
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from frontend.engine_client import EngineClient
+from frontend.generation import Generator
+from frontend.model_info import ModelInfo
+from frontend.prompts import PromptReader
+from frontend.servicers.admin import AdminServicer
+from frontend.servicers.generation import GenerationServicer
+from frontend.servicers.health import HealthServicer
+from frontend.servicers.model import ModelServicer
+from frontend.servicers.tokenizer import TokenizerServicer
+from frontend.state import ServingState
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+from pagewire.transport import default_folder, frontends_address
+from pagewire.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    generation_pb2,
+    generation_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    tokenizer_pb2,
+    tokenizer_pb2_grpc,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_SEND_BYTES = 64 << 20
+SERVICES = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (generation_pb2, "GenerationService"),
+        (tokenizer_pb2, "TokenizerService"),
+        (model_pb2, "ModelService"),
+        (admin_pb2, "AdminService"),
+    )
+)
+
+
+class Frontend:
+    """All of a frontend process but its signals. Lives on one event loop."""
+
+    def __init__(self, config: FrontendConfig, model: ModelInfo) -> None:
+        self._config = config
+        self.state = ServingState()
+        self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
+        address = config.engine or frontends_address(default_folder())
+        self.engine = EngineClient(address, self.state)
+        generator = Generator(config, model, self._prompts, self.engine)
+        self._server = grpc.aio.server(options=_options(config))
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
+            GenerationServicer(generator, self.engine), self._server
+        )
+        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
+            TokenizerServicer(model, self._prompts, self.engine), self._server
+        )
+        model_pb2_grpc.add_ModelServiceServicer_to_server(
+            ModelServicer(config, model, self.engine), self._server
+        )
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(config, self.engine, self.state), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.state, SERVICES), self._server)
+        if config.reflection:
+            health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+            reflection.enable_server_reflection((*SERVICES, health, reflection.SERVICE_NAME), self._server)
+
+    async def start(self) -> int:
+        """Listens and starts looking for the engine. Returns the port. Raises StartupError."""
+        port = self._bind()
+        self.engine.start()
+        await self._server.start()
+        log.info("listening on %s:%d", self._config.host, port)
+        return port
+
+    async def wait_until_serving(self) -> None:
+        """Until the engine has said welcome, for as long as it takes."""
+        while not self.state.serves:
+            await self.state.changed()
+
+    async def stop(self, grace: float) -> None:
+        """Takes nothing new, lets running RPCs go on for `grace` seconds, ends the rest."""
+        self.state.drain()
+        await self._server.stop(grace)
+        await self.engine.close()
+        self._prompts.close()
+
+    def _bind(self) -> int:
+        config = self._config
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        try:
+            return self._server.add_insecure_port(f"{host}:{config.port}")
+        except RuntimeError as error:
+            raise StartupError(
+                f"cannot listen on {host}:{config.port}",
+                "the address is in use or is not this machine's",
+                "choose another --port (0: a free one) or --host",
+            ) from error
+
+
+def _options(config: FrontendConfig) -> list[tuple[str, int]]:
+    """gRPC's. Times in milliseconds."""
+    return [
+        # Without it, two servers may not share a port; with it, a second one is not an error.
+        ("grpc.so_reuseport", int(config.reuse_port)),
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.max_send_message_length", MAX_SEND_BYTES),
+        # Clients that wait long for a first token keep their connections alive with pings; C-core
+        # would hang up on them after the third one.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients that have vanished without a word hold KV blocks until we find out.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]

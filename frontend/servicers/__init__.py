@@ -1,0 +1,1 @@
+"""The RPCs: convert, call, convert. One module per service."""

@@ -1,0 +1,113 @@
+"""AdminService."""
+
+import asyncio
+import dataclasses
+import time
+
+from google.protobuf import struct_pb2, timestamp_pb2
+
+from frontend.engine_client import EngineClient
+from frontend.errors import InvalidRequest, NotBuilt
+from frontend.servicers.guard import Context, guarded
+from frontend.state import ServingState
+from pagewire import __version__
+from pagewire.config import FrontendConfig
+from pagewire.v1 import admin_pb2, admin_pb2_grpc
+
+DEFAULT_INTERVAL = 1.0
+SHORTEST_INTERVAL = 0.05
+"""Seconds between two looks at the load. Each one costs the core a message."""
+
+
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+    """For operators and routers."""
+
+    def __init__(self, config: FrontendConfig, engine: EngineClient, state: ServingState) -> None:
+        self._config = config
+        self._engine = engine
+        self._state = state
+        self._start_time = _now()
+
+    @guarded
+    async def GetServerInfo(
+        self, request: admin_pb2.GetServerInfoRequest, context: Context
+    ) -> admin_pb2.GetServerInfoResponse:
+        info = admin_pb2.GetServerInfoResponse(
+            version=__version__,
+            instance_id=self._engine.identity.hex(),
+            state=self._state.state,
+            start_time=self._start_time,
+            config=struct_pb2.Struct(),
+        )
+        info.config.update(dataclasses.asdict(self._config))
+        facts = self._engine.facts
+        if facts is not None:
+            info.engine_version = facts.engine_version
+            info.parallelism.CopyFrom(facts.parallelism)
+            info.config.update(
+                {
+                    "device": facts.device,
+                    "block_size": facts.block_size,
+                    "num_blocks": facts.num_blocks,
+                    "max_num_seqs": facts.max_num_seqs,
+                    "max_num_batched_tokens": facts.max_num_batched_tokens,
+                    "max_model_len": facts.model.max_model_len,
+                    "dtype": facts.model.dtype,
+                }
+            )
+        return info
+
+    @guarded
+    async def GetLoad(self, request: admin_pb2.GetLoadRequest, context: Context) -> admin_pb2.GetLoadResponse:
+        return admin_pb2.GetLoadResponse(load=_load(await self._engine.load()))
+
+    @guarded
+    async def WatchLoad(self, request: admin_pb2.WatchLoadRequest, context: Context) -> None:
+        interval = _interval(request)
+        last = None
+        while True:
+            load = await self._engine.load()
+            if load != last:
+                last = load
+                await context.write(admin_pb2.WatchLoadResponse(load=_load(load)))
+            await asyncio.sleep(interval)
+
+    @guarded
+    async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> None:
+        raise NotBuilt("Drain")
+
+    @guarded
+    async def Resume(self, request: admin_pb2.ResumeRequest, context: Context) -> None:
+        raise NotBuilt("Resume")
+
+    @guarded
+    async def ResetCache(self, request: admin_pb2.ResetCacheRequest, context: Context) -> None:
+        raise NotBuilt("ResetCache")
+
+    @guarded
+    async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: Context) -> None:
+        raise NotBuilt("StartProfile")
+
+    @guarded
+    async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: Context) -> None:
+        raise NotBuilt("StopProfile")
+
+
+def _interval(request: admin_pb2.WatchLoadRequest) -> float:
+    """Seconds between two messages. Raises InvalidRequest."""
+    if not request.HasField("min_interval"):
+        return DEFAULT_INTERVAL
+    seconds = request.min_interval.seconds + request.min_interval.nanos / 1e9
+    if not 0 <= seconds <= 24 * 3600:
+        raise InvalidRequest({"min_interval": f"must be 0 to {24 * 3600} s"})
+    return max(seconds, SHORTEST_INTERVAL)
+
+
+def _load(rank: admin_pb2.RankLoad) -> admin_pb2.Load:
+    return admin_pb2.Load(time=_now(), ranks=[rank])
+
+
+def _now() -> timestamp_pb2.Timestamp:
+    now = timestamp_pb2.Timestamp()
+    now.FromNanoseconds(time.time_ns())
+    return now

@@ -1,0 +1,48 @@
+"""GenerationService."""
+
+from frontend.engine_client import EngineClient
+from frontend.errors import NotBuilt
+from frontend.generation import Generator
+from frontend.servicers.guard import Context, guarded
+from frontend.validation import check_abort
+from pagewire.v1 import generation_pb2, generation_pb2_grpc
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
+    """Text generation."""
+
+    def __init__(self, generator: Generator, engine: EngineClient) -> None:
+        self._generator = generator
+        self._engine = engine
+
+    @guarded
+    async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
+        async with self._generator.open(request, context.time_remaining()) as stream:
+            while (message := await stream.take()) is not None:
+                await context.write(message)
+
+    @guarded
+    async def GenerateUnary(
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> generation_pb2.GenerateResponse:
+        async with self._generator.open(request, context.time_remaining(), whole=True) as stream:
+            message = await stream.take()
+            assert message is not None  # a stream ends with a message or raises
+            return message
+
+    @guarded
+    async def GenerateMultiplexed(self, request: object, context: Context) -> None:
+        raise NotBuilt("GenerateMultiplexed")
+
+    @guarded
+    async def Abort(
+        self, request: generation_pb2.AbortRequest, context: Context
+    ) -> generation_pb2.AbortResponse:
+        check_abort(request)
+        unsent = self._generator.abort_unsent(request.request_ids)
+        others = [request_id for request_id in request.request_ids if request_id not in unsent]
+        known = await self._engine.abort_by_ids(others) if others else []
+        aborted = unsent.union(known)
+        return generation_pb2.AbortResponse(
+            aborted_request_ids=[request_id for request_id in request.request_ids if request_id in aborted]
+        )

@@ -1,0 +1,42 @@
+"""grpc.health.v1. The one that comes with grpcio keeps a lock while it writes to a watcher, so that a
+watcher that does not read would stop every change of state; this one has no lock."""
+
+from collections.abc import Collection
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from frontend.servicers.guard import Context
+from frontend.state import ServingState
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
+    """One state for the whole server ("") and for each of its services."""
+
+    def __init__(self, state: ServingState, services: Collection[str]) -> None:
+        self._state = state
+        self._services = frozenset(services) | {""}
+
+    async def Check(
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        if request.service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return health_pb2.HealthCheckResponse(status=self._status(request.service))
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        last = None
+        while True:
+            status = self._status(request.service)
+            if status == last:
+                await self._state.changed()
+            else:
+                last = status
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+
+    def _status(self, service: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
+        if service not in self._services:
+            return health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        if self._state.serves:
+            return health_pb2.HealthCheckResponse.SERVING
+        return health_pb2.HealthCheckResponse.NOT_SERVING

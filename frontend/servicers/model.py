@@ -1,0 +1,43 @@
+"""ModelService."""
+
+from frontend.engine_client import EngineClient
+from frontend.errors import NotBuilt
+from frontend.model_info import ModelInfo
+from frontend.servicers.guard import Context, guarded
+from pagewire.config import FrontendConfig
+from pagewire.v1 import model_pb2, model_pb2_grpc
+
+
+class ModelServicer(model_pb2_grpc.ModelServiceServicer):
+    """What is served."""
+
+    def __init__(self, config: FrontendConfig, model: ModelInfo, engine: EngineClient) -> None:
+        self._config = config
+        self._model = model
+        self._engine = engine
+
+    @guarded
+    async def ListModels(
+        self, request: model_pb2.ListModelsRequest, context: Context
+    ) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(models=[self._describe()])
+
+    @guarded
+    async def GetModel(
+        self, request: model_pb2.GetModelRequest, context: Context
+    ) -> model_pb2.GetModelResponse:
+        self._model.check_name(request.name)
+        return model_pb2.GetModelResponse(model=self._describe())
+
+    @guarded
+    async def LoadAdapter(self, request: model_pb2.LoadAdapterRequest, context: Context) -> None:
+        raise NotBuilt("LoadAdapter")
+
+    @guarded
+    async def UnloadAdapter(self, request: model_pb2.UnloadAdapterRequest, context: Context) -> None:
+        raise NotBuilt("UnloadAdapter")
+
+    def _describe(self) -> model_pb2.Model:
+        """Half of it only the engine knows; it goes on being true when the engine is gone."""
+        welcome = self._engine.facts or self._engine.require()
+        return self._model.describe(welcome, self._config)

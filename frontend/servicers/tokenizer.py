@@ -1,0 +1,110 @@
+"""TokenizerService: needs no engine."""
+
+from frontend.engine_client import EngineClient
+from frontend.model_info import ModelInfo
+from frontend.prompts import PromptReader, TokenizedPrompt
+from frontend.servicers.guard import Context, guarded
+from frontend.validation import Limits, check_detokenize, check_tokenize
+from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+CHUNK = 1 << 20
+"""Bytes per message of GetTokenizer; clients accept 4 MiB unless told otherwise."""
+
+
+class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
+    """The model's tokenizer."""
+
+    def __init__(self, model: ModelInfo, prompts: PromptReader, engine: EngineClient) -> None:
+        self._model = model
+        self._prompts = prompts
+        self._engine = engine
+
+    @guarded
+    async def Tokenize(
+        self, request: tokenizer_pb2.TokenizeRequest, context: Context
+    ) -> tokenizer_pb2.TokenizeResponse:
+        self._model.check_name(request.model)
+        check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
+        response = await self._prompts.run(lambda: self._tokenize(request))
+        if self._engine.facts is not None:
+            response.max_model_len = self._engine.facts.model.max_model_len
+        return response
+
+    @guarded
+    async def Detokenize(
+        self, request: tokenizer_pb2.DetokenizeRequest, context: Context
+    ) -> tokenizer_pb2.DetokenizeResponse:
+        self._model.check_name(request.model)
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+
+        def detokenize() -> list[str]:
+            check_detokenize(request, self._vocab_size)
+            sequences = [sequence.ids for sequence in request.sequences]
+            return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
+
+        return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
+
+    @guarded
+    async def GetTokenizer(self, request: tokenizer_pb2.GetTokenizerRequest, context: Context) -> None:
+        self._model.check_name(request.model)
+        archive = self._model.archive
+        data, digest = await self._prompts.run(lambda: (archive.data, archive.sha256))
+        for start in range(0, len(data), CHUNK):
+            end = start + CHUNK
+            await context.write(
+                tokenizer_pb2.GetTokenizerResponse(
+                    data=data[start:end], sha256=digest if end >= len(data) else ""
+                )
+            )
+
+    @property
+    def _vocab_size(self) -> int:
+        """Ids below this are the model's, though the last ones may have no token."""
+        facts = self._engine.facts
+        return max(self._model.tokenizer.vocab_size, facts.model.vocab_size if facts else 0)
+
+    def _tokenize(self, request: tokenizer_pb2.TokenizeRequest) -> tokenizer_pb2.TokenizeResponse:
+        response = tokenizer_pb2.TokenizeResponse()
+        for place, prompt in enumerate(request.prompts):
+            read = self._prompts.read(
+                prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
+            )
+            result = response.results.add(count=len(read.token_ids))
+            if request.rendered_text and prompt.HasField("chat"):
+                result.rendered_text = read.text
+            if not request.count_only:
+                self._fill(result, read, request)
+        return response
+
+    def _fill(
+        self,
+        result: tokenizer_pb2.Tokenization,
+        read: TokenizedPrompt,
+        request: tokenizer_pb2.TokenizeRequest,
+    ) -> None:
+        result.token_ids.extend(read.token_ids)
+        if request.token_texts:
+            result.token_texts.extend(map(self._model.tokenizer.token_bytes, read.token_ids))
+        if request.offsets:
+            for start, end in byte_offsets(read):
+                result.starts.append(start)
+                result.ends.append(end)
+
+
+def byte_offsets(read: TokenizedPrompt) -> list[tuple[int, int]]:
+    """Offsets in the UTF-8 text. Tokens inside one code point all have the place of the whole."""
+    if read.text.isascii():
+        return list(read.offsets)
+    character = byte = 0
+
+    def move(to: int) -> int:
+        """Offsets nearly always grow, so go from one to the next."""
+        nonlocal character, byte
+        if to >= character:
+            byte += len(read.text[character:to].encode())
+        else:
+            byte -= len(read.text[to:character].encode())
+        character = to
+        return byte
+
+    return [(move(start), move(end)) for start, end in read.offsets]

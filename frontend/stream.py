@@ -1,0 +1,174 @@
+"""A request's outputs on their way to its client: one slot, into which everything merges.
+
+What the core sends is put into the sequences; a message is made when the client is ready to take
+one. So a slow client gets larger messages, never a longer queue.
+"""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from frontend.errors import ProtocolError, ServiceError
+from frontend.sequence import Sequence
+from frontend.timings import Ledger
+from pagewire.v1 import generation_pb2
+
+ABORTED = generation_pb2.FINISH_REASON_ABORTED
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first message says of the request."""
+
+    request_id: str
+    model: str
+    seed: int
+    prompt_tokens: int
+    prompt_token_ids: Items[int] = ()
+    prompt_token_bytes: Items[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """When messages are made, and what goes with them."""
+
+    final_only: bool = False
+    interval: int = 1
+    """Tokens per message after the first, at least."""
+    continuous_usage: bool = False
+    timings: bool = False
+
+
+class Stream:
+    """The slot. The engine client puts into it, one handler takes from it; both on the event loop."""
+
+    def __init__(
+        self, header: Header, delivery: Delivery, sequences: Items[Sequence], ledger: Ledger
+    ) -> None:
+        self._header = header
+        self._delivery = delivery
+        self._sequences = sequences
+        self._ledger = ledger
+        self._num_open = len(sequences)
+        self._dirty: list[Sequence] = []
+        self._num_new = 0  # tokens since the last message
+        self._ending = False  # a sequence has ended since the last message
+        self._begun = False
+        self._cached_tokens = 0
+        self._error: ServiceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._response = generation_pb2.GenerateResponse()  # used again for each message
+
+    # The engine client's side.
+
+    @property
+    def ended(self) -> bool:
+        """Whether all sequences have ended."""
+        return self._num_open == 0
+
+    def started(self, queue_us: int, cached_tokens: int) -> None:
+        """The request was scheduled for the first time."""
+        self._ledger.started(queue_us)
+        self._cached_tokens = cached_tokens
+
+    def push(
+        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+    ) -> bool:
+        """Output of one sequence; see frontend.engine_client.Sink. Raises ProtocolError."""
+        if index >= len(self._sequences):
+            raise ProtocolError(f"there is no sequence {index}")
+        sequence = self._sequences[index]
+        if sequence.finish is not None:
+            return False  # a stop string ended it before the core knew
+        if position != len(sequence.tokens):
+            raise ProtocolError(f"position {position} does not follow {len(sequence.tokens)} tokens")
+        ended = sequence.accept(token_ids, reason, matched)
+        self._num_new += len(token_ids)
+        self._ledger.progressed(now, tokens=len(token_ids) > 0)
+        if ended:
+            self._num_open -= 1
+            self._ending = True
+        if not sequence.dirty:
+            sequence.dirty = True
+            self._dirty.append(sequence)
+        self._wake()
+        return ended and not reason
+
+    def fail(self, error: ServiceError) -> None:
+        """The request ended by an error, which follows what the client has not received yet."""
+        self._error = error
+        self._wake()
+
+    def abort(self) -> None:
+        """Ends all sequences as they are, without the core."""
+        now = time.monotonic_ns()
+        for sequence in self._sequences:
+            self.push(sequence.index, len(sequence.tokens), array("I"), ABORTED, 0, now)
+
+    # The handler's side.
+
+    async def take(self) -> generation_pb2.GenerateResponse | None:
+        """The next message, as soon as there is one; None after the last. Raises ServiceError.
+
+        The message is valid until the next call.
+        """
+        while True:
+            if self._due():
+                response = self._make()
+                if response is not None:
+                    return response
+                if self._error is not None:
+                    raise self._error
+                if self.ended:
+                    return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def _due(self) -> bool:
+        """Whether it is time for a message, if there is anything to say."""
+        if self.ended or self._error is not None:
+            return True
+        if self._delivery.final_only:
+            return False
+        return self._ending or self._num_new >= (self._delivery.interval if self._begun else 1)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done() and self._due():
+            self._waiter.set_result(None)
+
+    def _make(self) -> generation_pb2.GenerateResponse | None:
+        """A message of everything that is new; None when there is nothing to say."""
+        if self._error is not None and self._delivery.final_only:
+            return None
+        response = self._response
+        response.Clear()
+        dirty, self._dirty = self._dirty, []
+        for sequence in dirty:
+            sequence.dirty = False
+            sequence.put(response)
+        if not response.sequences:
+            return None
+        if not self._begun:
+            self._begun = True
+            self._introduce(response)
+        if self.ended or self._delivery.continuous_usage:
+            response.usage.prompt_tokens = self._header.prompt_tokens
+            response.usage.cached_prompt_tokens = self._cached_tokens
+            response.usage.completion_tokens = sum(len(sequence.tokens) for sequence in self._sequences)
+        if self.ended and self._delivery.timings:
+            response.timings.CopyFrom(self._ledger.timings())
+        self._num_new = 0
+        self._ending = False
+        return response
+
+    def _introduce(self, response: generation_pb2.GenerateResponse) -> None:
+        header = self._header
+        response.request_id = header.request_id
+        response.model = header.model
+        response.seed = header.seed
+        response.prompt.tokens = header.prompt_tokens
+        response.prompt.cached_tokens = self._cached_tokens
+        response.prompt.token_ids.extend(header.prompt_token_ids)
+        response.prompt.token_bytes.extend(header.prompt_token_bytes)

@@ -3,7 +3,7 @@
     cache[:, :, targets[c]] = cache[:, :, sources[c]]      for all c at once
 
 cache:            [layers, 2, B, K, S, D], contiguous; 2: keys and values
-sources, targets: [C] int64; a target is not a source, and all targets are different
+sources, targets: [C] int64; all targets are different; all sources are read before anything is written
 Bytes moved: 2 * layers * 2 * C * K * S * D values.
 """
 
@@ -11,9 +11,10 @@ import torch
 
 
 def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """The formula, block by block."""
+    """The formula, block by block, reading from a copy of the cache."""
+    before = cache.clone()
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        cache[:, :, target] = cache[:, :, source]
+        cache[:, :, target] = before[:, :, source]
 
 
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:

@@ -153,14 +153,14 @@ def paged_attention(
     plan: AttentionPlan,
     scale: float,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous."""
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding."""
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]
     per_kv = num_heads // num_kv_heads
     key_tiles = key_cache.view(-1, block_size * head_dim)
     value_tiles = value_cache.view(-1, block_size * head_dim)
     queries = query.view(-1, num_kv_heads, per_kv, head_dim)  # [T, K, G, D]
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
+    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
     for group in plan.groups:
         size = group.mask.shape[0], num_kv_heads, group.mask.shape[3], head_dim
         keys = key_tiles.index_select(0, group.tiles).view(-1, head_dim)

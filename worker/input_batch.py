@@ -1,5 +1,6 @@
 """The inputs of one step, gathered from the rows. Lives for one step."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,18 +14,34 @@ from worker.rows import Integers, RowTable
 
 @dataclass(frozen=True)
 class InputBatch:
-    """What the model reads in one step. T: tokens in it, R: rows, A: sampled rows, W: windows.
+    """What the model reads in one step. T: tokens in it, A: sampled rows, both with padding.
 
     Rows do not stand in the plan's order: those that decode come first, the shorter ones before the
-    longer ones, so that attention finds rows of about one length side by side.
+    longer ones, so that attention finds rows of about one length side by side. Padding comes last:
+    token 0 at position 0 of a dummy row, which writes to the dummy block and attends to nothing.
     """
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
     slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv
-    attention: Mapping[int | None, AttentionPlan]  # W entries, by window
+    attention: Mapping[int | None, AttentionPlan]  # by window; without padding
     logit_tokens: torch.Tensor  # [A] int64: token (index into T) whose logits are sampled from
+
+
+def token_sizes(most: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
+    """The values of T that steps are padded to, ascending up to at least `most`; empty: no padding.
+
+    On a CPU torch compiles a product for every shape it meets, unless it is float32: 0.5 ms for each
+    layer shape and T, as much as a decode step of the demo model takes in products. So that T takes
+    few values; they are a power of two or close together, and waste less than a quarter above 32.
+    """
+    if device.type == "cpu" and dtype == torch.float32:
+        return ()
+    sizes = [1, 2, 4, 8]
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] + (8 if sizes[-1] < 64 else 32 if sizes[-1] < 256 else 128))
+    return tuple(sizes)
 
 
 def build_input_batch(
@@ -34,9 +51,11 @@ def build_input_batch(
     counts: Integers,
     sources: Integers,
     windows: Iterable[int | None],
+    sizes: tuple[int, ...],
     shape: CacheShape,
 ) -> InputBatch:
-    """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan."""
+    """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. sizes: see
+    token_sizes()."""
     order = np.lexsort((starts, counts > 1))
     computing, starts, counts = computing[order], starts[order], counts[order]
     owners, positions = ranges(starts, counts)  # [T], [T]
@@ -48,14 +67,22 @@ def build_input_batch(
     last_tokens = np.empty(len(order), np.int64)  # [R] in the plan's order
     last_tokens[order] = np.cumsum(counts) - 1
 
-    def tensor(values: Integers) -> torch.Tensor:
+    def tensor(values: Integers, padding: int) -> torch.Tensor:
+        missing = _padded(len(values), sizes) - len(values)
+        if missing:
+            values = np.concatenate((values, np.full(missing, padding)))
         return torch.from_numpy(values).to(shape.device)
 
+    padded_slots = tensor(slots, shape.pad_block * block_size)
     return InputBatch(
-        token_ids=tensor(rows.token_ids[token_rows, positions]),
-        positions=tensor(positions),
-        prompt_lens=tensor(rows.prompt_lens[token_rows]),
-        slot_rows=slot_rows(tensor(slots), shape.num_kv_heads, block_size),
+        token_ids=tensor(rows.token_ids[token_rows, positions], 0),
+        positions=tensor(positions, 0),
+        prompt_lens=tensor(rows.prompt_lens[token_rows], 1),
+        slot_rows=slot_rows(padded_slots, shape.num_kv_heads, block_size),
         attention={window: plan_attention(starts, counts, tables, window, shape) for window in windows},
-        logit_tokens=tensor(last_tokens[sources]),
+        logit_tokens=tensor(last_tokens[sources], 0),
     )
+
+
+def _padded(length: int, sizes: tuple[int, ...]) -> int:
+    return sizes[bisect_left(sizes, length)] if sizes and length else length

@@ -2,7 +2,7 @@
 
 One tensor [layers, 2, B, K, S, D] (2: keys, values), so that copying a block is one operation for
 all layers; why K stands before S is said in kernels.paged_attention. The last block is the worker's
-own: it stays zero, and padding points to it.
+own: padding is written to it and read from it, so that it holds finite values and nobody's.
 """
 
 import os

@@ -72,6 +72,7 @@ def load(
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,
+        device=device.type,
     )
 
 

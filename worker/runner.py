@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from pagewire.internal.v1 import worker_pb2
-from worker.input_batch import InputBatch, build_input_batch
+from pagewire.v1 import generation_pb2
+from worker.input_batch import InputBatch, build_input_batch, token_sizes
 from worker.kv_cache import KVCache
 from worker.models.base import LanguageModel
 from worker.rows import Integers, RowTable, column, require
@@ -14,6 +15,23 @@ from worker.sampler import NO_TOKEN, Sampler
 
 NO_TOKEN_COLUMN = 0xFFFFFFFF
 """NO_TOKEN as StepResult.token_ids gives it."""
+
+WARM_UP_TOKENS = 16
+"""Largest step of the warm-up: a real model computes it in a fraction of a second."""
+
+GREEDY = generation_pb2.SamplingParams(
+    temperature=0,
+    top_p=1,
+    top_k=0,
+    min_p=0,
+    typical_p=1,
+    frequency_penalty=0,
+    presence_penalty=0,
+    repetition_penalty=1,
+    seed=0,
+    n=1,
+)
+"""Of the warm-up's rows."""
 
 
 class Runner:
@@ -32,6 +50,7 @@ class Runner:
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._windows = frozenset(windows)
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._sizes = token_sizes(max_num_batched_tokens, cache.shape.dtype, cache.shape.device)
 
     @torch.inference_mode()
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
@@ -46,17 +65,24 @@ class Runner:
         )
 
     def warm_up(self) -> None:
-        """Runs a prefill and a decode step of a row that then ends, so that the first request does
-        not pay for what torch sets up on first use."""
-        length = min(self._rows.block_size + 1, self._rows.max_model_len - 1, self._max_num_batched_tokens)
-        blocks = np.arange(length // self._rows.block_size + 1)
-        if length < 1 or len(blocks) > self._cache.num_blocks:
+        """Runs steps of the sizes that idle services meet first, so that no request pays for what
+        torch sets up on first use. The rows end again."""
+        most = min(WARM_UP_TOKENS, self._max_num_batched_tokens, self._rows.max_num_rows)
+        block_size = self._rows.block_size
+        if self._rows.max_model_len < 2:
             return
-        new = worker_pb2.NewRow(row=0, prompt_len=length, token_ids=_pack([0] * length), blocks=_pack(blocks))
-        self.execute(_one_row_plan(0, length, [new]))
-        if length + 1 < self._rows.max_model_len:
-            self.execute(_one_row_plan(length, 1, []))
-        self.execute(worker_pb2.StepPlan(removed_rows=_pack([0])))
+        for size in (size for size in self._sizes or (1,) if size <= min(most, self._cache.num_blocks)):
+            rows = np.arange(size)
+            new_rows = [
+                worker_pb2.NewRow(
+                    row=row, prompt_len=1, token_ids=_pack([0]), blocks=_pack([row]), sampling=GREEDY
+                )
+                for row in rows.tolist()
+            ]
+            self.execute(_plan(rows, rows * 0, rows * 0 + 1, new_rows))
+            if block_size > 1 and self._rows.max_model_len > 2:
+                self.execute(_plan(rows, rows * 0 + 1, rows * 0 + 1, []))
+            self.execute(worker_pb2.StepPlan(removed_rows=_pack(rows)))
 
     def _compute(self, plan: worker_pb2.StepPlan) -> Integers:
         """The tokens sampled in this step [A]."""
@@ -65,7 +91,9 @@ class Runner:
         self._rows.check_compute(rows, starts, counts)
         self._rows.check_sample(sample_rows, sources, rows, starts + counts)
         require(counts.sum() <= self._max_num_batched_tokens, "more tokens than max_num_batched_tokens")
-        batch = build_input_batch(self._rows, rows, starts, counts, sources, self._windows, self._cache.shape)
+        batch = build_input_batch(
+            self._rows, rows, starts, counts, sources, self._windows, self._sizes, self._cache.shape
+        )
         hidden = self._model(batch, self._cache.layers)
         self._rows.finish_step(rows, starts + counts)
         return self._sample(hidden, batch, sample_rows)
@@ -74,7 +102,7 @@ class Runner:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it returns."""
         if not len(rows):
             return rows
-        logits = self._model.logits(hidden[batch.logit_tokens])
+        logits = self._model.logits(hidden[batch.logit_tokens])[: len(rows)]
         tokens = self._sampler.sample(logits, rows.tolist()).cpu().numpy()  # the step's one wait
         self._rows.append(rows, np.maximum(tokens, 0))
         return np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens)
@@ -107,16 +135,17 @@ class Runner:
         self._cache.copy_blocks(torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device))
 
 
-def _one_row_plan(start: int, count: int, new_rows: list[worker_pb2.NewRow]) -> worker_pb2.StepPlan:
-    """Row 0 computes and samples."""
-    zero = _pack([0])
+def _plan(
+    rows: Integers, starts: Integers, counts: Integers, new_rows: list[worker_pb2.NewRow]
+) -> worker_pb2.StepPlan:
+    """These rows compute and sample."""
     return worker_pb2.StepPlan(
         new_rows=new_rows,
-        rows=zero,
-        starts=_pack([start]),
-        counts=_pack([count]),
-        sample_rows=zero,
-        sample_sources=zero,
+        rows=_pack(rows),
+        starts=_pack(starts),
+        counts=_pack(counts),
+        sample_rows=_pack(rows),
+        sample_sources=_pack(np.arange(len(rows))),
     )
 
 

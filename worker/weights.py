@@ -163,7 +163,8 @@ def load_weights(
 def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
     """Random weights: norms near 1, all else near 0. The same for each rank of a group."""
     for index, weight in enumerate(table):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(weight.name.encode()))
+        key = (seed * 1_000_003 + zlib.crc32(weight.name.encode())) % (1 << 63)
+        generator = torch.Generator().manual_seed(key)
         tensor = torch.randn(weight.shape, generator=generator) * DUMMY_STD
         if len(weight.shape) == 1 and weight.name.endswith(".weight"):
             tensor += 1

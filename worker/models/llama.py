@@ -69,7 +69,9 @@ class LlamaAttention(Layer):
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
         qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, H + K + K, D]
-        query_key, value = qkv.split_with_sizes((self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1)
+        query_key, value = qkv.split_with_sizes(
+            (self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1
+        )
         query_key = rotation(self.norm_heads(query_key))
         query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
         return self.output(self.attention(query, key, value, batch, cache))

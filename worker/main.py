@@ -1,0 +1,183 @@
+"""The worker process: connects to its engine core, loads what it is told to, executes steps.
+
+torch is imported only after WorkerHello has been sent: the core then knows that somebody is there,
+and a wrong address is told at once.
+"""
+
+import logging
+import os
+import signal
+import traceback
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import zmq
+from google.protobuf.message import DecodeError
+
+from pagewire import __version__
+from pagewire.config import WorkerConfig
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from pagewire.process import Status
+from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
+from worker.threads import prepare_threads
+
+if TYPE_CHECKING:
+    from worker.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+FAREWELL_MS = 1_000
+"""How long the last message may take to leave."""
+
+
+class Stop(BaseException):
+    """A signal asks the process to end."""
+
+
+class EngineGone(Exception):
+    """The engine core closed the connection, or died."""
+
+
+def run(config: WorkerConfig) -> int:
+    """Runs until the core says so or goes away, or a signal comes. Returns the exit code.
+
+    Raises StartupError when there is no address to connect to; what goes wrong later is told to the
+    core, which tells the user.
+    """
+    status = Status()
+    _handle_signals(status.attached)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        channel = Channel(context, config.engine)
+    except StartupError as error:
+        status.failed(error)
+        raise
+    try:
+        code = _serve(channel, config)
+        channel.close(FAREWELL_MS)
+    except Stop:
+        channel.close(0)
+        code = 0
+    context.term()
+    return code
+
+
+class Channel:
+    """The connection to the core: whole messages out, whole commands in."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
+        """Raises StartupError when the address cannot be one."""
+        self._socket = connect_dealer(context, address, new_identity())
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._refused_frames = 0
+
+    def send(self, message: worker_pb2.WorkerMessage) -> None:
+        """Queues a message."""
+        self._socket.send(pack(message))
+
+    def receive(self) -> worker_pb2.WorkerCommand:
+        """The next command. Raises EngineGone. A frame that is none is counted and left out."""
+        while True:
+            ready = dict(self._poller.poll())
+            if self._socket not in ready:
+                raise EngineGone
+            try:
+                return worker_pb2.WorkerCommand.FromString(unpack(self._socket.recv()))
+            except (BadFrame, DecodeError) as error:
+                self._refused_frames += 1
+                logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
+
+    def close(self, linger_ms: int) -> None:
+        """linger_ms: how long the last message may take to leave."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=linger_ms)
+
+
+def _serve(channel: Channel, config: WorkerConfig) -> int:
+    """From hello to the end."""
+    hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
+    channel.send(worker_pb2.WorkerMessage(hello=hello))
+    prepare_threads()
+    try:
+        runner = _load(channel, config)
+        return 0 if runner is None else _execute_steps(channel, runner)
+    except EngineGone:
+        logger.info("the engine core is gone")
+        return 1
+    except Exception as error:
+        failed = _failure(error)
+        logger.debug("failed\n%s", failed.traceback)
+        channel.send(worker_pb2.WorkerMessage(failed=failed))
+        return 1
+
+
+def _load(channel: Channel, config: WorkerConfig) -> "Runner | None":
+    """Waits for Initialize and loads. None: the core does not want a worker any more."""
+    kind = None
+    while kind != "initialize":
+        command = channel.receive()
+        kind = command.WhichOneof("command")
+        if kind == "shutdown":
+            return None
+    from worker.load import load  # here, for the reason above
+
+    report = _ProgressReport(channel)
+    runner, ready = load(command.initialize, config.rank, config.threads, report)
+    channel.send(worker_pb2.WorkerMessage(ready=ready))
+    return runner
+
+
+def _execute_steps(channel: Channel, runner: "Runner") -> int:
+    """Until Shutdown."""
+    while True:
+        command = channel.receive()
+        kind = command.WhichOneof("command")
+        if kind == "shutdown":
+            return 0
+        if kind == "step_plan":
+            result = runner.execute(command.step_plan)
+            channel.send(worker_pb2.WorkerMessage(step_result=result))
+
+
+class _ProgressReport:
+    """Tells the core how far loading is, in steps of a hundredth."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._told: tuple[str, int] = ("", 0)
+
+    def __call__(self, what: str, fraction: float) -> None:
+        now = (what, int(fraction * 100))
+        if now != self._told:
+            self._told = now
+            progress = worker_pb2.LoadProgress(what=what, fraction=fraction)
+            self._channel.send(worker_pb2.WorkerMessage(load_progress=progress))
+
+
+def _failure(error: Exception) -> worker_pb2.Failed:
+    """What the core is told of an exception."""
+    failed = worker_pb2.Failed(
+        type=type(error).__name__, traceback="".join(traceback.format_exception(error))
+    )
+    if isinstance(error, StartupError):
+        failed.what, failed.why, failed.todo = error.what, error.why, error.todo
+    else:
+        failed.what, failed.why = "the worker failed", f"{type(error).__name__}: {error}"
+        failed.todo = "this is a bug; the traceback is in the log at level debug"
+    return failed
+
+
+def _handle_signals(has_parent: bool) -> None:
+    """SIGTERM ends the process quietly, at any point. So does SIGINT, unless a parent stands behind:
+    Ctrl-C reaches both, and the parent may want to finish what runs."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise Stop
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if has_parent else stop)

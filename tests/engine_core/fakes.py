@@ -6,14 +6,16 @@ that was computed there, and checks at each step that every row reads exactly it
 its block table: a wrong table, a missing copy or a block given to two owners is found at once.
 """
 
-from array import array
+from collections import defaultdict
 from dataclasses import dataclass
 
+from engine_core.outputs import encode_outputs
 from engine_core.plan import ForkRow, NewRow, Plan
 from engine_core.request import FinishReason, Request, RowParameters
+from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
-from pagewire.columns import pack_u32, unpack_u32, unpack_u32_array
-from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs
 from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.v1.generation_pb2 import SamplingParams, StoppingCriteria
 
@@ -59,13 +61,12 @@ def add_request(
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
-    tokens = (
-        [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)] if isinstance(prompt, int) else prompt
-    )
+    if isinstance(prompt, int):
+        prompt = [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)]
     message = AddRequest(
         handle=handle,
         request_id=f"request-{handle}" if request_id is None else request_id,
-        prompt_token_ids=pack_u32(tokens),
+        prompt_token_ids=pack_u32(prompt),
         sampling=resolved_sampling(seed=handle, n=n),
         stopping=StoppingCriteria(max_tokens=max_tokens, min_tokens=min_tokens, **stopping),  # type: ignore[arg-type]
     )
@@ -100,6 +101,23 @@ def expected_output(
             return output, FinishReason.CONTEXT_LENGTH
         forbidden = stops if len(output) < stopping.min_tokens else frozenset[int]()
         output.append(fake_token(message.sampling.seed, index, len(output), forbidden))
+
+
+def run(
+    scheduler: Scheduler, worker: "FakeWorker", ledger: "Ledger", *, steps: int = 10_000, now: float = 0.0
+) -> int:
+    """Steps until nothing is left to do, or so many times; the number of steps that were executed."""
+    for done in range(steps):
+        plan = scheduler.schedule(now)
+        scheduler.check_invariants()
+        if plan.rows:
+            scheduler.update(worker.execute(plan))
+            scheduler.check_invariants()
+        for _, message in encode_outputs(scheduler.take_outputs(), 1, scheduler.step):
+            ledger.take(message)
+        if not plan.rows:
+            return done
+    return steps
 
 
 @dataclass
@@ -217,6 +235,45 @@ class FakeWorker:
         return block * self.block_size + position % self.block_size
 
 
+class Ledger:
+    """What frontends hold: the tokens of every sequence, by (handle, index), and how it ended."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.ends: dict[tuple[int, int], FinishReason] = {}
+        self.started: list[int] = []
+
+    def take(self, message: StepOutputs) -> None:
+        """Each position comes once and in order, and nothing comes after the end."""
+        tokens = iter(unpack_u32(message.token_ids))
+        columns = zip(
+            unpack_u64(message.handles),
+            unpack_u32(message.indexes),
+            unpack_u32(message.positions),
+            unpack_u32(message.counts),
+            unpack_u8(message.finish_reasons),
+            unpack_u32(message.finish_token_ids),
+            strict=True,
+        )
+        for handle, index, position, count, reason, matched in columns:
+            key = handle, index
+            assert key not in self.ends, "something comes after the end"
+            assert position == len(self.tokens[key]), "a token is lost or repeated"
+            self.tokens[key] += [next(tokens) for _ in range(count)]
+            if reason:
+                self.ends[key] = FinishReason(reason)
+            if reason in (FinishReason.EOS, FinishReason.STOP):
+                assert matched == self.tokens[key][-1]
+            else:
+                assert matched == 0
+        assert next(tokens, None) is None
+        started = unpack_u64(message.started_handles)
+        assert len(unpack_u32(message.started_queue_us)) == len(started)
+        assert len(unpack_u32(message.started_cached_tokens)) == len(started)
+        assert not {*started} & {*self.started}
+        self.started += started
+
+
 def decode_plan(message: StepPlan) -> Plan:
     """The plan of a message: the other half of engine_core.plan.encode_plan."""
     return Plan(
@@ -256,8 +313,3 @@ _COLUMNS = (
     "sample_rows",
     "sample_sources",
 )
-
-
-def tokens_of(values: list[int]) -> "array[int]":
-    """Token ids as the core keeps them."""
-    return array("I", values)

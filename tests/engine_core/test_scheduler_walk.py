@@ -5,8 +5,6 @@ The fake worker checks at each step that every row reads its own history through
 walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
 """
 
-from collections import defaultdict
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,10 +13,19 @@ from engine_core.outputs import encode_outputs
 from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
-from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
+from pagewire.columns import unpack_u32, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from tests.engine_core.fakes import EOS, VOCAB, FakeWorker, add_request, expected_output, fake_token, make
-
+from tests.engine_core.fakes import (
+    EOS,
+    VOCAB,
+    FakeWorker,
+    Ledger,
+    add_request,
+    expected_output,
+    fake_token,
+    make,
+    run,
+)
 
 ONE_IN_FIVE = st.sampled_from([False, False, False, False, True])
 
@@ -49,10 +56,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}
-        self.tokens: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self.ends: dict[tuple[int, int], FinishReason] = {}
+        self.ledger = Ledger()
         self.silenced: set[tuple[int, int]] = set()
-        self.started: set[int] = set()
 
     @rule(data=st.data())
     def add(self, data: st.DataObject) -> None:
@@ -85,7 +90,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             message.deadline.FromMilliseconds(data.draw(st.integers(0, 9), "deadline"))
         frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
         for index, output in delivered.items():
-            self.tokens[self.handle, index] = output.copy()
+            self.ledger.tokens[self.handle, index] = output.copy()
         self.sent[self.handle] = message
         self.scheduler.add(make(message, self.limits, frontend, self.now))
         self.collect()
@@ -136,45 +141,19 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.scheduler.check_invariants()
 
     def collect(self) -> None:
-        """Takes the outputs as frontends do: each position once, nothing after the end."""
+        """Hands the outputs to the frontends."""
         for frontend, message in encode_outputs(self.scheduler.take_outputs(), 1, self.scheduler.step):
             assert frontend in (b"a", b"b")
-            tokens = iter(unpack_u32(message.token_ids))
-            matched = unpack_u32(message.finish_token_ids)
-            rows = zip(
-                unpack_u64(message.handles),
-                unpack_u32(message.indexes),
-                unpack_u32(message.positions),
-                unpack_u32(message.counts),
-                unpack_u8(message.finish_reasons),
-                matched,
-                strict=True,
-            )
-            for handle, index, position, count, reason, token in rows:
-                key = handle, index
-                assert key not in self.ends and key not in self.silenced
-                assert position == len(self.tokens[key])
-                self.tokens[key] += [next(tokens) for _ in range(count)]
-                if reason:
-                    self.ends[key] = FinishReason(reason)
-                if reason in (FinishReason.EOS, FinishReason.STOP):
-                    assert token == self.tokens[key][-1]
-            for handle in unpack_u64(message.started_handles):
-                assert handle not in self.started
-                self.started.add(handle)
+            named = zip(unpack_u64(message.handles), unpack_u32(message.indexes), strict=True)
+            assert self.silenced.isdisjoint(named), "nothing more of what the frontend has aborted"
+            self.ledger.take(message)
 
     def teardown(self) -> None:
         """All that is left runs to its end; then everything is free and every token is right."""
         if not hasattr(self, "scheduler"):
             return
-        for _ in range(10_000):
-            if not self.scheduler.requests:
-                break
-            plan = self.scheduler.schedule(self.now)
-            if plan.rows:
-                self.scheduler.update(self.worker.execute(plan))
-            self.scheduler.check_invariants()
-            self.collect()
+        self.collect()
+        run(self.scheduler, self.worker, self.ledger, now=self.now)
         assert not self.scheduler.requests
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
         assert len(self.scheduler.free_rows) == self.scheduler.num_rows
@@ -185,13 +164,13 @@ class SchedulerWalk(RuleBasedStateMachine):
     def check_end(self, handle: int, index: int, message: AddRequest) -> None:
         key = handle, index
         output, reason = expected_output(message, index, self.limits)
-        end = self.ends.get(key)
+        end = self.ledger.ends.get(key)
         if end is None:
             assert key in self.silenced or message.HasField("deadline")
         if end in (None, FinishReason.TIME_LIMIT, FinishReason.ABORTED):
-            assert self.tokens[key] == output[: len(self.tokens[key])]
+            assert self.ledger.tokens[key] == output[: len(self.ledger.tokens[key])]
         else:
-            assert (self.tokens[key], end) == (output, reason)
+            assert (self.ledger.tokens[key], end) == (output, reason)
 
 
 SchedulerWalk.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -4,10 +4,10 @@
 
 weights [A, W] float64, u [A] float64 in [0, 1) -> [A] int64.
 
-Index i is drawn only if c_{i-1} <= u c_{W-1} < c_i, so its weight is not zero; and as u is at most
-1 - 2^-53, the product is below c_{W-1} after rounding too, so there always is such an index. Both
-need sums that never decrease: torch adds from left to right on the CPU, as numpy does. A device with
-a parallel scan needs a variant of its own.
+Index i is drawn only if c_{i-1} <= u c_{W-1} < c_i, so its weight is not zero. As u is at most
+1 - 2^-53, the product stays below c_{W-1} after rounding too, unless the sum is subnormal; the last
+index with a positive weight is the limit in any case. This needs sums that never decrease: torch adds
+from left to right on the CPU, as numpy does. A device with a parallel scan needs a variant of its own.
 
 The result is -1 where no weight is positive or one is NaN.
 """
@@ -22,14 +22,15 @@ def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tenso
     indexes = []
     for row, x in zip(weights.tolist(), u.tolist(), strict=True):
         cdf = list(accumulate(row))
-        above = [i for i, mass in enumerate(cdf) if mass > x * cdf[-1]]
-        indexes.append(above[0] if above else -1)
+        candidates = [i for i, mass in enumerate(cdf) if mass > x * cdf[-1] or 0 < mass == cdf[-1]]
+        indexes.append(candidates[0] if candidates else -1)
     return torch.tensor(indexes, device=weights.device)
 
 
 def inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """Binary search in the cumulative sums."""
     cdf = weights.cumsum(-1)
-    total = cdf[:, -1]
-    indexes = torch.searchsorted(cdf, (u * total)[:, None], right=True)[:, 0]
-    return torch.where(total > 0, indexes, -1)
+    total = cdf[:, -1:].contiguous()
+    drawn = torch.searchsorted(cdf, u[:, None] * total, right=True)
+    last = torch.searchsorted(cdf, total)
+    return torch.where(total > 0, torch.minimum(drawn, last), -1)[:, 0]

@@ -1,9 +1,12 @@
 """What every test of the worker has."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from tests.checkpoints import make_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +16,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """make_checkpoint(family, **overrides), each made once."""
+    made: dict[str, Path] = {}
+
+    def make(family: str, **overrides: object) -> Path:
+        key = repr((family, sorted(overrides.items())))
+        if key not in made:
+            made[key] = make_checkpoint(family, tmp_path_factory.mktemp(family), **overrides)
+        return made[key]
+
+    return make

@@ -1,0 +1,87 @@
+"""Tiny checkpoints of every family, made by transformers: what the worker must read and agree with.
+
+    make_checkpoint("llama", folder)                             # seeded random weights, float32
+    make_checkpoint("mistral", folder, sliding_window=8)         # any field of the family's config
+
+The tokenizer is byte-level BPE: one token per byte, a few merges, three special tokens; its
+vocabulary is exactly the model's. Greedy continuations of random weights soon repeat themselves, so
+that the weights are larger than a trained model's: logits then differ clearly between tokens.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCAB_SIZE = 320
+SPECIAL_TOKENS = ["<|pad|>", "<|begin|>", "<|end|>"]
+PAD_ID, BOS_ID, EOS_ID = range(3)
+INITIALIZER_RANGE = 0.25
+
+_SHAPE = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+_GATED = _SHAPE | {"num_key_value_heads": 2, "intermediate_size": 80}
+_COMMON = {
+    "vocab_size": VOCAB_SIZE,
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", _GATED | {"initializer_range": INITIALIZER_RANGE}),
+    "mistral": ("Mistral", _GATED | {"initializer_range": INITIALIZER_RANGE, "sliding_window": None}),
+    "qwen2": ("Qwen2", _GATED | {"initializer_range": INITIALIZER_RANGE}),
+    "qwen3": ("Qwen3", _GATED | {"initializer_range": INITIALIZER_RANGE, "head_dim": 16}),
+    "opt": ("OPT", _SHAPE | {"init_std": INITIALIZER_RANGE, "ffn_dim": 80, "word_embed_proj_dim": 48}),
+    "gpt2": (
+        "GPT2",
+        {"initializer_range": INITIALIZER_RANGE, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256},
+    ),
+}
+"""By family: the prefix of its classes in transformers, and the fields of its configuration."""
+
+
+def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
+    """Writes config, weights, generation config and tokenizer into the folder, and returns it."""
+    prefix, fields = FAMILIES[family]
+    config_class = getattr(transformers, f"{prefix}Config")
+    head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
+    torch.manual_seed(seed)
+    config = config_class(**{**_COMMON, **fields, **overrides})
+    model = getattr(transformers, prefix + head)(config)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:  # transformers makes biases 0 and norms 1: say something instead
+            torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)
+    model.save_pretrained(folder)
+    make_tokenizer(config.vocab_size).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", '
+        '"eos_token": "<|end|>", "pad_token": "<|pad|>"}\n'
+    )
+    return folder
+
+
+def make_tokenizer(vocab_size: int) -> Tokenizer:
+    """Byte-level BPE with exactly that many tokens, at least 259."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Every two-letter word of this alphabet is a merge to be had.
+    letters = "etaoinshrdlucmfwypvbgk"
+    tokenizer.train_from_iterator((a + b for a in letters for b in letters), trainer)
+    missing = vocab_size - tokenizer.get_vocab_size()
+    tokenizer.add_tokens([f"<|extra {i}|>" for i in range(missing)])
+    assert tokenizer.get_vocab_size() == vocab_size
+    return tokenizer

@@ -1,0 +1,271 @@
+"""A core for tests of the worker: plans steps in the plainest way, with shuffled blocks."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from pagewire.columns import pack_u32, unpack_u32
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1 import generation_pb2
+from worker.load import load
+from worker.runner import Runner
+
+
+def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
+    """Greedy, with every scalar present, as the worker gets them."""
+    values = {
+        "temperature": 0,
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "typical_p": 1,
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
+        "repetition_penalty": 1,
+        "seed": 0,
+        "n": 1,
+    }
+    return generation_pb2.SamplingParams(**{**values, **changes})
+
+
+def initialize(folder: Path | str, **changes: object) -> worker_pb2.Initialize:
+    """Small limits."""
+    values: dict[str, object] = {
+        "model_path": str(folder),
+        "device": "cpu",
+        "dtype": "auto",
+        "load_format": "auto",
+        "max_num_seqs": 24,
+        "max_num_batched_tokens": 4096,
+        "block_size": 4,
+        "num_blocks": 600,
+        "tensor_parallel_size": 1,
+    }
+    return worker_pb2.Initialize(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class GreedySampler:
+    """In place of worker.sampler.Sampler: takes the largest logit, and keeps all logits by row."""
+
+    def __init__(self) -> None:
+        self.logits: dict[int, list[torch.Tensor]] = {}
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        self.logits[row] = []
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        self.logits[row] = list(self.logits[source_row])
+
+    def remove_row(self, row: int) -> None:
+        del self.logits[row]
+
+    def sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        for row, row_logits in zip(rows, logits, strict=True):
+            self.logits[row].append(row_logits.clone())
+        return logits.argmax(-1)
+
+
+@dataclass
+class DrivenSequence:
+    """A sequence as the driver sees it."""
+
+    row: int
+    tokens: list[int]
+    prompt_len: int
+    max_tokens: int
+    params: generation_pb2.SamplingParams
+    index: int = 0
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    siblings: list["DrivenSequence"] = field(default_factory=list)  # forked when the prompt is complete
+    started: bool = False
+    logits: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_len :]
+
+    @property
+    def done(self) -> bool:
+        return len(self.output) >= self.max_tokens
+
+
+class Driver:
+    """Blocks, rows and plans for one runner. Sampled tokens are taken as they come; no EOS."""
+
+    def __init__(
+        self, folder: Path, budget: int = 4096, seed: int = 0, record: bool = True, **changes: object
+    ) -> None:
+        """budget: tokens per step. record: a GreedySampler in place of the real one."""
+        command = initialize(folder, **changes)
+        self.runner, self.ready = load(command, 0, 1, lambda what, fraction: None)
+        self.sampler = GreedySampler()
+        if record:
+            self.runner._sampler = self.sampler  # type: ignore[assignment]
+        self.record, self.budget, self.block_size = record, budget, command.block_size
+        self.free = list(range(self.ready.num_blocks))
+        random.Random(seed).shuffle(self.free)
+        self.free_rows = list(range(command.max_num_seqs))
+        self.references: Counter[int] = Counter()
+        self.running: list[DrivenSequence] = []
+        self.ended_rows: list[int] = []
+        self.steps = 0
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: generation_pb2.SamplingParams | None = None,
+        n: int = 1,
+        delivered: Sequence[int] = (),
+    ) -> list[DrivenSequence]:
+        """n sequences of one prompt; they begin in the next step."""
+        made = [
+            DrivenSequence(
+                self.free_rows.pop(),
+                [*prompt, *delivered],
+                len(prompt),
+                max_tokens,
+                params or resolved_params(),
+                index,
+            )
+            for index in range(n)
+        ]
+        made[0].siblings = made[1:]
+        self.running.append(made[0])
+        return made
+
+    def remove(self, sequence: DrivenSequence) -> None:
+        """Ends a sequence with the next step."""
+        if self.record:
+            sequence.logits += self.sampler.logits.get(sequence.row, [])
+        self.running.remove(sequence)
+        self.ended_rows.append(sequence.row)
+        self.free_rows.append(sequence.row)  # may begin again in the plan that ends it
+        for block in sequence.blocks:
+            self._release(block)
+        sequence.blocks = []
+
+    def run(self) -> None:
+        """Steps until nothing runs."""
+        while self.running:
+            self.step()
+
+    def step(self) -> worker_pb2.StepPlan:
+        """Computes one step and takes in what it sampled. Returns the plan."""
+        plan, sampled = self._plan()
+        result = self.runner.execute(worker_pb2.StepPlan.FromString(plan.SerializeToString()))
+        assert result.step == plan.step
+        tokens = unpack_u32(result.token_ids)
+        for sequence, token in zip(sampled, tokens, strict=True):
+            sequence.tokens.append(token)
+        for sequence in [sequence for sequence in self.running if sequence.done]:
+            self.remove(sequence)
+        return plan
+
+    def _plan(self) -> tuple[worker_pb2.StepPlan, list[DrivenSequence]]:
+        self.steps += 1
+        plan = worker_pb2.StepPlan(step=self.steps, removed_rows=pack_u32(self.ended_rows))
+        self.ended_rows = []
+        changes: list[tuple[int, int, list[int]]] = []  # row, start, blocks
+        copies: list[tuple[int, int]] = []
+        computing: list[tuple[int, int, int]] = []  # row, start, count
+        samples: list[tuple[DrivenSequence, int]] = []
+        left = self.budget
+        for sequence in list(self.running):
+            count = min(len(sequence.tokens) - sequence.num_computed, left)
+            if not count:
+                continue
+            left -= count
+            end = sequence.num_computed + count
+            self._make_room(sequence, end, changes, copies)
+            if not sequence.started:
+                sequence.started = True
+                _, _, blocks = changes.pop()
+                plan.new_rows.append(
+                    worker_pb2.NewRow(
+                        row=sequence.row,
+                        token_ids=pack_u32(sequence.tokens),
+                        prompt_len=sequence.prompt_len,
+                        blocks=pack_u32(blocks),
+                        sequence_index=sequence.index,
+                        sampling=sequence.params,
+                    )
+                )
+            computing.append((sequence.row, sequence.num_computed, count))
+            sequence.num_computed = end
+            if end == len(sequence.tokens):
+                samples.append((sequence, len(computing) - 1))
+                self._fork(sequence, plan, samples, len(computing) - 1)
+        plan.table_rows = pack_u32(row for row, _, _ in changes)
+        plan.table_starts = pack_u32(start for _, start, _ in changes)
+        plan.table_counts = pack_u32(len(blocks) for _, _, blocks in changes)
+        plan.table_blocks = pack_u32(block for _, _, blocks in changes for block in blocks)
+        plan.copy_sources = pack_u32(source for source, _ in copies)
+        plan.copy_targets = pack_u32(target for _, target in copies)
+        plan.rows = pack_u32(row for row, _, _ in computing)
+        plan.starts = pack_u32(start for _, start, _ in computing)
+        plan.counts = pack_u32(count for _, _, count in computing)
+        plan.sample_rows = pack_u32(sequence.row for sequence, _ in samples)
+        plan.sample_sources = pack_u32(source for _, source in samples)
+        return plan, [sequence for sequence, _ in samples]
+
+    def _make_room(
+        self,
+        sequence: DrivenSequence,
+        end: int,
+        changes: list[tuple[int, int, list[int]]],
+        copies: list[tuple[int, int]],
+    ) -> None:
+        """Blocks for positions up to end; what is shared and about to be written is copied first."""
+        first = sequence.num_computed // self.block_size
+        for index in range(first, min(len(sequence.blocks), -(-end // self.block_size))):
+            block = sequence.blocks[index]
+            if self.references[block] > 1:
+                copy = self._take()
+                copies.append((block, copy))
+                self._release(block)
+                sequence.blocks[index] = copy
+                changes.append((sequence.row, index, [copy]))
+        held = len(sequence.blocks)
+        more = [self._take() for _ in range(-(-end // self.block_size) - held)]
+        if more:
+            sequence.blocks += more
+            changes.append((sequence.row, held, more))
+
+    def _fork(
+        self,
+        sequence: DrivenSequence,
+        plan: worker_pb2.StepPlan,
+        samples: list[tuple[DrivenSequence, int]],
+        source: int,
+    ) -> None:
+        for sibling in sequence.siblings:
+            plan.forks.append(
+                worker_pb2.ForkRow(row=sibling.row, source_row=sequence.row, sequence_index=sibling.index)
+            )
+            sibling.blocks = list(sequence.blocks)
+            self.references.update(sibling.blocks)
+            sibling.num_computed, sibling.started = sequence.num_computed, True
+            self.running.append(sibling)
+            samples.append((sibling, source))
+        sequence.siblings = []
+
+    def _take(self) -> int:
+        block = self.free.pop()
+        self.references[block] = 1
+        return block
+
+    def _release(self, block: int) -> None:
+        self.references[block] -= 1
+        if not self.references[block]:
+            self.free.insert(0, block)
+
+
+def make_runner(folder: Path, **changes: object) -> Runner:
+    """A runner with the real sampler."""
+    return load(initialize(folder, **changes), 0, 1, lambda what, fraction: None)[0]

@@ -1,0 +1,153 @@
+"""Every family computes what transformers computes, however its work is cut into steps."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.fakes import Driver
+
+Reference = list[tuple[list[int], list[torch.Tensor]]]
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, tied, all biases, head size of its own": (
+        "llama",
+        {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 20},
+    ),
+    "llama, one KV head, gelu": ("llama", {"num_key_value_heads": 1, "hidden_act": "gelu"}),
+    "llama, rope linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}},
+    ),
+    "llama, rope dynamic": (
+        "llama",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+            "max_position_embeddings": 24,
+        },
+    ),
+    "llama, rope llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, rope yarn": ("llama", {"rope_parameters": YARN}),
+    "llama, rope yarn with every field": (
+        "llama",
+        {
+            "rope_parameters": YARN
+            | {"beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.4, "mscale_all_dim": 0.7, "truncate": False}
+        },
+    ),
+    "mistral, window smaller than a block": ("mistral", {"sliding_window": 3}),
+    "mistral, window": ("mistral", {"sliding_window": 11, "head_dim": 16}),
+    "qwen2, tied, window in the upper layers": ("qwen2", {"tie_word_embeddings": True, **WINDOW}),
+    "qwen3, biases, window in the upper layers": ("qwen3", {"attention_bias": True, **WINDOW}),
+    "opt, as 350m": ("opt", {"word_embed_proj_dim": 32, "do_layer_norm_before": False}),
+    "opt, no biases, bare norms, untied": (
+        "opt",
+        {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
+    ),
+    "opt, no last norm": ("opt", {"_remove_final_layer_norm": True}),
+    "gpt2, scaled by layer, untied, inner size": (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False, "n_inner": 100},
+    ),
+    "gpt2, unscaled": ("gpt2", {"scale_attn_weights": False, "initializer_range": 0.1}),
+}
+
+
+def prompts(count: int, longest: int = 60) -> list[list[int]]:
+    """Mixed lengths, 1 among them."""
+    rng = random.Random(1)
+    lengths = [1, longest, *(rng.randint(2, longest) for _ in range(count - 2))]
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
+
+
+@torch.inference_mode()
+def reference(folder: Path, inputs: list[list[int]], max_tokens: int) -> Reference:
+    """Greedy tokens and the logits behind them, by transformers, prompt by prompt."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    results = []
+    for prompt in inputs:
+        model(torch.tensor([[0]]))  # dynamic rope keeps the longest context that it saw, until a short one
+        out = model(torch.tensor([prompt]), use_cache=True)
+        tokens: list[int] = []
+        logits: list[torch.Tensor] = []
+        while True:
+            logits.append(out.logits[0, -1])
+            tokens.append(int(logits[-1].argmax()))
+            if len(tokens) == max_tokens:
+                break
+            out = model(torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+        results.append((tokens, logits))
+    return results
+
+
+def assert_equal(driver: Driver, inputs: list[list[int]], expected: Reference) -> None:
+    """All prompts at once give the tokens, and the logits to 1e-4 of their range."""
+    sequences = [
+        driver.add(prompt, len(tokens))[0] for prompt, (tokens, _) in zip(inputs, expected, strict=True)
+    ]
+    driver.run()
+    assert len(driver.free) == driver.ready.num_blocks
+    for sequence, (tokens, logits) in zip(sequences, expected, strict=True):
+        assert sequence.output == tokens
+        ours, theirs = torch.stack(sequence.logits), torch.stack(logits)
+        assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "opt", "gpt2"])
+def test_twenty_prompts_at_once(family: str, checkpoint: Callable[..., Path]):
+    folder = checkpoint(family)
+    inputs = prompts(20)
+    expected = reference(folder, inputs, 8)
+    assert_equal(Driver(folder), inputs, expected)
+    # Prompts cut into odd pieces, decoding rows and pieces of prompts in one step.
+    assert_equal(Driver(folder, budget=37, seed=1), inputs, expected)
+    # Fewer tokens per step than rows, one token per block.
+    assert_equal(Driver(folder, budget=7, seed=2, block_size=1, num_blocks=2000), inputs[:6], expected[:6])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(variant: str, checkpoint: Callable[..., Path]):
+    family, overrides = VARIANTS[variant]
+    folder = checkpoint(family, **overrides)
+    inputs = prompts(5)
+    expected = reference(folder, inputs, 8)
+    assert_equal(Driver(folder), inputs, expected)
+    assert_equal(Driver(folder, budget=13), inputs, expected)
+
+
+def test_rows_join_and_leave(checkpoint: Callable[..., Path]):
+    """Rows and blocks change hands while others decode; a row may end and begin in one plan."""
+    folder = checkpoint("llama")
+    inputs = prompts(20)
+    expected = reference(folder, inputs, 8)
+    driver = Driver(folder, max_num_seqs=3, num_blocks=60, budget=40)
+    ran = []
+    for prompt, (tokens, _) in zip(inputs, expected, strict=True):
+        while not driver.free_rows:
+            driver.step()
+        ran.append((driver.add(prompt, 1 + len(ran) % 8)[0], tokens))
+    driver.run()
+    assert len(ran) == 20
+    for sequence, tokens in ran:
+        assert sequence.output == tokens[: sequence.max_tokens]

@@ -1,0 +1,81 @@
+"""What choosing tokens costs: medians of Sampler.sample by rows, vocabulary and parameters.
+
+    python benchmarks/sampler.py [--threads N] [--json FILE]
+
+Logits fall like a power of the rank, with noise; every row has 200 prompt tokens and a few of output.
+Each call samples anew from the same logits; copying them into place is not counted.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1 import generation_pb2
+from worker.sampler import Sampler
+
+ROWS = (1, 32)
+VOCABULARIES = (1024, 32_000, 152_000)
+SAMPLING = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "top_k": {"temperature": 0.8, "top_k": 50},
+    "top_k, top_p, penalties": {
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.1,
+    },
+}
+PROMPT = list(range(200))
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    figures = []
+    print(f"{'rows':>4} {'vocabulary':>10} " + " ".join(f"{name:>24}" for name in SAMPLING) + "   (us)")
+    for vocab_size in VOCABULARIES:
+        for rows in ROWS:
+            times = {name: measure(rows, vocab_size, sampling) for name, sampling in SAMPLING.items()}
+            figures.append({"rows": rows, "vocabulary": vocab_size, "microseconds": times})
+            print(f"{rows:>4} {vocab_size:>10} " + " ".join(f"{value:>24.0f}" for value in times.values()))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def measure(rows: int, vocab_size: int, sampling: dict[str, float]) -> float:
+    """Median microseconds of a call."""
+    sampler = Sampler(rows, vocab_size, torch.device("cpu"))
+    params = generation_pb2.SamplingParams(**sampling, seed=1)  # type: ignore[arg-type]
+    for row in range(rows):
+        sampler.add_row(
+            row, worker_pb2.NewRow(row=row, sampling=params, sequence_index=row), PROMPT, [1, 2, 3]
+        )
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.rand(rows, vocab_size, generator=generator).argsort(-1)
+    logits = 5 - 1.3 * (ranks + 3.0).log() + 0.3 * torch.randn(rows, vocab_size, generator=generator)
+    batch, times = torch.empty_like(logits), []
+    for _ in range(max(9, min(300, 20_000_000 // logits.numel()))):
+        batch.copy_(logits)
+        start = time.perf_counter()
+        sampler.sample(batch, list(range(rows)))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+if __name__ == "__main__":
+    main()

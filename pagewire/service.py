@@ -60,7 +60,7 @@ class Service:
     @property
     def address(self) -> str:
         """HOST:PORT."""
-        return f"{self.facts['host']}:{self.facts['port']}"
+        return str(self.facts["address"])
 
     @property
     def pid(self) -> int:

@@ -173,15 +173,15 @@ class Supervisor:
                 raise child.cause_of_death()
 
     def _show_loading(self) -> None:
-        for child in self._children():
-            if child.loading is not None:
-                self._status.loading(*child.loading)
-                if not self._status.attached:
-                    self._progress.show(*child.loading)
-                child.loading = None
+        """The core's progress; a frontend is ready long before."""
+        if self._engine and self._engine.loading:
+            self._status.loading(*self._engine.loading)
+            if not self._status.attached:
+                self._progress.show(*self._engine.loading)
+            self._engine.loading = None
 
     def _announce(self, port: int) -> None:
-        facts: Facts = {"host": self._config.host, "port": port}
+        facts: Facts = {"address": f"{self._config.host}:{port}"}
         facts["model"] = self._config.served_model_name or default_served_name(self._config.model)
         for child in self._children():
             facts |= child.facts or {}

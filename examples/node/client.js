@@ -17,6 +17,7 @@ function connect(address) {
     keepCase: true, // names as in the .proto files
     enums: String,
     longs: String, // a seed has 64 bits: more than a JavaScript number holds
+    defaults: true, // an empty text is '', not undefined
     oneofs: true,
   });
   const { GenerationService } = grpc.loadPackageDefinition(definition).pagewire.v1;

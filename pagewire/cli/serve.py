@@ -23,13 +23,11 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level)
     require_worker("start a service")
     checkpoint_folder(config.model)
-    code = Supervisor(config, _announce).run()
-    return code
+    return Supervisor(config, _announce).run()
 
 
 def _announce(facts: Facts) -> None:
-    address = f"{facts['host']}:{facts['port']}"
-    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("host", "port"))
-    print(f"ready: grpc://{address} {rest}", flush=True)
+    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("address", "port"))
+    print(f"ready: grpc://{facts['address']} {rest}", flush=True)
     if not process.is_child():
-        print(_HOW_TO_CALL.format(address=address), file=sys.stderr, flush=True)
+        print(_HOW_TO_CALL.format(address=facts["address"]), file=sys.stderr, flush=True)

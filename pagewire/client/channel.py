@@ -83,6 +83,8 @@ def options(address: str) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         # A client that comes back after a restart shall not wait for two minutes of back-off.
         ("grpc.max_reconnect_backoff_ms", 2_000),
+        # A client is a connection of its own: several reach several frontends on one port.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
     if _is_loopback(address):
         chosen.append(("grpc.enable_http_proxy", 0))  # http_proxy is for other hosts

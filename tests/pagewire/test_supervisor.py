@@ -87,7 +87,7 @@ def test_children_get_their_flags_and_meet_in_the_folder(serve):
     service = serve("ready", "ready", "--port=5", "--max-num-seqs=3", "--served-model-name=x")
     facts = service.facts()
     (folder,) = service.folders()
-    assert facts["model"] == "x" and facts["host"] == "127.0.0.1"
+    assert facts["model"] == "x" and facts["address"] == "127.0.0.1:5"
     arguments = facts["arguments"].split()  # of the child that was asked last: the frontend
     assert arguments[0] == "frontend"
     assert {"--port=5", f"--engine=ipc://{folder}/frontends.ipc", "--served-model-name=x"} <= {*arguments}

@@ -119,7 +119,8 @@ def plan_attention(
 
     starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
     Rows of one query that follow one another share a call where their padded lengths are equal: the
-    padded length of a row depends on its own length only, and so does its result.
+    padded length of a row depends on its own length only, and so does its result (bitwise with one
+    thread; with more, torch may cut the products differently for another number of rows).
     """
     ends = starts + counts
     first_blocks = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0)

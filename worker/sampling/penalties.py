@@ -35,7 +35,8 @@ class Penalties:
         history = sequence.output_ids if strengths[0] == 1 else sequence.prompt_ids + sequence.output_ids
         device = self._counts.data.device
         output = torch.tensor(sequence.output_ids, dtype=torch.int64, device=device)
-        counts = torch.bincount(output, minlength=self._counts.data.shape[1])
+        counts = torch.zeros(self._counts.data.shape[1], dtype=torch.int32, device=device)
+        counts.index_add_(0, output, torch.ones_like(output, dtype=torch.int32))
         slot = self._slots.take(row)
         self._strengths.set(slot, torch.tensor(strengths, device=device))
         self._history.set(slot, torch.tensor(history, dtype=torch.int64, device=device))

@@ -1,0 +1,78 @@
+"""Every family, through gRPC and three processes, gives the tokens that transformers gives."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pagewire import AsyncClient, Client, SamplingParams
+from tests.checkpoints import FAMILIES, VOCAB_SIZE, make_checkpoint
+from tests.e2e import services
+
+TOKENS = 24
+LONGEST = 60
+GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, text=False)
+
+
+def prompts() -> list[list[int]]:
+    """Twenty, of 1 to 60 tokens; no special tokens."""
+    draw = random.Random(20)
+    lengths = [1, LONGEST, *(draw.randint(2, LONGEST) for _ in range(18))]
+    return [[draw.randrange(3, VOCAB_SIZE) for _ in range(length)] for length in lengths]
+
+
+@torch.inference_mode()
+def greedy(folder: Path) -> list[list[int]]:
+    """What transformers continues each prompt with."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    answers = []
+    for prompt in prompts():
+        tokens: list[int] = []
+        step: dict[str, Any] = {"input_ids": torch.tensor([prompt])}
+        while len(tokens) < TOKENS:
+            output = model(**step, use_cache=True)
+            tokens.append(int(output.logits[0, -1].argmax()))
+            step = {"input_ids": torch.tensor([tokens[-1:]]), "past_key_values": output.past_key_values}
+        answers.append(tokens)
+    return answers
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield make_checkpoint(request.param, tmp_path_factory.mktemp(request.param))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path) -> list[list[int]]:
+    return greedy(checkpoint)
+
+
+async def all_at_once(address: str) -> list[list[int]]:
+    async with AsyncClient(address) as client:
+        results = await asyncio.gather(*(client.generate(prompt, GREEDY) for prompt in prompts()))
+    return [result.token_ids for result in results]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param({}, id="all together"),
+        pytest.param({"max_num_batched_tokens": 13}, id="prompts in chunks"),
+        pytest.param({"num_blocks": 16, "block_size": 8}, id="a pool for two or three"),
+    ],
+)
+def test_greedy_tokens_are_those_of_transformers(
+    checkpoint: Path, expected: list[list[int]], flags: dict[str, Any]
+):
+    with services.start(checkpoint, **flags) as service:
+        assert asyncio.run(all_at_once(service.address)) == expected
+        with Client(service.address) as client:
+            assert services.is_idle(client)

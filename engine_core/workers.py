@@ -229,23 +229,37 @@ class _Connection:
     """A worker that somebody else has started, maybe in another process-id namespace: all that we
     can watch of it is its connection."""
 
+    _HANDSHAKE_FAILED = (
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    )
+
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
-        self.monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._greeted: set[int] = set()
+        self.monitor = socket.get_monitor_socket(self._HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED)
+        self._num_failed = 0
 
     def is_lost(self) -> bool:
-        """Whether a connection was lost that had been made in full (and was not just a probe)."""
+        """Whether a connection was lost that had been made in full.
+
+        Somebody who only looks whether the address is served is told of twice: as a handshake that
+        failed, then as a connection that was lost.
+        """
         while self.monitor.poll(0):
-            kind, descriptor = struct.unpack("=Hi", self.monitor.recv_multipart()[0])
-            if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._greeted.add(descriptor)
-            elif descriptor in self._greeted:
+            (kind,) = struct.unpack_from("=H", self.monitor.recv_multipart()[0])
+            if kind != zmq.EVENT_DISCONNECTED:
+                self._num_failed += 1
+            elif self._num_failed:
+                self._num_failed -= 1
+            else:
                 return True
         return False
 
     def close(self) -> None:
+        """Stops watching."""
         self._socket.disable_monitor()
+        self.monitor.close()
 
 
 def _failure(failed: Failed) -> WorkerDied:

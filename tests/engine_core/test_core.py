@@ -1,0 +1,346 @@
+"""The step loop in-process: no sockets, no threads, a clock that the test moves."""
+
+import logging
+from queue import SimpleQueue
+
+import pytest
+
+from engine_core.core import EngineCore, Identity
+from engine_core.events import Event, FrontendGone, Received, SocketsFailed, Stop
+from engine_core.plan import Plan
+from engine_core.request import FinishReason
+from engine_core.scheduler import Scheduler
+from engine_core.stop import Stopped
+from engine_core.validation import Code
+from pagewire.internal.v1.engine_pb2 import (
+    Abort,
+    AbortByIds,
+    AddRequest,
+    EngineMessage,
+    FrontendMessage,
+    GetLoad,
+    Hello,
+    RequestFailed,
+    Utility,
+    Welcome,
+)
+from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger, add_request, expected_output
+
+EPOCH = 77
+
+
+class House:
+    """A core, its worker, and frontends that only exist as names."""
+
+    def __init__(self, blocks: int = 64, rows: int = 8, budget: int = 64) -> None:
+        self.inputs: SimpleQueue[Event] = SimpleQueue()
+        self.sent: list[tuple[bytes, EngineMessage]] = []
+        self.now = 0.0
+        self.worker = FakeWorker(blocks, 4)
+        self.scheduler = Scheduler(
+            num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
+        )
+        self.core = EngineCore(
+            Identity(Welcome(epoch=EPOCH), LIMITS),
+            self.scheduler,
+            self.worker,
+            self.inputs,
+            lambda frontend, message: self.sent.append((frontend, message)),
+            lambda: self.now,
+        )
+        self.ledger = Ledger()
+
+    def put(
+        self,
+        message: AddRequest | Abort | Hello | Utility,
+        frontend: bytes = b"a",
+    ) -> None:
+        """A message arrives."""
+        fields = {AddRequest: "add_request", Abort: "abort", Hello: "hello", Utility: "utility"}
+        wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
+        self.inputs.put(Received(frontend, wrapped, self.now))
+
+    def step(self, steps: int = 1) -> list[tuple[bytes, EngineMessage]]:
+        """So many steps; what was sent in them."""
+        before = len(self.sent)
+        for _ in range(steps):
+            self.core.step()
+            self.scheduler.check_invariants()
+        return self.sent[before:]
+
+    def run(self) -> None:
+        """Steps until nothing is in flight."""
+        while self.scheduler.requests or not self.inputs.empty():
+            self.step()
+
+    def failures(self) -> list[RequestFailed]:
+        return [message.request_failed for _, message in self.sent if message.HasField("request_failed")]
+
+    def outputs_of(self, frontend: bytes) -> Ledger:
+        ledger = Ledger()
+        for owner, message in self.sent:
+            if owner == frontend and message.HasField("step_outputs"):
+                assert message.step_outputs.epoch == EPOCH
+                ledger.take(message.step_outputs)
+        return ledger
+
+
+def test_a_request_from_arrival_to_end() -> None:
+    house = House()
+    message = add_request(1, prompt=5, n=2, max_tokens=3)
+    house.put(message)
+    house.run()
+    ledger = house.outputs_of(b"a")
+    for index in (0, 1):
+        assert (ledger.tokens[1, index], ledger.ends[1, index]) == expected_output(message, index)
+    assert ledger.started == [1]
+    assert len(house.sent) == 3, "one message per step"
+
+
+def test_two_frontends_get_what_is_theirs() -> None:
+    house = House()
+    house.put(add_request(1, request_id="x"), b"a")
+    house.put(add_request(1, request_id="y"), b"b")
+    house.run()
+    assert {*house.outputs_of(b"a").tokens} == {*house.outputs_of(b"b").tokens} == {(1, 0)}
+
+
+def test_hello_is_answered_from_the_loop() -> None:
+    """By a Welcome until the frontend knows the epoch, then by the load."""
+    house = House()
+    house.put(Hello(known_epoch=0))
+    ((_, message),) = house.step()
+    assert message.welcome.epoch == EPOCH
+    house.put(Hello(known_epoch=EPOCH))
+    ((_, message),) = house.step()
+    assert message.load.epoch == EPOCH
+
+
+def test_whoever_forgot_the_epoch_forgot_its_requests() -> None:
+    house = House()
+    house.put(add_request(1, max_tokens=30), b"a")
+    house.put(add_request(2, max_tokens=30), b"b")
+    house.step()
+    house.put(Hello(known_epoch=0), b"a")
+    house.step()
+    assert [request.handle for request in house.scheduler.requests] == [2]
+
+
+def test_the_load_is_true() -> None:
+    house = House(rows=1)
+    house.put(add_request(1, prompt=10, max_tokens=9))
+    house.put(add_request(2, prompt=7, max_tokens=9))
+    house.step()
+    house.put(Utility(call_id=5, get_load=GetLoad()))
+    house.now = 1.0
+    ((_, message), _) = house.step()
+    assert message.utility_result.call_id == 5
+    load = message.utility_result.load
+    assert load.step == 1
+    assert (load.load.running_requests, load.load.waiting_requests) == (1, 1)
+    assert load.load.waiting_uncached_tokens == 7
+    assert (load.load.kv_used_tokens, load.load.kv_total_tokens) == (12, 256)
+    assert load.load.output_tokens_per_second == 1.0
+    assert load.load.preemptions == 0
+
+
+def test_an_abort_is_silent_and_idempotent() -> None:
+    house = House()
+    house.put(add_request(1, max_tokens=30))
+    house.step()
+    house.put(Abort(handle=1))
+    house.put(Abort(handle=1))
+    house.put(Abort(handle=99))
+    assert house.step() == []
+    assert house.scheduler.pool.num_free == 64
+
+
+def test_a_frontend_cannot_abort_what_another_one_owns() -> None:
+    house = House()
+    house.put(add_request(1, max_tokens=3), b"a")
+    house.put(Abort(handle=1), b"b")
+    house.run()
+    assert house.outputs_of(b"a").ends[1, 0] is FinishReason.MAX_TOKENS
+
+
+def test_an_abort_by_id_reaches_requests_of_any_frontend() -> None:
+    house = House()
+    house.put(add_request(1, max_tokens=30), b"a")
+    house.step()
+    house.put(Utility(call_id=3, abort_by_ids=AbortByIds(request_ids=["request-1", "unknown"])), b"b")
+    house.step()
+    assert house.outputs_of(b"a").ends == {(1, 0): FinishReason.ABORTED}
+    answers = [m.utility_result for frontend, m in house.sent if frontend == b"b"]
+    assert [(a.call_id, list(a.aborted.request_ids)) for a in answers] == [(3, ["request-1"])]
+    assert not house.scheduler.requests
+
+
+def test_an_id_in_flight_is_refused_and_free_again_afterwards() -> None:
+    house = House()
+    house.put(add_request(1, request_id="x", max_tokens=3), b"a")
+    house.put(add_request(9, request_id="x"), b"b")
+    house.run()
+    (failure,) = house.failures()
+    assert (failure.handle, failure.code, failure.epoch) == (9, Code.ALREADY_EXISTS, EPOCH)
+    assert (failure.reason, failure.field) == ("REQUEST_ID_IN_USE", "request_id")
+    assert house.outputs_of(b"a").ends[1, 0] is FinishReason.MAX_TOKENS
+    house.put(add_request(10, request_id="x"), b"b")
+    house.run()
+    assert (10, 0) in house.outputs_of(b"b").ends
+
+
+def test_a_handle_in_use_is_dropped_without_harm_to_its_owner() -> None:
+    house = House()
+    house.put(add_request(1, request_id="x", max_tokens=3))
+    house.put(add_request(1, request_id="y"))
+    house.run()
+    assert not house.failures() and house.core.counters.bad_messages == 1
+    assert house.outputs_of(b"a").ends[1, 0] is FinishReason.MAX_TOKENS
+
+
+def test_what_cannot_be_served_is_refused_at_once() -> None:
+    house = House()
+    house.put(add_request(1, prompt=64))
+    ((frontend, message),) = house.step()
+    failure = message.request_failed
+    assert frontend == b"a" and failure.handle == 1
+    assert (failure.code, failure.reason, failure.field) == (
+        Code.INVALID_ARGUMENT,
+        "CONTEXT_LENGTH_EXCEEDED",
+        "prompt",
+    )
+
+
+def test_a_bug_in_one_request_is_the_end_of_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House()
+    add = house.scheduler.add
+
+    def broken_add(request: object) -> None:
+        add(request)  # type: ignore[arg-type]
+        if request.handle == 2:  # type: ignore[attr-defined]
+            raise RuntimeError("secret")
+
+    monkeypatch.setattr(house.scheduler, "add", broken_add)
+    for handle in (1, 2, 3):
+        house.put(add_request(handle, max_tokens=3))
+    with caplog.at_level(logging.CRITICAL):
+        house.run()
+    (failure,) = house.failures()
+    assert (failure.handle, failure.code) == (2, Code.INTERNAL)
+    assert "secret" not in failure.message
+    assert {*house.outputs_of(b"a").ends} == {(1, 0), (3, 0)}
+    assert house.core.counters.internal_errors == 1
+
+
+def test_a_frontend_that_is_gone_takes_its_requests_along() -> None:
+    """It is told so, in case that it lives and was only too slow to read."""
+    house = House(rows=2)
+    for handle in (1, 2, 3):
+        house.put(add_request(handle, max_tokens=30), b"a")
+    house.put(add_request(4, max_tokens=30), b"b")
+    house.step(2)
+    house.inputs.put(FrontendGone(b"a"))
+    house.inputs.put(FrontendGone(b"a"))
+    house.step()
+    assert [request.handle for request in house.scheduler.requests] == [4]
+    assert {failure.handle for failure in house.failures()} == {1, 2, 3}
+    assert {failure.code for failure in house.failures()} == {Code.UNAVAILABLE}
+
+
+def test_ends_by_the_clock_do_not_wait_for_the_step() -> None:
+    house = House()
+    house.put(add_request(1, max_tokens=30))
+    house.put(add_request(2, max_tokens=30))
+    house.step()
+    (request,) = [r for r in house.scheduler.requests if r.handle == 1]
+    request.time_limit_at = 1.0
+    house.scheduler._expiry.add(request)
+    house.now = 1.0
+    first, second = house.step()
+    assert len(first[1].step_outputs.finish_reasons) == 1 and not first[1].step_outputs.token_ids
+    assert second[1].step_outputs.token_ids
+
+
+def test_everybody_hears_of_the_end_of_the_core() -> None:
+    house = House(rows=1)
+    house.put(add_request(1, max_tokens=30), b"a")
+    house.put(add_request(2, max_tokens=30), b"b")
+    house.step()
+    house.core.fail_all("ENGINE_DEAD", "the engine has died")
+    assert {(f.handle, f.code, f.reason) for f in house.failures()} == {
+        (1, Code.UNAVAILABLE, "ENGINE_DEAD"),
+        (2, Code.UNAVAILABLE, "ENGINE_DEAD"),
+    }
+    assert not house.scheduler.requests
+
+
+def test_the_loop_ends_when_asked_to() -> None:
+    house = House()
+    house.inputs.put(Stop())
+    with pytest.raises(Stopped):
+        house.core.run()
+
+
+def test_the_loop_does_not_outlive_its_sockets() -> None:
+    house = House()
+    house.inputs.put(SocketsFailed(OSError("x")))
+    with pytest.raises(RuntimeError):
+        house.core.run()
+
+
+def test_a_flood_of_messages_does_not_stop_the_steps() -> None:
+    """While one is handled the next one arrives, for ever."""
+    house = House()
+    house.put(add_request(1, max_tokens=3))
+
+    class Flood(SimpleQueue):  # type: ignore[type-arg]
+        def get_nowait(self) -> Event:
+            house.put(Abort(handle=99))
+            return super().get_nowait()
+
+    flood = Flood()
+    flood.put(house.inputs.get())
+    house.inputs = flood
+    house.core._inputs = flood
+    house.step(3)
+    assert house.outputs_of(b"a").ends
+
+
+def test_books_that_do_not_balance_are_reported_when_idle(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    house.scheduler.free_rows.pop()
+    house.put(Abort(handle=1))
+    house.core.step()
+    assert house.core.counters.broken_invariants == 0, "there was something to do"
+    house.core._inputs = _Late(Stop())
+    with caplog.at_level(logging.ERROR), pytest.raises(Stopped):
+        house.core.step()
+    assert house.core.counters.broken_invariants == 1
+    assert "do not balance" in caplog.text
+
+
+class _Late(SimpleQueue):  # type: ignore[type-arg]
+    """Empty at the first look; then there is this event."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Event:
+        return self._event
+
+
+def test_a_worker_that_raises_ends_the_loop() -> None:
+    house = House()
+
+    def execute(plan: Plan) -> list[int]:
+        raise OSError("gone")
+
+    house.worker.execute = execute  # type: ignore[method-assign]
+    house.put(add_request(1))
+    with pytest.raises(OSError, match="gone"):
+        house.core.run()
+    house.core.fail_all("ENGINE_DEAD", "the engine has died")
+    assert [failure.handle for failure in house.failures()] == [1]

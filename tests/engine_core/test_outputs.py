@@ -1,0 +1,65 @@
+"""Outputs: one message per frontend, entries in order, each token once."""
+
+import pytest
+
+from engine_core.outputs import Outputs, encode_outputs
+from engine_core.request import FinishReason, Request
+from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
+from pagewire.v1 import generation_pb2
+from tests.engine_core.fakes import add_request, make
+
+
+def request(frontend: bytes, handle: int, n: int = 1) -> Request:
+    return make(add_request(handle, n=n), frontend=frontend)
+
+
+def test_the_reasons_are_those_of_the_public_api() -> None:
+    public = {
+        name.removeprefix("FINISH_REASON_").replace("UNSPECIFIED", "NONE"): number
+        for name, number in generation_pb2.FinishReason.items()
+        if name != "FINISH_REASON_TOOL_CALLS"  # a frontend's: the core knows nothing of tools
+    }
+    assert {reason.name: reason.value for reason in FinishReason} == public
+
+
+def test_one_message_for_each_frontend() -> None:
+    a, b = request(b"a", 1, n=2), request(b"b", 1)
+    outputs = Outputs()
+    outputs.finish(a.sequences[1], FinishReason.ABORTED)
+    first = outputs.add_tokens([a.sequences[0], b.sequences[0]], [70, 80])
+    outputs.finishes[first + 1] = FinishReason.EOS, 80
+    outputs.started += [(b, 0.25), (a, 0.5)]
+    messages = dict(encode_outputs(outputs, epoch=5, step=6))
+    of_a, of_b = messages[b"a"], messages[b"b"]
+    assert (of_a.epoch, of_a.step) == (5, 6)
+    assert unpack_u64(of_a.handles) == [1, 1]
+    assert unpack_u32(of_a.indexes) == [1, 0]
+    assert unpack_u32(of_a.counts) == [0, 1]
+    assert unpack_u32(of_a.token_ids) == [70]
+    assert unpack_u8(of_a.finish_reasons) == [FinishReason.ABORTED, 0]
+    assert unpack_u32(of_a.started_queue_us) == [500_000]
+    assert unpack_u32(of_b.token_ids) == [80]
+    assert unpack_u8(of_b.finish_reasons) == [FinishReason.EOS]
+    assert unpack_u32(of_b.finish_token_ids) == [80]
+    assert unpack_u64(of_b.started_handles) == [1]
+
+
+def test_positions_count_what_the_frontend_holds() -> None:
+    a = request(b"a", 1)
+    a.sequences[0].output.extend([4, 5, 6])
+    outputs = Outputs()
+    outputs.add_tokens(a.sequences, [7])
+    (message,) = (message for _, message in encode_outputs(outputs, 1, 1))
+    assert unpack_u32(message.positions) == [3]
+
+
+def test_nothing_is_nothing() -> None:
+    assert not Outputs()
+    assert dict(encode_outputs(Outputs(), 1, 1)) == {}
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(-1.0, 0), (1e9, 2**32 - 1), (1.5e-6, 2)])
+def test_a_time_in_the_queue_fits_its_column(seconds: float, expected: int) -> None:
+    outputs = Outputs(started=[(request(b"a", 1), seconds)])
+    (message,) = (message for _, message in encode_outputs(outputs, 1, 1))
+    assert unpack_u32(message.started_queue_us) == [expected]

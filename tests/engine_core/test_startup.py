@@ -1,0 +1,88 @@
+"""Configurations that cannot work are refused by name, before anything is started."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from pagewire import __version__
+from pagewire.config import EngineConfig
+from pagewire.errors import StartupError
+from pagewire.internal.v1.engine_pb2 import ModelFacts
+from pagewire.internal.v1.worker_pb2 import Ready
+
+
+def ready(num_blocks: int = 64, max_model_len: int = 512) -> Ready:
+    model = ModelFacts(vocab_size=100, max_model_len=max_model_len, eos_token_ids=[2, 3])
+    return Ready(model=model, num_blocks=num_blocks, device="cpu")
+
+
+def test_the_default_is_fine() -> None:
+    check_config(EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("change", "flag"),
+    [
+        ({"tensor_parallel_size": 2}, "--tensor-parallel-size"),
+        ({"tensor_parallel_size": 0}, "--tensor-parallel-size"),
+        ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size"),
+        ({"swap_space": 1.0}, "--swap-space"),
+        ({"swap_space": float("nan")}, "--swap-space"),
+        ({"scheduling": "ahead"}, "--scheduling ahead"),
+        ({"device": "simulated"}, "--device simulated"),
+        ({"block_size": 0}, "--block-size"),
+        ({"max_num_batched_tokens": 0}, "--max-num-batched-tokens"),
+        ({"max_num_seqs": 0}, "--max-num-seqs"),
+        ({"max_num_seqs": 2**32}, "--max-num-seqs"),
+        ({"max_model_len": -1}, "--max-model-len"),
+        ({"num_blocks": -1}, "--num-blocks"),
+        ({"seed": -1}, "--seed"),
+        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
+        ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization"),
+    ],
+)
+def test_refused_by_name(change: dict[str, Any], flag: str) -> None:
+    with pytest.raises(StartupError) as error:
+        check_config(dataclasses.replace(EngineConfig(), **change))
+    assert flag in error.value.why and error.value.todo
+
+
+def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    config = EngineConfig(model=str(tmp_path), max_num_seqs=300, max_num_batched_tokens=100, device="cuda")
+    message = initialize_message(config)
+    assert message.model_path == str(tmp_path.resolve())
+    assert message.max_num_seqs == 100, "every running sequence needs a token of every step's budget"
+    assert message.device == "cuda", "whether there is one is the worker's to say"
+    assert message.tensor_parallel_size == 1
+
+
+def test_the_context_is_capped_by_the_pool() -> None:
+    identity = make_identity(EngineConfig(block_size=16), ready(num_blocks=10), 5)
+    assert identity.limits.max_model_len == 160 == identity.welcome.model.max_model_len
+    identity = make_identity(EngineConfig(block_size=16), ready(num_blocks=99), 5)
+    assert identity.limits.max_model_len == 512
+
+
+@pytest.mark.parametrize("facts", [ready(num_blocks=0), ready(max_model_len=1)])
+def test_no_room_for_anything(facts: Ready) -> None:
+    with pytest.raises(StartupError, match="no room"):
+        make_identity(EngineConfig(), facts, 5)
+
+
+def test_frontends_are_told_what_was_found() -> None:
+    config = EngineConfig(max_num_seqs=7, max_num_batched_tokens=64)
+    identity = make_identity(config, ready(), 1_700_000_000_123_456_789)
+    welcome = identity.welcome
+    assert welcome.epoch == identity.epoch == 1_700_000_000_123_456_789
+    assert welcome.start_time.ToNanoseconds() == welcome.epoch
+    assert welcome.engine_version == __version__ and len(welcome.instance_id) == 32
+    assert (welcome.num_blocks, welcome.block_size, welcome.max_num_seqs) == (64, 16, 7)
+    assert welcome.device == "cpu" and welcome.parallelism.tensor == 1
+    assert identity.limits.eos_token_ids == {2, 3}
+    scheduler = make_scheduler(config, ready())
+    assert (scheduler.num_rows, scheduler.pool.num_blocks) == (7, 64)

@@ -1,0 +1,174 @@
+"""The worker as a process: started, talked to, watched, buried."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+import zmq
+
+from engine_core.scheduler import Scheduler
+from engine_core.stop import Stopped, StopSignal
+from engine_core.workers import WorkerDied, WorkerLink
+from pagewire import transport
+from pagewire.internal.v1.worker_pb2 import Initialize, Ready, WorkerHello, WorkerMessage
+from tests.engine_core.fakes import Ledger, add_request, expected_output, make, run
+from tests.engine_core.processes import python, spawn_fake_worker
+
+Context = zmq.Context[zmq.Socket[bytes]]
+INITIALIZE = Initialize(block_size=4, num_blocks=16)
+
+
+@pytest.fixture
+def stop() -> Iterator[StopSignal]:
+    made = StopSignal(SimpleQueue())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def link(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerLink]:
+    made = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    yield made
+    made.close()
+
+
+def start(link: WorkerLink) -> Ready:
+    link.start(INITIALIZE, "info", external=False)
+    return link.wait_ready(lambda what, fraction: None)
+
+
+def pid_of(link: WorkerLink) -> int:
+    assert link._child is not None
+    return link._child.pid
+
+
+def one_step(link: WorkerLink) -> None:
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
+    scheduler.add(make(add_request(1)))
+    link.execute(scheduler.schedule(0.0))
+
+
+def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSignal) -> None:
+    link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    progress: list[tuple[str, float]] = []
+    link.start(INITIALIZE, "info", external=False)
+    ready = link.wait_ready(lambda what, fraction: progress.append((what, fraction)))
+    assert ready.num_blocks == 16 and progress == [("weights", 0.5)]
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
+    messages = [add_request(handle, prompt=9, n=2, max_tokens=9) for handle in (1, 2, 3)]
+    for message in messages:
+        scheduler.add(make(message))
+    ledger = Ledger()
+    run(scheduler, link, ledger)
+    for message in messages:
+        for index in (0, 1):
+            key = message.handle, index
+            assert (ledger.tokens[key], ledger.ends[key]) == expected_output(message, index)
+    child = link._child
+    assert child is not None
+    link.close()
+    assert child._process.returncode == 0, "it left by itself"
+
+
+@pytest.mark.parametrize(
+    ("fault", "what", "why"),
+    [
+        ("refuse", "cannot start", "no torch"),
+        ("fail-load", "cannot load", "a tensor is missing"),
+        ("die-load", "the worker", "killed by SIGKILL"),
+    ],
+)
+def test_a_worker_that_does_not_start(
+    link: WorkerLink, monkeypatch: pytest.MonkeyPatch, fault: str, what: str, why: str
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", fault)
+    with pytest.raises(WorkerDied) as death:
+        start(link)
+    assert what in death.value.what and why in death.value.why and death.value.todo
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("fail-step", "a tensor is missing"),
+        ("die-step", "killed by SIGKILL"),
+        ("wrong-step", "1 samples was answered by step_result, step 1, 2 tokens"),
+    ],
+)
+def test_a_worker_that_fails_while_serving(
+    link: WorkerLink, monkeypatch: pytest.MonkeyPatch, fault: str, why: str
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", fault)
+    start(link)
+    with pytest.raises(WorkerDied, match=why):
+        one_step(link)
+
+
+def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerLink) -> None:
+    start(link)
+    os.kill(pid_of(link), signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        one_step(link)
+
+
+def test_a_signal_ends_the_wait_for_a_worker_that_hangs(
+    link: WorkerLink, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "hang-step")
+    start(link)
+    stop.request()
+    with pytest.raises(Stopped):
+        one_step(link)
+
+
+def test_a_worker_that_hangs_is_killed(
+    context: Context, folder: Path, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "hang-load")
+    link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    stop.request()
+    with pytest.raises(Stopped):
+        link.start(INITIALIZE, "info", external=False)
+    child = link._child
+    assert child is not None
+    link.close()
+    assert child._process.returncode == -signal.SIGKILL
+
+
+def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerLink, context: Context) -> None:
+    """Only the process that we have started is our worker."""
+    with transport.connect_dealer(context, link._address, transport.new_identity()) as stranger:
+        stranger.send(transport.pack(WorkerMessage(hello=WorkerHello(pid=1))))
+        stranger.send(b"garbage")
+        stranger.send_multipart([b"\1", b"", b"x"])
+        assert start(link).num_blocks == 16
+        one_step(link)
+        assert link.num_bad_frames == 3
+
+
+def test_a_worker_that_somebody_else_starts(link: WorkerLink) -> None:
+    worker = python("tests.engine_core.fake_worker_process", f"--engine={link._address}")
+    try:
+        link.start(INITIALIZE, "info", external=True)
+        assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
+        for _ in range(20):  # somebody looks whether the address is served, and goes again
+            assert transport._is_served(link._address)
+        one_step(link)
+    finally:
+        worker.kill()
+        worker.wait()
+    with pytest.raises(WorkerDied, match="connection is lost|cannot be reached"):
+        one_step(link)
+
+
+def test_a_worker_of_somebody_else_that_dies_in_a_step(link: WorkerLink) -> None:
+    address = f"--engine={link._address}"
+    worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
+    link.start(INITIALIZE, "info", external=True)
+    link.wait_ready(lambda what, fraction: None)
+    with pytest.raises(WorkerDied, match="connection is lost"):
+        one_step(link)
+    worker.wait()

@@ -98,9 +98,10 @@ class Driver:
     """Blocks, rows and plans for one runner. Sampled tokens are taken as they come; no EOS."""
 
     def __init__(
-        self, folder: Path, budget: int = 4096, seed: int = 0, record: bool = True, **changes: object
+        self, folder: Path, budget: int = 4096, shuffle: int = 0, record: bool = True, **changes: object
     ) -> None:
-        """budget: tokens per step. record: a GreedySampler in place of the real one."""
+        """budget: tokens per step. shuffle: seed of the order of blocks. record: a GreedySampler in
+        place of the real one. changes: fields of Initialize."""
         command = initialize(folder, **changes)
         self.runner, self.ready = load(command, 0, 1, lambda what, fraction: None)
         self.sampler = GreedySampler()
@@ -108,7 +109,7 @@ class Driver:
             self.runner._sampler = self.sampler  # type: ignore[assignment]
         self.record, self.budget, self.block_size = record, budget, command.block_size
         self.free = list(range(self.ready.num_blocks))
-        random.Random(seed).shuffle(self.free)
+        random.Random(shuffle).shuffle(self.free)
         self.free_rows = list(range(command.max_num_seqs))
         self.references: Counter[int] = Counter()
         self.running: list[DrivenSequence] = []

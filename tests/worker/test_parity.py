@@ -121,9 +121,9 @@ def test_twenty_prompts_at_once(family: str, checkpoint: Callable[..., Path]):
     expected = reference(folder, inputs, 8)
     assert_equal(Driver(folder), inputs, expected)
     # Prompts cut into odd pieces, decoding rows and pieces of prompts in one step.
-    assert_equal(Driver(folder, budget=37, seed=1), inputs, expected)
+    assert_equal(Driver(folder, budget=37, shuffle=1), inputs, expected)
     # Fewer tokens per step than rows, one token per block.
-    assert_equal(Driver(folder, budget=7, seed=2, block_size=1, num_blocks=2000), inputs[:6], expected[:6])
+    assert_equal(Driver(folder, budget=7, shuffle=2, block_size=1, num_blocks=2000), inputs[:6], expected[:6])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,0 +1,227 @@
+"""The worker process and its conversation with the core."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from pagewire.columns import pack_u32, unpack_u32
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+from pagewire.transport import bind_router, pack, unpack, workers_address
+from tests.worker.fakes import initialize, resolved_params
+from worker import main
+
+Checkpoints = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
+WAIT_MS = 60_000
+
+
+class Core:
+    """The core's end of the connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.address = workers_address(folder)
+        self.socket = bind_router(self.context, self.address)
+        self.peer = b""
+
+    def receive(self) -> worker_pb2.WorkerMessage:
+        assert self.socket.poll(WAIT_MS), "the worker says nothing"
+        self.peer, frame = self.socket.recv_multipart()
+        return worker_pb2.WorkerMessage.FromString(unpack(frame))
+
+    def receive_after_progress(self) -> worker_pb2.WorkerMessage:
+        while True:
+            message = self.receive()
+            if message.WhichOneof("message") != "load_progress":
+                return message
+            assert 0 <= message.load_progress.fraction <= 1
+
+    def send(self, **command: object) -> None:
+        self.send_frame(pack(worker_pb2.WorkerCommand(**command)))  # type: ignore[arg-type]
+
+    def send_frame(self, frame: bytes) -> None:
+        self.socket.send_multipart([self.peer, frame])
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as folder:
+        core = Core(Path(folder))
+        yield core
+        core.close()
+
+
+class WorkerThread:
+    """A worker in a thread of this process: signals are not its own, all else is."""
+
+    def __init__(self, address: str) -> None:
+        self.code: int | None = None
+        self._thread = threading.Thread(target=self._run, args=(address,))
+        self._thread.start()
+
+    def _run(self, address: str) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        channel = main.Channel(context, address)
+        self.code = main._serve(channel, WorkerConfig(engine=address, threads=1))
+        channel.close(main.FAREWELL_MS)
+        context.term()
+
+    def join(self) -> int | None:
+        self._thread.join(60)
+        return self.code
+
+
+def one_step(number: int) -> worker_pb2.StepPlan:
+    """A prompt of three tokens, one sampled."""
+    new = worker_pb2.NewRow(
+        row=0,
+        token_ids=pack_u32([5, 6, 7]),
+        prompt_len=3,
+        blocks=pack_u32([0]),
+        sampling=resolved_params(),
+    )
+    zero = pack_u32([0])
+    return worker_pb2.StepPlan(
+        step=number,
+        new_rows=[new],
+        rows=zero,
+        starts=zero,
+        counts=pack_u32([3]),
+        sample_rows=zero,
+        sample_sources=zero,
+    )
+
+
+def test_a_conversation(core: Core, checkpoint: Checkpoints):
+    worker = WorkerThread(core.address)
+    hello = core.receive().hello
+    assert hello.pid == os.getpid()
+    assert hello.version
+    core.send_frame(b"\x63 another version")
+    core.send_frame(b"")
+    core.send_frame(b"\x01\xff\xff")
+    core.send(initialize=initialize(checkpoint("llama"), max_model_len=50))
+    ready = core.receive_after_progress().ready
+    assert ready.model.architecture == "LlamaForCausalLM"
+    assert ready.model.dtype == "float32"
+    assert (ready.model.vocab_size, ready.model.max_model_len) == (320, 50)
+    assert list(ready.model.eos_token_ids) == [2]
+    assert ready.num_blocks == 600
+    assert ready.kv_cache_bytes > 600 * 4 * 2 * 3
+    assert ready.model.weight_bytes > 0
+    assert ready.device == "cpu"
+    core.send(step_plan=one_step(41))
+    result = core.receive().step_result
+    assert result.step == 41
+    assert len(unpack_u32(result.token_ids)) == 1
+    core.send(shutdown=worker_pb2.Shutdown())
+    assert worker.join() == 0
+
+
+def test_a_model_that_cannot_be_loaded(core: Core, checkpoint: Checkpoints, tmp_path: Path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((checkpoint("llama") / name).read_bytes()[:-10])
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.send(initialize=initialize(tmp_path))
+    failed = core.receive_after_progress().failed
+    assert failed.type == "StartupError"
+    assert failed.what == "cannot load the model's configuration"
+    assert failed.why.startswith("config.json is not readable JSON")
+    assert "Traceback" in failed.traceback
+    assert worker.join() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"device": "cuda"}, "device 'cuda' is not built yet"),
+        ({"device": "simulated"}, "device 'simulated' is not built yet"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not built yet"),
+        ({"max_model_len": 257}, "max_model_len = 257, but the model goes to 256"),
+        ({"num_blocks": 1 << 31}, "MiB are available"),
+    ],
+)
+def test_what_is_refused(core: Core, checkpoint: Checkpoints, changes: dict[str, object], why: str):
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama"), **changes))
+    failed = core.receive_after_progress().failed
+    assert why in failed.why
+    assert failed.todo
+    assert worker.join() == 1
+
+
+def test_a_plan_that_does_not_fit_ends_the_worker(core: Core, checkpoint: Checkpoints):
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama")))
+    core.receive_after_progress()
+    core.send(step_plan=worker_pb2.StepPlan(removed_rows=pack_u32([3])))
+    failed = core.receive().failed
+    assert failed.type == "PlanError"
+    assert failed.why == "PlanError: row 3 is not in use"
+    assert worker.join() == 1
+
+
+def test_shutdown_before_anything_is_loaded(core: Core):
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.send(step_plan=worker_pb2.StepPlan())  # of an earlier worker: nothing to do with this one
+    core.send(shutdown=worker_pb2.Shutdown())
+    assert worker.join() == 0
+
+
+def test_the_worker_ends_when_the_core_is_gone(core: Core):
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.close()
+    assert worker.join() == 1
+
+
+@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1:5", "ipc:///tmp/" + 120 * "x"])
+def test_an_address_that_is_none(address: str):
+    code = (
+        "from pagewire.config import WorkerConfig as C; from worker.main import run; "
+        f"run(C(engine={address!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1].startswith("pagewire.errors.StartupError: cannot use this address")
+
+
+def test_signals_end_it_quietly(core: Core, checkpoint: Checkpoints):
+    """SIGTERM while it waits for the core, and while it waits for steps."""
+    code = (
+        "import sys; from pagewire.config import WorkerConfig as C; from worker.main import run; "
+        f"sys.exit(run(C(engine={core.address!r}, threads=1)))"
+    )
+    for load in (False, True):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert core.receive().hello.pid == process.pid
+        if load:
+            core.send(initialize=initialize(checkpoint("llama")))
+            assert core.receive_after_progress().ready.num_blocks == 600
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        assert (process.returncode, output) == (0, b"")
+
+
+def test_it_says_hello_before_it_imports_torch():
+    """So that a wrong address is told at once, and a slow start is seen to be one."""
+    code = "import sys, worker.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

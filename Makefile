@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 demo: $(STAMP) ## Start everything on the demo model, stream a few answers, stop
 	@$(BIN)/python -m pagewire demo
 
-serve: $(STAMP) ## Start everything on the demo model, print how to call it, run until Ctrl-C
-	@$(BIN)/python -m pagewire serve
+serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
+	@$(BIN)/python -m pagewire serve $(ARGS)
 
 test: $(STAMP) ## Run all tests that need no GPU
 	@$(BIN)/python -m pytest -m 'not gpu'

@@ -40,7 +40,7 @@ def _talk(client: Client) -> tuple[int, float]:
     start = time.monotonic()
     tokens = 0
     for prompt in _PROMPTS:
-        print(f"{prompt}\x1b[1m" if sys.stdout.isatty() else prompt, end="", flush=True)
+        print(prompt, end="", flush=True)
         tokens += _show(client, prompt, _COMPLETION)[1]
     messages: list[Message] = []
     for question in _QUESTIONS:
@@ -53,9 +53,10 @@ def _talk(client: Client) -> tuple[int, float]:
 
 
 def _show(client: Client, prompt: PromptLike, params: SamplingParams) -> tuple[str, int]:
-    """Prints an answer as it is generated; its text and number of tokens."""
+    """Prints an answer as it is generated, in bold on a terminal; its text and number of tokens."""
+    bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
     with client.stream(prompt, params) as stream:
         for delta in stream:
-            print(delta.text, end="", flush=True)
-        print("\x1b[0m" if sys.stdout.isatty() else "")
+            print(f"{bold}{delta.text}{plain}", end="", flush=True)
+        print()
         return stream.generation.text, stream.generation.usage.completion_tokens

@@ -1,12 +1,14 @@
 """Commands and scripts against a running service."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from pagewire import Client
 from pagewire.service import Service
-from tests.e2e.services import ROOT
+from tests.e2e.services import PATIENCE_S, ROOT, is_idle, wait_until
 
 
 def run(*arguments: str, stdin: str = "") -> str:
@@ -32,6 +34,31 @@ def test_generate_chat_and_health(demo: Service):
         "-m", "pagewire", "chat", address, "--temperature=0", stdin="What is the capital of Japan?\n"
     )
     assert "SERVING" in run("-m", "pagewire", "health", address)
+
+
+def test_ctrl_c_ends_a_generation_here_and_on_the_server(demo: Service, client: Client):
+    arguments = [
+        "generate",
+        "a",
+        "--temperature=3",
+        "--seed=1",
+        "--max-tokens=900",
+        f"--address={demo.address}",
+    ]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "pagewire", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    with running:
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.read(1)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(PATIENCE_S) == 130
+        assert running.stderr.read() == b""
+    wait_until(lambda: is_idle(client))
 
 
 def test_benchmark(demo: Service, tmp_path: Path):

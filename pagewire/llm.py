@@ -106,21 +106,24 @@ class LLM:
         done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         results = [Generation() for _ in requests]
         in_flight: dict[int, Any] = {}
+        number = 0
         bar = _Bar(len(requests), progress)
         try:
             unsent = iter(enumerate(requests))
             while True:
-                for number, request in itertools.islice(unsent, most - len(in_flight)):
-                    in_flight[number] = call.future(request)
-                    in_flight[number].add_done_callback(lambda future, n=number: done.put((n, future)))
+                for index, request in itertools.islice(unsent, most - len(in_flight)):
+                    in_flight[index] = call.future(request)
+                    in_flight[index].add_done_callback(lambda future, n=index: done.put((n, future)))
                 if not in_flight:
                     return results
                 number, future = done.get()
                 del in_flight[number]
                 results[number].add(future.result())
                 bar.add(results[number])
-        except grpc.RpcError as error:
-            raise from_grpc(error) from None
+        except grpc.RpcError as status:
+            error = from_grpc(status)
+            error.add_note(f"in prompt {number} (the first is 0)")
+            raise error from None
         finally:
             bar.close()
             for future in in_flight.values():

@@ -51,8 +51,9 @@ def test_chat(llm: LLM):
 
 def test_a_wrong_request_raises_and_leaves_nothing_behind(llm: LLM):
     params = [SamplingParams(max_tokens=500, ignore_eos=True), SamplingParams(top_p=7)]
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument) as caught:
         llm.generate(["a", "b"], params, progress=False)
+    assert caught.value.__notes__ == ["in prompt 1 (the first is 0)"]
     with Client(llm.address) as client:
         services.wait_until(lambda: services.is_idle(client))
 

@@ -1,24 +1,22 @@
 """The engine core: events in, one step, outputs out.
 
-EngineCore.step() can be called in-process, without sockets and threads: it takes its events from a
-queue, asks a worker (anything with execute()) and hands messages to a function.
+EngineCore.step() can be called in-process, without sockets and threads: it takes its events from an
+inbox, asks a worker (anything that can execute a plan) and hands messages to a function.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import NoReturn, Protocol
 
 from engine_core.block_pool import InvariantError
-from engine_core.events import Event, FrontendGone, Received, SocketsFailed, Stop
+from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.outputs import encode_outputs
 from engine_core.plan import Plan
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters, Rate
-from engine_core.stop import Stopped
 from engine_core.validation import Code, Limits, Refused, make_request
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
@@ -44,7 +42,10 @@ class Worker(Protocol):
     """What computes."""
 
     def execute(self, plan: Plan) -> list[int]:
-        """Computes one step; one token for each of plan.sample_rows."""
+        """Computes one step; one token for each of plan.sample_rows. Raises when it cannot."""
+
+    def wait_for(self, inbox: Inbox) -> None:
+        """Returns when there may be events. Raises when there will be nobody to execute anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class EngineCore:
         identity: Identity,
         scheduler: Scheduler,
         worker: Worker,
-        inputs: "SimpleQueue[Event]",
+        inbox: Inbox,
         send: Callable[[bytes, EngineMessage], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -78,14 +79,14 @@ class EngineCore:
         self._identity = identity
         self._epoch = identity.epoch
         self._worker = worker
-        self._inputs = inputs
+        self._inbox = inbox
         self._send = send
         self._clock = clock
         self._output_rate = Rate()
         self._next_idle_check = 0.0
 
     def run(self) -> NoReturn:
-        """Steps until something raises: Stopped, or what went wrong."""
+        """Steps until something raises: what went wrong, or the wish to stop."""
         while True:
             self.step()
 
@@ -100,33 +101,32 @@ class EngineCore:
             self._publish()
 
     def fail_all(self, reason: str, message: str) -> None:
-        """Tells the owner of every request in flight that it has ended: the core cannot go on."""
+        """Tells the owner of every request, also of one just arrived, that the core cannot go on."""
         for request in list(self.scheduler.requests):
             self._fail(request, Code.UNAVAILABLE, reason, message)
+        for event in self._inbox.take():
+            if isinstance(event, Received) and event.message.HasField("add_request"):
+                handle = event.message.add_request.handle
+                self._send_failure(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
     # Events.
 
     def _take_events(self) -> None:
         """Handles what has arrived. Blocks only when no request is in flight."""
-        if not self.scheduler.requests and self._inputs.empty():
+        if not self.scheduler.requests and not self._inbox:
             self._check_when_idle()
-            self._handle(self._inputs.get())
-        for _ in range(self._inputs.qsize()):  # not what arrives meanwhile: a flood must not stop the steps
-            try:
-                self._handle(self._inputs.get_nowait())
-            except Empty:
-                break
+            self._worker.wait_for(self._inbox)
+        for event in self._inbox.take():
+            self._handle(event)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Received):
             self._handle_message(event)
         elif isinstance(event, FrontendGone):
             self._lose_frontend(event.frontend)
-        elif isinstance(event, SocketsFailed):
-            raise RuntimeError("the thread of the frontends' socket has ended") from event.error
         else:
-            assert isinstance(event, Stop)
-            raise Stopped
+            assert isinstance(event, SocketsFailed)
+            raise RuntimeError("the thread of the frontends' socket has ended") from event.error
 
     def _handle_message(self, event: Received) -> None:
         """Handles one message. A bug that it uncovers fails that message alone."""

@@ -1,5 +1,8 @@
-"""What the step loop finds in its input queue."""
+"""What the step loop is told by other threads, and the queue in which it finds that."""
 
+import contextlib
+import os
+from collections import deque
 from dataclasses import dataclass
 
 from pagewire.internal.v1.engine_pb2 import FrontendMessage
@@ -28,9 +31,37 @@ class SocketsFailed:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A signal asks this process to end."""
+Event = Received | FrontendGone | SocketsFailed
 
 
-Event = Received | FrontendGone | SocketsFailed | Stop
+class Inbox:
+    """Events in order of arrival, with a descriptor to wait for: any thread puts, the loop takes.
+
+    The descriptor lets an idle loop wait for events, for signals and for the worker's death at once.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def fileno(self) -> int:
+        """Readable when there are events (and, now and then, when there are none)."""
+        return self._eventfd
+
+    def put(self, event: Event) -> None:
+        """Adds an event and wakes the loop."""
+        self._events.append(event)
+        os.eventfd_write(self._eventfd, 1)
+
+    def take(self) -> list[Event]:
+        """The events that are there now; never waits. Those that arrive meanwhile are for the next call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._eventfd)  # first: what is put after this wakes the loop again
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+    def close(self) -> None:
+        """Closes the descriptor; nobody puts any more."""
+        os.close(self._eventfd)

@@ -5,12 +5,11 @@ import gc
 import logging
 import time
 from pathlib import Path
-from queue import SimpleQueue
 
 import zmq
 
 from engine_core.core import EngineCore
-from engine_core.events import Event
+from engine_core.events import Inbox
 from engine_core.sockets import FrontendSockets
 from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.stop import Stopped, StopSignal
@@ -43,12 +42,12 @@ def run(config: EngineConfig) -> int:
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, last first."""
     initialize = initialize_message(config)
-    inputs: SimpleQueue[Event] = SimpleQueue()
-    stop = stack.enter_context(StopSignal(inputs))
+    stop = stack.enter_context(StopSignal())
+    inbox = stack.enter_context(contextlib.closing(Inbox()))
     context = stack.enter_context(zmq.Context())
     folder = transport.default_folder()
     listen = config.listen or transport.frontends_address(folder)
-    frontends = FrontendSockets(context, listen, inputs)
+    frontends = FrontendSockets(context, listen, inbox)
     stack.callback(_remove_socket_file, listen)
     stack.callback(frontends.close)
     listen_workers = config.listen_workers or transport.workers_address(folder)
@@ -63,7 +62,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo) from error
     identity = make_identity(config, ready, time.time_ns())
-    core = EngineCore(identity, make_scheduler(config, ready), worker, inputs, frontends.send)
+    core = EngineCore(identity, make_scheduler(config, ready), worker, inbox, frontends.send)
     _settle()
     facts = identity.welcome.model
     log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)

@@ -10,13 +10,12 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from time import monotonic
 
 import zmq
 from google.protobuf.message import DecodeError
 
-from engine_core.events import Event, FrontendGone, Received, SocketsFailed
+from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
 from pagewire.transport import BadFrame, bind_router, pack, unpack
 
@@ -54,12 +53,12 @@ class FrontendSockets:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
-        inputs: "SimpleQueue[Event]",
+        inbox: Inbox,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """inputs: where events go. Raises StartupError when the address cannot be bound."""
+        """inbox: where events go. Raises StartupError when the address cannot be bound."""
         self.num_bad_frames = 0
-        self._inputs = inputs
+        self._inbox = inbox
         self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
         self._router = bind_router(context, address)
@@ -105,7 +104,7 @@ class FrontendSockets:
                 self._receive()
             self._router.setsockopt(zmq.LINGER, _LINGER_MS)
         except BaseException as error:  # the step loop must hear of it, whatever it is
-            self._inputs.put(SocketsFailed(error))
+            self._inbox.put(SocketsFailed(error))
 
     def _receive(self) -> None:
         for _ in range(_MESSAGES_PER_TURN):
@@ -120,7 +119,7 @@ class FrontendSockets:
                     "an unreadable message of a frontend was dropped (%d so far)", self.num_bad_frames
                 )
             else:
-                self._inputs.put(Received(frontend, message, self._clock()))
+                self._inbox.put(Received(frontend, message, self._clock()))
 
     def _count_bad_frame(self) -> None:
         self.num_bad_frames += 1
@@ -161,7 +160,7 @@ class FrontendSockets:
             if not backlog.frames:
                 del self._backlogs[frontend]
             elif backlog.bytes > MAX_BACKLOG_BYTES:
-                self._inputs.put(FrontendGone(frontend))
+                self._inbox.put(FrontendGone(frontend))
 
     def _try_send(self, frontend: bytes, frame: bytes) -> bool:
         """False when the frontend takes nothing now. What is for one that is gone counts as sent."""
@@ -172,5 +171,5 @@ class FrontendSockets:
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            self._inputs.put(FrontendGone(frontend))
+            self._inbox.put(FrontendGone(frontend))
         return True

@@ -1,7 +1,8 @@
 """The worker: started, talked to, watched, buried.
 
-All of it happens in the thread of the step loop, on a ROUTER socket of its own. Whoever waits for the
-worker waits for its death, and for a signal to us, in the same poll.
+All of it happens in the thread of the step loop, on a ROUTER socket of its own. Whatever that thread
+waits for (a result, or something to do), it waits for the worker's death and for a signal to us in the
+same poll.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 import zmq
 from google.protobuf.message import DecodeError
 
+from engine_core.events import Inbox
 from engine_core.plan import Plan, encode_plan
 from engine_core.stop import Stopped, StopSignal
 from pagewire import process
@@ -111,6 +113,16 @@ class WorkerLink:
             )
         return token_ids
 
+    def wait_for(self, inbox: Inbox) -> None:
+        """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
+        self._poller.register(inbox.fileno(), zmq.POLLIN)
+        try:
+            while inbox.fileno() not in (ready := self._poll()):
+                if self._socket in ready and self._receive() is not None:
+                    raise WorkerDied("cannot talk to the worker", "it sent something that nobody asked for")
+        finally:
+            self._poller.unregister(inbox.fileno())
+
     def close(self) -> None:
         """Ends the worker: by a message, and if that does not help at once, by SIGKILL."""
         with contextlib.suppress(WorkerDied):
@@ -132,17 +144,23 @@ class WorkerLink:
     def _wait(self) -> WorkerMessage:
         """The worker's next message. Raises WorkerDied, Stopped."""
         while True:
-            ready = dict(self._poller.poll())
-            if self._stop.fileno() in ready:
-                raise Stopped
-            if self._socket in ready:
+            if self._socket in self._poll():
                 message = self._receive()
                 if message is not None:
                     return message
-            elif self._child is not None and self._child.pidfd in ready:
-                raise self._death("")
-            elif self._connection is not None and self._connection.is_lost():
-                raise self._death("its connection is lost")
+
+    def _poll(self) -> dict[object, int]:
+        """What is readable, once something is. Raises WorkerDied, Stopped."""
+        ready = dict[object, int](self._poller.poll())
+        if self._stop.fileno() in ready:
+            raise Stopped
+        if self._socket in ready:
+            return ready  # its last words come before the news of its death
+        if self._child is not None and self._child.pidfd in ready:
+            raise self._death("")
+        if self._connection is not None and self._connection.monitor in ready and self._connection.is_lost():
+            raise self._death("its connection is lost")
+        return ready
 
     def _receive(self) -> WorkerMessage | None:
         """A message of our worker. None for anything else, which is counted."""

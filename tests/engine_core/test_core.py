@@ -1,12 +1,12 @@
 """The step loop in-process: no sockets, no threads, a clock that the test moves."""
 
 import logging
-from queue import SimpleQueue
+from collections.abc import Iterator
 
 import pytest
 
 from engine_core.core import EngineCore, Identity
-from engine_core.events import Event, FrontendGone, Received, SocketsFailed, Stop
+from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.plan import Plan
 from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
@@ -29,14 +29,25 @@ from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger, add_request, exp
 EPOCH = 77
 
 
+class StoppingWorker(FakeWorker):
+    """A fake worker that an idle core can wait for."""
+
+    stopped = False
+
+    def wait_for(self, inbox: Inbox) -> None:
+        """There is nothing that could arrive, except the wish to stop."""
+        assert self.stopped, "the core waits though there is something to do"
+        raise Stopped
+
+
 class House:
     """A core, its worker, and frontends that only exist as names."""
 
     def __init__(self, blocks: int = 64, rows: int = 8, budget: int = 64) -> None:
-        self.inputs: SimpleQueue[Event] = SimpleQueue()
+        self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
         self.now = 0.0
-        self.worker = FakeWorker(blocks, 4)
+        self.worker = StoppingWorker(blocks, 4)
         self.scheduler = Scheduler(
             num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
         )
@@ -44,7 +55,7 @@ class House:
             Identity(Welcome(epoch=EPOCH), LIMITS),
             self.scheduler,
             self.worker,
-            self.inputs,
+            self.inbox,
             lambda frontend, message: self.sent.append((frontend, message)),
             lambda: self.now,
         )
@@ -58,7 +69,7 @@ class House:
         """A message arrives."""
         fields = {AddRequest: "add_request", Abort: "abort", Hello: "hello", Utility: "utility"}
         wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
-        self.inputs.put(Received(frontend, wrapped, self.now))
+        self.inbox.put(Received(frontend, wrapped, self.now))
 
     def step(self, steps: int = 1) -> list[tuple[bytes, EngineMessage]]:
         """So many steps; what was sent in them."""
@@ -70,7 +81,7 @@ class House:
 
     def run(self) -> None:
         """Steps until nothing is in flight."""
-        while self.scheduler.requests or not self.inputs.empty():
+        while self.scheduler.requests or self.inbox:
             self.step()
 
     def failures(self) -> list[RequestFailed]:
@@ -85,8 +96,15 @@ class House:
         return ledger
 
 
-def test_a_request_from_arrival_to_end() -> None:
-    house = House()
+@pytest.fixture
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    """Parametrized indirectly by its number of rows."""
+    made = House(rows=getattr(request, "param", 8))
+    yield made
+    made.inbox.close()
+
+
+def test_a_request_from_arrival_to_end(house: House) -> None:
     message = add_request(1, prompt=5, n=2, max_tokens=3)
     house.put(message)
     house.run()
@@ -97,17 +115,15 @@ def test_a_request_from_arrival_to_end() -> None:
     assert len(house.sent) == 3, "one message per step"
 
 
-def test_two_frontends_get_what_is_theirs() -> None:
-    house = House()
+def test_two_frontends_get_what_is_theirs(house: House) -> None:
     house.put(add_request(1, request_id="x"), b"a")
     house.put(add_request(1, request_id="y"), b"b")
     house.run()
     assert {*house.outputs_of(b"a").tokens} == {*house.outputs_of(b"b").tokens} == {(1, 0)}
 
 
-def test_hello_is_answered_from_the_loop() -> None:
+def test_hello_is_answered_from_the_loop(house: House) -> None:
     """By a Welcome until the frontend knows the epoch, then by the load."""
-    house = House()
     house.put(Hello(known_epoch=0))
     ((_, message),) = house.step()
     assert message.welcome.epoch == EPOCH
@@ -116,8 +132,7 @@ def test_hello_is_answered_from_the_loop() -> None:
     assert message.load.epoch == EPOCH
 
 
-def test_whoever_forgot_the_epoch_forgot_its_requests() -> None:
-    house = House()
+def test_whoever_forgot_the_epoch_forgot_its_requests(house: House) -> None:
     house.put(add_request(1, max_tokens=30), b"a")
     house.put(add_request(2, max_tokens=30), b"b")
     house.step()
@@ -126,8 +141,8 @@ def test_whoever_forgot_the_epoch_forgot_its_requests() -> None:
     assert [request.handle for request in house.scheduler.requests] == [2]
 
 
-def test_the_load_is_true() -> None:
-    house = House(rows=1)
+@pytest.mark.parametrize("house", [1], indirect=True)
+def test_the_load_is_true(house: House) -> None:
     house.put(add_request(1, prompt=10, max_tokens=9))
     house.put(add_request(2, prompt=7, max_tokens=9))
     house.step()
@@ -144,8 +159,7 @@ def test_the_load_is_true() -> None:
     assert load.load.preemptions == 0
 
 
-def test_an_abort_is_silent_and_idempotent() -> None:
-    house = House()
+def test_an_abort_is_silent_and_idempotent(house: House) -> None:
     house.put(add_request(1, max_tokens=30))
     house.step()
     house.put(Abort(handle=1))
@@ -155,16 +169,14 @@ def test_an_abort_is_silent_and_idempotent() -> None:
     assert house.scheduler.pool.num_free == 64
 
 
-def test_a_frontend_cannot_abort_what_another_one_owns() -> None:
-    house = House()
+def test_a_frontend_cannot_abort_what_another_one_owns(house: House) -> None:
     house.put(add_request(1, max_tokens=3), b"a")
     house.put(Abort(handle=1), b"b")
     house.run()
     assert house.outputs_of(b"a").ends[1, 0] is FinishReason.MAX_TOKENS
 
 
-def test_an_abort_by_id_reaches_requests_of_any_frontend() -> None:
-    house = House()
+def test_an_abort_by_id_reaches_requests_of_any_frontend(house: House) -> None:
     house.put(add_request(1, max_tokens=30), b"a")
     house.step()
     house.put(Utility(call_id=3, abort_by_ids=AbortByIds(request_ids=["request-1", "unknown"])), b"b")
@@ -175,8 +187,7 @@ def test_an_abort_by_id_reaches_requests_of_any_frontend() -> None:
     assert not house.scheduler.requests
 
 
-def test_an_id_in_flight_is_refused_and_free_again_afterwards() -> None:
-    house = House()
+def test_an_id_in_flight_is_refused_and_free_again_afterwards(house: House) -> None:
     house.put(add_request(1, request_id="x", max_tokens=3), b"a")
     house.put(add_request(9, request_id="x"), b"b")
     house.run()
@@ -189,8 +200,7 @@ def test_an_id_in_flight_is_refused_and_free_again_afterwards() -> None:
     assert (10, 0) in house.outputs_of(b"b").ends
 
 
-def test_a_handle_in_use_is_dropped_without_harm_to_its_owner() -> None:
-    house = House()
+def test_a_handle_in_use_is_dropped_without_harm_to_its_owner(house: House) -> None:
     house.put(add_request(1, request_id="x", max_tokens=3))
     house.put(add_request(1, request_id="y"))
     house.run()
@@ -198,8 +208,7 @@ def test_a_handle_in_use_is_dropped_without_harm_to_its_owner() -> None:
     assert house.outputs_of(b"a").ends[1, 0] is FinishReason.MAX_TOKENS
 
 
-def test_what_cannot_be_served_is_refused_at_once() -> None:
-    house = House()
+def test_what_cannot_be_served_is_refused_at_once(house: House) -> None:
     house.put(add_request(1, prompt=64))
     ((frontend, message),) = house.step()
     failure = message.request_failed
@@ -212,9 +221,8 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
 
 
 def test_a_bug_in_one_request_is_the_end_of_that_request_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = House()
     add = house.scheduler.add
 
     def broken_add(request: object) -> None:
@@ -234,23 +242,22 @@ def test_a_bug_in_one_request_is_the_end_of_that_request_alone(
     assert house.core.counters.internal_errors == 1
 
 
-def test_a_frontend_that_is_gone_takes_its_requests_along() -> None:
+@pytest.mark.parametrize("house", [2], indirect=True)
+def test_a_frontend_that_is_gone_takes_its_requests_along(house: House) -> None:
     """It is told so, in case that it lives and was only too slow to read."""
-    house = House(rows=2)
     for handle in (1, 2, 3):
         house.put(add_request(handle, max_tokens=30), b"a")
     house.put(add_request(4, max_tokens=30), b"b")
     house.step(2)
-    house.inputs.put(FrontendGone(b"a"))
-    house.inputs.put(FrontendGone(b"a"))
+    house.inbox.put(FrontendGone(b"a"))
+    house.inbox.put(FrontendGone(b"a"))
     house.step()
     assert [request.handle for request in house.scheduler.requests] == [4]
     assert {failure.handle for failure in house.failures()} == {1, 2, 3}
     assert {failure.code for failure in house.failures()} == {Code.UNAVAILABLE}
 
 
-def test_ends_by_the_clock_do_not_wait_for_the_step() -> None:
-    house = House()
+def test_ends_by_the_clock_do_not_wait_for_the_step(house: House) -> None:
     house.put(add_request(1, max_tokens=30))
     house.put(add_request(2, max_tokens=30))
     house.step()
@@ -263,82 +270,54 @@ def test_ends_by_the_clock_do_not_wait_for_the_step() -> None:
     assert second[1].step_outputs.token_ids
 
 
-def test_everybody_hears_of_the_end_of_the_core() -> None:
-    house = House(rows=1)
+@pytest.mark.parametrize("house", [1], indirect=True)
+def test_everybody_hears_of_the_end_of_the_core(house: House) -> None:
     house.put(add_request(1, max_tokens=30), b"a")
     house.put(add_request(2, max_tokens=30), b"b")
     house.step()
+    house.put(add_request(3, max_tokens=30), b"b")
+    house.put(Abort(handle=3))
     house.core.fail_all("ENGINE_DEAD", "the engine has died")
-    assert {(f.handle, f.code, f.reason) for f in house.failures()} == {
-        (1, Code.UNAVAILABLE, "ENGINE_DEAD"),
-        (2, Code.UNAVAILABLE, "ENGINE_DEAD"),
-    }
+    failures = {(f.handle, f.code, f.reason) for f in house.failures()}
+    assert failures == {(handle, Code.UNAVAILABLE, "ENGINE_DEAD") for handle in (1, 2, 3)}
     assert not house.scheduler.requests
 
 
-def test_the_loop_ends_when_asked_to() -> None:
-    house = House()
-    house.inputs.put(Stop())
+def test_the_loop_ends_when_asked_to(house: House) -> None:
+    house.worker.stopped = True
     with pytest.raises(Stopped):
         house.core.run()
 
 
-def test_the_loop_does_not_outlive_its_sockets() -> None:
-    house = House()
-    house.inputs.put(SocketsFailed(OSError("x")))
+def test_the_loop_does_not_outlive_its_sockets(house: House) -> None:
+    house.inbox.put(SocketsFailed(OSError("x")))
     with pytest.raises(RuntimeError):
         house.core.run()
 
 
-def test_a_flood_of_messages_does_not_stop_the_steps() -> None:
-    """While one is handled the next one arrives, for ever."""
-    house = House()
-    house.put(add_request(1, max_tokens=3))
-
-    class Flood(SimpleQueue):  # type: ignore[type-arg]
-        def get_nowait(self) -> Event:
-            house.put(Abort(handle=99))
-            return super().get_nowait()
-
-    flood = Flood()
-    flood.put(house.inputs.get())
-    house.inputs = flood
-    house.core._inputs = flood
-    house.step(3)
-    assert house.outputs_of(b"a").ends
-
-
-def test_books_that_do_not_balance_are_reported_when_idle(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+def test_books_that_do_not_balance_are_reported_when_idle(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in a while: the check looks at every block."""
     house.scheduler.free_rows.pop()
     house.put(Abort(handle=1))
     house.core.step()
     assert house.core.counters.broken_invariants == 0, "there was something to do"
-    house.core._inputs = _Late(Stop())
-    with caplog.at_level(logging.ERROR), pytest.raises(Stopped):
-        house.core.step()
-    assert house.core.counters.broken_invariants == 1
+    house.worker.stopped = True
+    for now in (0.0, 59.0, 61.0):
+        house.now = now
+        with caplog.at_level(logging.ERROR), pytest.raises(Stopped):
+            house.core.step()
+    assert house.core.counters.broken_invariants == 2
     assert "do not balance" in caplog.text
 
 
-class _Late(SimpleQueue):  # type: ignore[type-arg]
-    """Empty at the first look; then there is this event."""
-
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Event:
-        return self._event
-
-
-def test_a_worker_that_raises_ends_the_loop() -> None:
-    house = House()
+def test_a_worker_that_raises_ends_the_loop(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def execute(plan: Plan) -> list[int]:
         raise OSError("gone")
 
-    house.worker.execute = execute  # type: ignore[method-assign]
+    monkeypatch.setattr(house.worker, "execute", execute)
     house.put(add_request(1))
     with pytest.raises(OSError, match="gone"):
         house.core.run()

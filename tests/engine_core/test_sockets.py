@@ -1,15 +1,16 @@
 """The frontends' socket: frames become events, messages become frames, nothing is fatal."""
 
 import pickle
+import select
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 import zmq
 
 from engine_core import sockets
-from engine_core.events import Event, FrontendGone, Received, SocketsFailed
+from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.sockets import FrontendSockets
 from pagewire import transport
 from pagewire.errors import StartupError
@@ -24,12 +25,21 @@ class Hub:
 
     def __init__(self, context: Context, folder: Path) -> None:
         self.address = transport.frontends_address(folder)
-        self.inputs: SimpleQueue[Event] = SimpleQueue()
-        self.sockets = FrontendSockets(context, self.address, self.inputs)
+        self.inbox = Inbox()
+        self.events: deque[Event] = deque()
+        self.sockets = FrontendSockets(context, self.address, self.inbox)
         self.sockets.start()
 
+    def close(self) -> None:
+        self.sockets.close()
+        self.inbox.close()
+
     def event(self) -> Event:
-        return self.inputs.get(timeout=PATIENCE_S)
+        """The next one."""
+        while not self.events:
+            assert select.select([self.inbox], [], [], PATIENCE_S)[0], "nothing came"
+            self.events.extend(self.inbox.take())
+        return self.events.popleft()
 
     def received(self) -> Received:
         event = self.event()
@@ -41,7 +51,7 @@ class Hub:
 def hub(context: Context, folder: Path) -> Iterator[Hub]:
     made = Hub(context, folder)
     yield made
-    made.sockets.close()
+    made.close()
 
 
 def note(handle: int, size: int = 0) -> EngineMessage:
@@ -93,7 +103,7 @@ def test_a_frontend_that_vanishes_becomes_an_event(hub: Hub, context: Context) -
     gone: Event | None = None
     while gone is None:  # until the disconnection is known, messages vanish
         hub.sockets.send(frontend.identity, note(1))
-        if not hub.inputs.empty():
+        if hub.inbox:
             gone = hub.event()
     assert gone == FrontendGone(frontend.identity)
 
@@ -111,7 +121,7 @@ def test_a_slow_frontend_loses_nothing(hub: Hub, context: Context) -> None:
         assert quick.receive().request_failed.handle == 1
         for handle in range(count):
             assert slow.receive().request_failed.handle == handle
-        assert hub.inputs.empty()
+        assert not hub.inbox
 
 
 def test_a_frontend_that_never_reads_is_gone_some_day(
@@ -133,13 +143,13 @@ def test_closing_sends_what_is_left(context: Context, folder: Path) -> None:
         hub.received()
         for handle in range(1000):
             hub.sockets.send(frontend.identity, note(handle))
-        hub.sockets.close()
+        hub.close()
         assert [frontend.receive().request_failed.handle for _ in range(1000)] == [*range(1000)]
 
 
 def test_an_address_in_use_is_refused(hub: Hub, context: Context) -> None:
     with pytest.raises(StartupError, match="already serves"):
-        FrontendSockets(context, hub.address, hub.inputs)
+        FrontendSockets(context, hub.address, hub.inbox)
 
 
 def test_a_bug_in_the_thread_reaches_the_loop(

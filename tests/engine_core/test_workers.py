@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 import zmq
@@ -23,9 +22,8 @@ INITIALIZE = Initialize(block_size=4, num_blocks=16)
 
 @pytest.fixture
 def stop() -> Iterator[StopSignal]:
-    made = StopSignal(SimpleQueue())
-    yield made
-    made.close()
+    with StopSignal() as made:
+        yield made
 
 
 @pytest.fixture

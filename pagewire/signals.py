@@ -11,7 +11,10 @@ STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 class Signals:
-    """SIGINT, SIGTERM, SIGHUP and SIGCHLD, collected while the context lasts. Main thread only."""
+    """SIGINT, SIGTERM, SIGHUP and SIGCHLD, collected while the context lasts. Main thread only.
+
+    SIGHUP stays ignored where it is: that is what nohup asks for.
+    """
 
     def __init__(self) -> None:
         self._reading, self._writing = socket.socketpair()
@@ -21,7 +24,8 @@ class Signals:
 
     def __enter__(self) -> Self:
         for number in (*STOPPING, signal.SIGCHLD):
-            self._before[number] = signal.signal(number, _nothing)
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, _nothing)
         self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
         return self
 

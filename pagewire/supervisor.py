@@ -146,10 +146,8 @@ class Supervisor:
         engine.append("--listen=" + transport.frontends_address(folder))
         engine.append("--listen-workers=" + transport.workers_address(folder))
         self._engine = Child("engine core", ["engine", *engine])
-        frontend = [
-            part for part in flags.to_arguments(self._config, FrontendConfig) if "--port=" not in part
-        ]
-        frontend += [f"--port={port}", "--engine=" + transport.frontends_address(folder)]
+        frontend = flags.to_arguments(self._config, FrontendConfig)
+        frontend += [f"--port={port}", "--engine=" + transport.frontends_address(folder)]  # the last counts
         if self._config.frontends > 1:
             frontend.append("--reuse-port")
         for number in range(self._config.frontends):

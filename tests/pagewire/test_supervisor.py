@@ -1,6 +1,7 @@
 """The supervisor with fake children: whatever they do, nothing of the service stays behind."""
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -81,6 +82,21 @@ def test_a_signal_stops_everything_and_leaves_nothing(serve, number: signal.Sign
     assert "Traceback" not in error
     assert service.folders() == []
     wait_until_gone(facts["pid"])
+
+
+def test_a_service_that_is_started_with_nohup_survives_its_terminal(serve, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", functools.partial(subprocess.Popen, preexec_fn=ignore_hangup))
+    service = serve("ready", "ready")
+    service.facts()
+    service.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(0.3)
+    service.process.terminate()
+    assert service.end()[0] == 0
+
+
+def ignore_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def test_children_get_their_flags_and_meet_in_the_folder(serve):

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -142,17 +143,15 @@ class Supervisor:
         return int(reserved.getsockname()[1])
 
     def _start(self, folder: Path, port: int) -> None:
-        engine = flags.to_arguments(self._config, EngineConfig)
-        engine.append("--listen=" + transport.frontends_address(folder))
-        engine.append("--listen-workers=" + transport.workers_address(folder))
-        self._engine = Child("engine core", ["engine", *engine])
-        frontend = flags.to_arguments(self._config, FrontendConfig)
-        frontend += [f"--port={port}", "--engine=" + transport.frontends_address(folder)]  # the last counts
-        if self._config.frontends > 1:
-            frontend.append("--reuse-port")
+        meeting = transport.frontends_address(folder)
+        engine = replace(self._config, listen=meeting, listen_workers=transport.workers_address(folder))
+        self._engine = Child("engine core", ["engine", *flags.to_arguments(engine, EngineConfig)])
+        several = self._config.frontends > 1
+        frontend = replace(self._config, port=port, engine=meeting, reuse_port=several)
+        arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
         for number in range(self._config.frontends):
-            name = "frontend" if self._config.frontends == 1 else f"frontend {number + 1}"
-            self._frontends.append(Child(name, ["frontend", *frontend]))
+            name = f"frontend {number + 1}" if several else "frontend"
+            self._frontends.append(Child(name, arguments))
         for child in self._children():
             self._selector.register(child.status, selectors.EVENT_READ, child)
 

@@ -25,14 +25,13 @@ once per group of G heads; this plain variant reads, writes and reads them again
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-Integers = npt.NDArray[np.integer[Any]]
+from kernels.ranges import Integers, ranges
 
 MIN_WIDTH = 128
 """KV tokens that a decode row is padded to at least: below it a call costs more than the padding
@@ -276,13 +275,3 @@ def _mask(hidden: npt.NDArray[np.bool_], shape: CacheShape) -> torch.Tensor:
     """0 where a query may look, -inf where it may not."""
     mask = torch.zeros(hidden.shape, dtype=shape.dtype, device=shape.device)
     return mask.masked_fill_(torch.from_numpy(hidden).to(shape.device), float("-inf"))
-
-
-def ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """The integers starts[i] .. starts[i] + counts[i] - 1 for all i, and the i of each.
-
-    Returns (i, integer), both [sum of counts] int64.
-    """
-    owners = np.repeat(np.arange(len(counts)), counts)
-    before = np.cumsum(counts) - counts
-    return owners, np.arange(len(owners)) + (starts - before)[owners]

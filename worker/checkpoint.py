@@ -2,7 +2,7 @@
 
 Every value is checked where it is read; what is missing, of the wrong type or senseless is a
 StartupError that names the field. Both generations of spellings are read: `torch_dtype`,
-`rope_theta` and `rope_scaling` as well as `dtype` and `rope_parameters`.
+`rope_theta` and `rope_scaling` as well as `dtype` and `rope_parameters`. Nothing here needs torch.
 """
 
 import json
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from kernels.activation import ACTIVATIONS
 from pagewire.errors import StartupError
 
 WHAT = "cannot load the model's configuration"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
+"""Those of kernels.activation, which needs torch to be imported."""
 
 
 class Fields:
@@ -119,7 +118,7 @@ class ModelConfig:
     """What the worker needs to know of any model. Families add fields of their own."""
 
     architecture: str
-    dtype: torch.dtype | None  # None: not said; then it is that of the weights
+    dtype: str | None  # None: not said; then it is that of the weights
     eos_token_ids: tuple[int, ...]
     tied: bool  # the output head is the embedding
     vocab_size: int  # V
@@ -186,7 +185,7 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
     """The name of a function of kernels.activation."""
     activation = fields.text(name, default)
     if activation not in ACTIVATIONS:
-        raise fields.wrong(name, f"only these are known: {', '.join(sorted(ACTIVATIONS))}")
+        raise fields.wrong(name, f"only these are known: {', '.join(ACTIVATIONS)}")
     return activation
 
 
@@ -258,14 +257,14 @@ def _yarn_attention_factor(rope: Fields, factor: float) -> float:
     return growth(1.0)
 
 
-def _dtype(fields: Fields) -> torch.dtype | None:
+def _dtype(fields: Fields) -> str | None:
     name = "dtype" if fields.has("dtype") else "torch_dtype"
     if not fields.has(name):
         return None
     text = fields.text(name).removeprefix("torch.")
-    if text not in DTYPES:
-        raise fields.wrong(name, f"only these are supported: {', '.join(DTYPES)}")
-    return DTYPES[text]
+    if text not in DTYPE_BYTES:
+        raise fields.wrong(name, f"only these are supported: {', '.join(DTYPE_BYTES)}")
+    return text
 
 
 def _read_json(path: Path) -> Fields:

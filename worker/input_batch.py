@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention, ranges
+from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention
+from kernels.ranges import Integers, ranges
 from kernels.store_kv import slot_rows
-from worker.rows import Integers, RowTable
+from worker.rows import RowTable
 
 
 @dataclass(frozen=True)

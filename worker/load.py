@@ -9,11 +9,13 @@ import torch
 from kernels.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.checkpoint import DTYPES, ModelConfig, common_fields, read_config, read_eos_token_ids
+from worker.checkpoint import ModelConfig
+from worker.configs.registry import read_model_config
 from worker.kv_cache import KVCache, block_bytes, choose_num_blocks
+from worker.limits import check_group, choose_max_model_len
 from worker.models.base import Family, LanguageModel
-from worker.models.registry import find_family
-from worker.parallel import ParallelGroup, Placement
+from worker.models.registry import FAMILIES
+from worker.parallel import Placement
 from worker.rows import RowTable
 from worker.runner import Runner
 from worker.sampler import Sampler
@@ -21,6 +23,8 @@ from worker.threads import choose_threads
 from worker.weights import Checkpoint, fill_dummy, load_weights, weight_table
 
 logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Report = Callable[[str, float], None]
 """Called with what is being done and the fraction of it that is done."""
@@ -32,14 +36,11 @@ def load(
     """threads: as asked for, 0 to choose. Raises StartupError when anything does not fit."""
     folder = Path(initialize.model_path)
     device = choose_device(initialize.device)
-    group = choose_group(rank, initialize.tensor_parallel_size)
-    fields = read_config(folder)
-    architecture, family = find_family(fields)
-    config = family.read_config(
-        fields, common_fields(fields, architecture, read_eos_token_ids(folder, fields))
-    )
+    check_group(rank, initialize.tensor_parallel_size)
+    config = read_model_config(folder)
+    family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
-    model, dtype = load_model(folder, family, config, initialize, group, device, report)
+    model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     torch.set_num_threads(choose_threads(threads, weight_bytes))
 
@@ -54,7 +55,7 @@ def load(
     runner.warm_up()
     logger.info(
         "%s in %s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
-        architecture,
+        config.architecture,
         _dtype_name(dtype),
         weight_bytes / 2**20,
         cache.num_blocks,
@@ -63,7 +64,7 @@ def load(
     )
     return runner, worker_pb2.Ready(
         model=engine_pb2.ModelFacts(
-            architecture=architecture,
+            architecture=config.architecture,
             dtype=_dtype_name(dtype),
             vocab_size=config.vocab_size,
             max_model_len=max_model_len,
@@ -81,7 +82,6 @@ def load_model(
     family: Family,
     config: ModelConfig,
     initialize: worker_pb2.Initialize,
-    group: ParallelGroup,
     device: torch.device,
     report: Report,
 ) -> tuple[LanguageModel, torch.dtype]:
@@ -92,13 +92,14 @@ def load_model(
 
     progress(0.0)
     if initialize.load_format == "dummy":
-        dtype = _choose_dtype(initialize.dtype, config.dtype or torch.float32)
-        model = family.build(config, Placement(dtype, device, group))
+        dtype = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
+        model = family.build(config, Placement(dtype, device))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
     with Checkpoint(folder) as checkpoint:
-        dtype = _choose_dtype(initialize.dtype, config.dtype or checkpoint.main_dtype())
-        model = family.build(config, Placement(dtype, device, group))
+        stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
+        dtype = _choose_dtype(initialize.dtype, stored)
+        model = family.build(config, Placement(dtype, device))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype
@@ -135,30 +136,6 @@ def choose_device(name: str) -> torch.device:
             "cannot use this device", f"device {name!r} is not built yet", "leave --device out, or use cpu"
         )
     return torch.device("cpu")
-
-
-def choose_group(rank: int, size: int) -> ParallelGroup:
-    """The tensor-parallel group."""
-    if size > 1:
-        raise StartupError(
-            "cannot split the model",
-            f"tensor_parallel_size = {size} is not built yet",
-            "leave --tensor-parallel-size out",
-        )
-    if rank != 0:
-        raise StartupError("cannot join the group", f"rank {rank} in a group of one worker", "use --rank 0")
-    return ParallelGroup()
-
-
-def choose_max_model_len(requested: int, config: ModelConfig) -> int:
-    """The context length: the model's unless less is asked for."""
-    if requested > config.max_position:
-        raise StartupError(
-            "cannot use this context length",
-            f"max_model_len = {requested}, but the model goes to {config.max_position}",
-            "leave --max-model-len out, or ask for less",
-        )
-    return requested or config.max_position
 
 
 def _choose_dtype(name: str, checkpoints: torch.dtype) -> torch.dtype:

@@ -10,15 +10,11 @@ could see, since the worker stops.
     blocks[row]       block table              |<-------- num_blocks * S ------->|
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from kernels.paged_attention import ranges
+from kernels.ranges import Integers, ranges
 from pagewire.internal.v1 import worker_pb2
-
-Integers = npt.NDArray[np.integer[Any]]
 
 
 class PlanError(Exception):

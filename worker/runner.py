@@ -5,16 +5,15 @@ import time
 import numpy as np
 import torch
 
+from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.input_batch import InputBatch, build_input_batch, token_sizes
 from worker.kv_cache import KVCache
 from worker.models.base import LanguageModel
-from worker.rows import Integers, RowTable, column, require
+from worker.rows import RowTable
 from worker.sampler import NO_TOKEN, Sampler
-
-NO_TOKEN_COLUMN = 0xFFFFFFFF
-"""NO_TOKEN as StepResult.token_ids gives it."""
+from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step
 
 WARM_UP_TOKENS = 16
 """Largest step of the warm-up: a real model computes it in a fraction of a second."""
@@ -56,7 +55,8 @@ class Runner:
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step. Raises PlanError when the plan does not fit the rows."""
         began = time.perf_counter_ns()
-        self._apply_changes(plan)
+        apply_changes(plan, self._rows, self._sampler)
+        self._copy_blocks(plan)
         tokens = self._compute(plan) if plan.rows else np.empty(0, np.int64)
         return worker_pb2.StepResult(
             step=plan.step,
@@ -84,19 +84,30 @@ class Runner:
                 self.execute(_plan(rows, rows * 0 + 1, rows * 0 + 1, []))
             self.execute(worker_pb2.StepPlan(removed_rows=_pack(rows)))
 
+    def _copy_blocks(self, plan: worker_pb2.StepPlan) -> None:
+        sources, targets = block_copies(plan, self._cache.num_blocks)
+        if len(sources):
+            device = self._cache.shape.device
+            self._cache.copy_blocks(
+                torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device)
+            )
+
     def _compute(self, plan: worker_pb2.StepPlan) -> Integers:
         """The tokens sampled in this step [A]."""
-        rows, starts, counts = column(plan.rows), column(plan.starts), column(plan.counts)
-        sample_rows, sources = column(plan.sample_rows), column(plan.sample_sources)
-        self._rows.check_compute(rows, starts, counts)
-        self._rows.check_sample(sample_rows, sources, rows, starts + counts)
-        require(counts.sum() <= self._max_num_batched_tokens, "more tokens than max_num_batched_tokens")
+        step = read_step(plan, self._rows, self._max_num_batched_tokens)
         batch = build_input_batch(
-            self._rows, rows, starts, counts, sources, self._windows, self._sizes, self._cache.shape
+            self._rows,
+            step.rows,
+            step.starts,
+            step.counts,
+            step.sample_sources,
+            self._windows,
+            self._sizes,
+            self._cache.shape,
         )
         hidden = self._model(batch, self._cache.layers)
-        self._rows.finish_step(rows, starts + counts)
-        return self._sample(hidden, batch, sample_rows)
+        self._rows.finish_step(step.rows, step.starts + step.counts)
+        return self._sample(hidden, batch, step.sample_rows)
 
     def _sample(self, hidden: torch.Tensor, batch: InputBatch, rows: Integers) -> Integers:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it returns."""
@@ -106,33 +117,6 @@ class Runner:
         tokens = self._sampler.sample(logits, rows.tolist()).cpu().numpy()  # the step's one wait
         self._rows.append(rows, np.maximum(tokens, 0))
         return np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens)
-
-    def _apply_changes(self, plan: worker_pb2.StepPlan) -> None:
-        """Rows and block tables, in the order that the contract gives."""
-        for row in column(plan.removed_rows).tolist():
-            self._rows.remove(row)
-            self._sampler.remove_row(row)
-        for new in plan.new_rows:
-            prompt_ids, output_ids = self._rows.add(new)
-            self._sampler.add_row(new.row, new, prompt_ids, output_ids)
-        for fork in plan.forks:
-            self._rows.fork(fork.row, fork.source_row)
-            self._sampler.fork_row(fork.row, fork.source_row, fork.sequence_index)
-        if plan.table_rows:
-            self._rows.set_blocks(
-                column(plan.table_rows),
-                column(plan.table_starts),
-                column(plan.table_counts),
-                column(plan.table_blocks),
-            )
-        if plan.copy_sources or plan.copy_targets:
-            self._copy_blocks(column(plan.copy_sources), column(plan.copy_targets))
-
-    def _copy_blocks(self, sources: Integers, targets: Integers) -> None:
-        require(len(sources) == len(targets), "copy_sources and copy_targets differ in length")
-        require(max(sources.max(), targets.max()) < self._cache.num_blocks, "a copied block is out of range")
-        device = self._cache.shape.device
-        self._cache.copy_blocks(torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device))
 
 
 def _plan(

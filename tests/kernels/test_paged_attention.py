@@ -13,7 +13,6 @@ from kernels.paged_attention import (
     paged_attention,
     paged_attention_reference,
     plan_attention,
-    ranges,
 )
 from kernels.store_kv import slot_rows, store_kv
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
@@ -153,9 +152,3 @@ def test_padding_tokens_get_zeros():
     result = paged_attention(padded, case.key_cache, case.value_cache, case.plan(None), case.scale)
     assert torch.equal(result[:5], case.run())
     assert not result[5:].any()
-
-
-def test_ranges():
-    owners, integers = ranges(np.array([3, 10, 0]), np.array([2, 0, 3]))
-    assert owners.tolist() == [0, 0, 2, 2, 2]
-    assert integers.tolist() == [3, 4, 0, 1, 2]

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from kernels.activation import ACTIVATIONS
 from pagewire.errors import StartupError
+from worker.checkpoint import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.checkpoint import (
     ModelConfig,
     RopeConfig,
-    common_fields,
     read_config,
     read_eos_token_ids,
     scaled_max_position,
 )
-from worker.models.llama import LlamaConfig
-from worker.models.registry import FAMILIES, find_family
+from worker.configs.llama import LlamaConfig
+from worker.configs.registry import READERS, read_model_config
+from worker.models.registry import FAMILIES
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -50,9 +51,7 @@ GPT2 = {
 def read(folder: Path, fields: dict[str, Any]) -> ModelConfig:
     """As loading does."""
     (folder / "config.json").write_text(json.dumps(fields))
-    config = read_config(folder)
-    architecture, family = find_family(config)
-    return family.read_config(config, common_fields(config, architecture, read_eos_token_ids(folder, config)))
+    return read_model_config(folder)
 
 
 def read_llama(folder: Path, **changes: Any) -> LlamaConfig:
@@ -78,7 +77,7 @@ def test_old_and_new_spellings_mean_the_same(tmp_path: Path):
         tmp_path, dtype="bfloat16", rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **rope}
     )
     assert old == older == new
-    assert new.dtype == torch.bfloat16
+    assert new.dtype == "bfloat16"
     assert new.rope.theta == 5e5
 
 
@@ -233,4 +232,10 @@ def test_what_transformers_writes_is_read(tmp_path: Path, checkpoint: Callable[.
         config = read(tmp_path, fields)
         assert config.eos_token_ids == (2,)
         assert config.max_position == 256
-        assert config.dtype == torch.float32
+        assert config.dtype == "float32"
+
+
+def test_every_family_has_both_halves():
+    """How its config.json is read (without torch), and how it is built."""
+    assert READERS.keys() == FAMILIES.keys()
+    assert set(CHECKPOINT_ACTIVATIONS) == set(ACTIVATIONS)

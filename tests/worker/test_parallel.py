@@ -11,11 +11,11 @@ import torch
 
 from kernels.paged_attention import CacheShape
 from tests.worker.test_rows import new_row
-from worker.checkpoint import common_fields, read_config
+from worker.configs.registry import read_model_config
 from worker.input_batch import build_input_batch
 from worker.kv_cache import KVCache
 from worker.layers.linear import local_kv_heads
-from worker.models.registry import find_family
+from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
 from worker.rows import RowTable
 from worker.weights import Checkpoint, load_weights, weight_table
@@ -55,9 +55,8 @@ class ThreadGroup(ParallelGroup):
 @torch.inference_mode()
 def logits(folder: Path, group: ParallelGroup) -> torch.Tensor:
     """Of every token of the prompts, computed in one step by one rank."""
-    fields = read_config(folder)
-    architecture, family = find_family(fields)
-    config = family.read_config(fields, common_fields(fields, architecture, ()))
+    config = read_model_config(folder)
+    family = FAMILIES[config.architecture]
     with Checkpoint(folder) as checkpoint:
         model = family.build(config, Placement(torch.float32, CPU, group))
         table = weight_table(model, family.names)

@@ -10,7 +10,7 @@ from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, make_runner, resolved_params
 from worker.rows import PlanError
-from worker.runner import NO_TOKEN_COLUMN
+from worker.step import NO_TOKEN_COLUMN
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
 Checkpoints = Callable[..., Path]

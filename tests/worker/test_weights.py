@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
-from worker.checkpoint import common_fields, read_config
+from worker.configs.registry import read_model_config
 from worker.load import load
 from worker.models.base import LanguageModel
-from worker.models.registry import find_family
+from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
 from worker.weights import INDEX_FILE, SINGLE_FILE, Checkpoint, load_weights, weight_table
 
@@ -61,9 +61,8 @@ def shard(folder: Path, **changes: str) -> None:
 
 def build(folder: Path, rank: int = 0, size: int = 1) -> LanguageModel:
     """One rank's model, loaded."""
-    fields = read_config(folder)
-    architecture, family = find_family(fields)
-    config = family.read_config(fields, common_fields(fields, architecture, ()))
+    config = read_model_config(folder)
+    family = FAMILIES[config.architecture]
     place = Placement(torch.float32, torch.device("cpu"), ParallelGroup(rank, size))
     with torch.inference_mode(), Checkpoint(folder) as checkpoint:
         model = family.build(config, place)

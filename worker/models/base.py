@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from worker.checkpoint import Fields, ModelConfig
 from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
 from worker.layers.layer import Layer
@@ -27,12 +26,10 @@ class LanguageModel(Layer):
 
 @dataclass(frozen=True)
 class Family:
-    """How models of one or more architectures are configured, built and loaded."""
+    """How models of one or more architectures are built and loaded."""
 
-    read_config: Callable[[Fields, dict[str, Any]], ModelConfig]
-    """From config.json and the fields that all families share (worker.checkpoint.common_fields)."""
     build: Callable[[Any, Placement], LanguageModel]
-    """From the configuration that read_config gave. The parameters are not filled."""
+    """From the configuration that worker.configs read. The parameters are not filled."""
     names: Mapping[str, tuple[str, ...]]
     """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights."""
     unused: str = r"(?!)"

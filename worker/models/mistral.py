@@ -1,24 +1,6 @@
-"""Mistral: Llama without biases, and with a sliding window in every layer where the file gives one."""
+"""Mistral: Llama, with a sliding window where the file gives one."""
 
-from typing import Any
-
-from worker.checkpoint import Fields
 from worker.models.base import Family
-from worker.models.llama import NAMES, UNUSED, LlamaConfig, LlamaModel, read_common_config
+from worker.models.llama import NAMES, UNUSED, LlamaModel
 
-
-def read_mistral_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json. A window that is left out is 4096; null means none."""
-    values = read_common_config(fields, common, max_position=131072)
-    windowed = fields.has("sliding_window") or "sliding_window" not in fields
-    window = fields.integer("sliding_window", 4096) if windowed else None
-    return LlamaConfig(
-        **values,
-        windows=(window,) * values["num_layers"],
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-    )
-
-
-MISTRAL = Family(read_mistral_config, LlamaModel, NAMES, UNUSED)
+MISTRAL = Family(LlamaModel, NAMES, UNUSED)

@@ -2,13 +2,11 @@
 and its embedding is narrower than its hidden state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kernels.activation import activation
-from worker.checkpoint import Fields, ModelConfig, read_activation
+from worker.configs.opt import OPTConfig
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
@@ -21,19 +19,6 @@ from worker.parallel import ParallelGroup, Placement
 NORM_EPS = 1e-5
 POSITION_OFFSET = 2
 """The first two rows of the position table stand for padding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OPTConfig(ModelConfig):
-    """What OPT needs besides."""
-
-    ffn_size: int  # I
-    embedding_size: int
-    activation: str
-    bias: bool
-    norm_first: bool
-    final_norm: bool
-    norm_affine: bool
 
 
 class OPTAttention(Layer):
@@ -142,32 +127,4 @@ NAMES = {
 }
 
 
-def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
-    """From config.json."""
-    hidden_size = fields.integer("hidden_size")
-    num_heads = fields.integer("num_attention_heads")
-    num_layers = fields.integer("num_hidden_layers")
-    if hidden_size % num_heads:
-        raise fields.wrong("num_attention_heads", f"must divide hidden_size ({hidden_size})")
-    norm_first = fields.boolean("do_layer_norm_before", True)
-    return OPTConfig(
-        **common,
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=hidden_size // num_heads,
-        num_layers=num_layers,
-        windows=(None,) * num_layers,
-        max_position=fields.integer("max_position_embeddings", 2048),
-        tied=fields.boolean("tie_word_embeddings", True),
-        ffn_size=fields.integer("ffn_dim"),
-        embedding_size=fields.integer("word_embed_proj_dim", hidden_size),
-        activation=read_activation(fields, "activation_function", "relu"),
-        bias=fields.boolean("enable_bias", True),
-        norm_first=norm_first,
-        final_norm=norm_first and not fields.boolean("_remove_final_layer_norm", False),
-        norm_affine=fields.boolean("layer_norm_elementwise_affine", True),
-    )
-
-
-OPT = Family(read_opt_config, OPTModel, NAMES, unused=r"lm_head\.weight", optional_prefix="model.")
+OPT = Family(OPTModel, NAMES, unused=r"lm_head\.weight", optional_prefix="model.")

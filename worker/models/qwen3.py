@@ -1,14 +1,11 @@
 """Qwen3: Llama with a norm over each query and key head before the rotation."""
 
-from typing import Any
-
 import torch
 
-from worker.checkpoint import Fields
+from worker.configs.llama import LlamaConfig
 from worker.layers.norm import RMSNorm
 from worker.models.base import Family
-from worker.models.llama import NAMES, UNUSED, LlamaAttention, LlamaConfig, LlamaModel, read_common_config
-from worker.models.qwen2 import read_windows
+from worker.models.llama import NAMES, UNUSED, LlamaAttention, LlamaModel
 from worker.parallel import Placement
 
 
@@ -31,22 +28,9 @@ def build_qwen3(config: LlamaConfig, place: Placement) -> LlamaModel:
     return LlamaModel(config, place, Qwen3Attention)
 
 
-def read_qwen3_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json."""
-    values = read_common_config(fields, common, max_position=32768, head_dim=128)
-    attention_bias = fields.boolean("attention_bias", False)
-    return LlamaConfig(
-        **values,
-        windows=read_windows(fields, values["num_layers"]),
-        qkv_bias=attention_bias,
-        output_bias=attention_bias,
-        mlp_bias=False,
-    )
-
-
 QWEN3_NAMES = NAMES | {
     "blocks.{i}.attention.query_norm": ("model.layers.{i}.self_attn.q_norm",),
     "blocks.{i}.attention.key_norm": ("model.layers.{i}.self_attn.k_norm",),
 }
 
-QWEN3 = Family(read_qwen3_config, build_qwen3, QWEN3_NAMES, UNUSED)
+QWEN3 = Family(build_qwen3, QWEN3_NAMES, UNUSED)

@@ -1,7 +1,6 @@
-"""The model families, by the names that config.json gives under `architectures`."""
+"""The model families, by the names that config.json gives under `architectures`: those of
+worker.configs.registry, which has how their files are read."""
 
-from pagewire.errors import StartupError
-from worker.checkpoint import WHAT, Fields
 from worker.models.base import Family
 from worker.models.gpt2 import GPT2
 from worker.models.llama import LLAMA
@@ -18,16 +17,3 @@ FAMILIES: dict[str, Family] = {
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
 }
-
-
-def find_family(fields: Fields) -> tuple[str, Family]:
-    """The first architecture of a config.json that is known. Raises StartupError."""
-    names = fields.texts("architectures")
-    for name in names:
-        if name in FAMILIES:
-            return name, FAMILIES[name]
-    raise StartupError(
-        WHAT,
-        f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
-        f"known are {', '.join(FAMILIES)}",
-    )

@@ -1,0 +1,79 @@
+"""A step plan, taken apart and checked against the rows. What every kind of runner does first."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernels.ranges import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.rows import RowTable, column, require
+
+NO_TOKEN_COLUMN = 0xFFFFFFFF
+"""What StepResult.token_ids gives for a row that has no token to give."""
+
+
+class RowFeature(Protocol):
+    """Something that keeps a state of its own for every row."""
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: output that the sequence already has."""
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another."""
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a plan wants computed, after its changes have been applied."""
+
+    rows: Integers  # [R]
+    starts: Integers  # [R]
+    counts: Integers  # [R]
+    sample_rows: Integers  # [A]
+    sample_sources: Integers  # [A]: index into rows
+
+
+def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, feature: RowFeature) -> None:
+    """Rows and block tables, in the order that the contract gives. Raises PlanError."""
+    for row in column(plan.removed_rows).tolist():
+        rows.remove(row)
+        feature.remove_row(row)
+    for new in plan.new_rows:
+        prompt_ids, output_ids = rows.add(new)
+        feature.add_row(new.row, new, prompt_ids, output_ids)
+    for fork in plan.forks:
+        rows.fork(fork.row, fork.source_row)
+        feature.fork_row(fork.row, fork.source_row, fork.sequence_index)
+    if plan.table_rows:
+        rows.set_blocks(
+            column(plan.table_rows),
+            column(plan.table_starts),
+            column(plan.table_counts),
+            column(plan.table_blocks),
+        )
+
+
+def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, Integers]:
+    """Blocks to copy from and to, both [C]. Raises PlanError."""
+    sources, targets = column(plan.copy_sources), column(plan.copy_targets)
+    require(len(sources) == len(targets), "copy_sources and copy_targets differ in length")
+    for blocks in (sources, targets):
+        require((blocks < num_blocks).all(), "a copied block is out of range")
+    return sources, targets
+
+
+def read_step(plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int) -> Step:
+    """Call it after apply_changes(). Raises PlanError when the rows cannot do it."""
+    step = Step(
+        column(plan.rows),
+        column(plan.starts),
+        column(plan.counts),
+        column(plan.sample_rows),
+        column(plan.sample_sources),
+    )
+    rows.check_compute(step.rows, step.starts, step.counts)
+    rows.check_sample(step.sample_rows, step.sample_sources, step.rows, step.starts + step.counts)
+    require(step.counts.sum() <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
+    return step

@@ -4,6 +4,7 @@ torch is imported only after WorkerHello has been sent: the core then knows that
 and a wrong address is told at once.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -128,6 +129,8 @@ def _load(channel: Channel, config: WorkerConfig) -> "Runner | None":
 
     report = _ProgressReport(channel)
     runner, ready = load(command.initialize, config.rank, config.threads, report)
+    gc.collect()
+    gc.freeze()  # what is there now stays: collections in the step loop need not look at it
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return runner
 

@@ -75,20 +75,23 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         kv_cache_bytes=ready.kv_cache_bytes,
         weight_bytes=facts.weight_bytes,
     )
-    return _step_until_the_end(core)
+    return _step_until_the_end(core, status)
 
 
-def _step_until_the_end(core: EngineCore) -> int:
-    """Serves. Whatever ends that, everybody who waits for a request hears of it."""
+def _step_until_the_end(core: EngineCore, status: Status) -> int:
+    """Serves. Whatever ends that, everybody who waits for a request hears of it, and our parent why."""
     try:
         core.run()
     except Stopped:
         return 0
     except WorkerDied as error:
         log.error("%s", error)
-    except Exception:
+        reason = StartupError(error.what, error.why, error.todo)
+    except Exception as error:
         log.exception("the step loop has failed")
+        reason = StartupError("the engine core failed", f"{type(error).__name__}: {error}", "this is a bug")
     core.fail_all("ENGINE_DEAD", "the engine has died")
+    status.failed(reason)
     return 1
 
 

@@ -39,7 +39,9 @@ class LLM:
         option that is not such a flag.
         """
         self._config = _config(model, options)
-        with tqdm(total=100, desc="loading", bar_format="{desc} {bar} {n:.0f} %", leave=False) as bar:
+        with tqdm(
+            total=100, desc="loading", bar_format="{desc} {bar} {n:.0f} %", leave=False, disable=None
+        ) as bar:
 
             def show(what: str, fraction: float) -> None:
                 bar.set_description_str(f"loading {what}", refresh=False)

@@ -27,7 +27,6 @@ def check_config(config: EngineConfig) -> None:
         "--pipeline-parallel-size": config.pipeline_parallel_size > 1,
         "--swap-space": config.swap_space > 0,
         "--scheduling ahead": config.scheduling == "ahead",
-        "--device simulated": config.device == "simulated",
     }
     for flag, asked in planned.items():
         if asked:
@@ -67,6 +66,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         enforce_eager=config.enforce_eager,
         seed=config.seed,
         tensor_parallel_size=config.tensor_parallel_size,
+        profile=config.profile,
     )
 
 

@@ -92,7 +92,8 @@ class EngineConfig(ModelConfig):
     listen: str = flag("", "address for frontends (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     listen_workers: str = flag("", "address for workers (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     external_workers: bool = flag(False, "wait for workers that somebody else starts")
-    device: Device = flag("auto", "where to compute", common=True)
+    device: Device = flag("auto", "where to compute; simulated: tokens without a model", common=True)
+    profile: str = flag("h200", "machine to simulate: h200, cpu or instant", metavar="NAME")
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     load_format: LoadFormat = flag("auto", "dummy: random weights")
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
@@ -117,6 +118,23 @@ class WorkerConfig(CommonConfig):
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     rank: int = flag(0, "rank in the parallel group", at_least=0)
     threads: int = flag(0, "CPU threads; 0: the cores that this process may use", at_least=0)
+    # For tests of whoever depends on a worker; only where the device is simulated.
+    fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
+    fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)
+    fault_slow_factor: float = flag(1.0, "test: make steps this much longer", at_least=0)
+    fault_die_on_token: int | None = flag(
+        None, "test: kill itself when a prompt holds this token", at_least=0, metavar="ID"
+    )
+
+    @property
+    def fails_on_purpose(self) -> bool:
+        """Whether any --fault flag is switched on."""
+        return (
+            self.fault_die_at_step > 0
+            or self.fault_hang_at_step > 0
+            or self.fault_slow_factor != 1
+            or self.fault_die_on_token is not None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

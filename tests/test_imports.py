@@ -75,6 +75,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import frontend.main", HEAVY | {"numpy", "engine_core", "worker", "kernels"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
+        ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),
         ("import pagewire", HEAVY | {"numpy", "grpc", "google"} | ROOMS),
         ("import pagewire.__main__", HEAVY | {"numpy", "grpc", "yaml"} | ROOMS),

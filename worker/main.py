@@ -1,7 +1,7 @@
 """The worker process: connects to its engine core, loads what it is told to, executes steps.
 
-torch is imported only after WorkerHello has been sent: the core then knows that somebody is there,
-and a wrong address is told at once.
+What computes is imported only when Initialize has said where: a simulated device needs no torch, and
+a wrong address is told at once.
 """
 
 import gc
@@ -9,8 +9,9 @@ import logging
 import os
 import signal
 import traceback
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import zmq
 from google.protobuf.message import DecodeError
@@ -23,13 +24,17 @@ from pagewire.process import Status
 from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
 from worker.threads import prepare_threads
 
-if TYPE_CHECKING:
-    from worker.runner import Runner
-
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """How long the last message may take to leave."""
+
+
+class StepRunner(Protocol):
+    """What executes the plans: worker.runner.Runner, or its simulation."""
+
+    def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """Runs one step. Raises what ends the worker."""
 
 
 class Stop(BaseException):
@@ -117,7 +122,7 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
         return 1
 
 
-def _load(channel: Channel, config: WorkerConfig) -> "Runner | None":
+def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
     """Waits for Initialize and loads. None: the core does not want a worker any more."""
     kind = None
     while kind != "initialize":
@@ -125,17 +130,43 @@ def _load(channel: Channel, config: WorkerConfig) -> "Runner | None":
         kind = command.WhichOneof("command")
         if kind == "shutdown":
             return None
-    from worker.load import load  # here, for the reason above
-
-    report = _ProgressReport(channel)
-    runner, ready = load(command.initialize, config.rank, config.threads, report)
+    if command.initialize.device == "simulated":
+        runner, ready = _load_simulated(command.initialize, config)
+    else:
+        runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
     gc.collect()
     gc.freeze()  # what is there now stays: collections in the step loop need not look at it
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return runner
 
 
-def _execute_steps(channel: Channel, runner: "Runner") -> int:
+def _load_model(
+    initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
+) -> tuple[StepRunner, worker_pb2.Ready]:
+    """Raises StartupError."""
+    if config.fails_on_purpose:
+        raise StartupError(
+            "cannot start a worker", "only a simulated device fails on purpose", "leave --fault-... out"
+        )
+    try:
+        from worker.load import load
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
+        ) from error
+    return load(initialize, config.rank, config.threads, report)
+
+
+def _load_simulated(
+    initialize: worker_pb2.Initialize, config: WorkerConfig
+) -> tuple[StepRunner, worker_pb2.Ready]:
+    """Raises StartupError."""
+    from worker.simulated.load import load
+
+    return load(initialize, config)
+
+
+def _execute_steps(channel: Channel, runner: StepRunner) -> int:
     """Until Shutdown."""
     while True:
         command = channel.receive()

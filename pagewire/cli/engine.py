@@ -10,7 +10,7 @@ CONFIG = EngineConfig
 def run(config: EngineConfig) -> int:
     """Schedules until a signal; returns the exit code."""
     if not config.external_workers:
-        require_worker("start the engine's worker")
+        require_worker("start the engine's worker", config.device)
     logs.setup("engine", config.log_level)
     from engine_core.main import run as run_engine
 

@@ -14,6 +14,9 @@ def require(extra: str, modules: tuple[str, ...], doing: str) -> None:
         )
 
 
-def require_worker(doing: str) -> None:
-    """As require(), for everything that computes."""
-    require("worker", ("torch", "numpy", "safetensors"), doing)
+def require_worker(doing: str, device: str = "auto") -> None:
+    """As require(), for everything that computes. A simulated device needs no torch."""
+    if device == "simulated":
+        require("engine", ("numpy",), doing)
+    else:
+        require("worker", ("torch", "numpy", "safetensors"), doing)

@@ -21,7 +21,7 @@ stop it:   Ctrl-C"""
 def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal; returns 0 then, Ctrl-C included."""
     logs.setup("serve", config.log_level)
-    require_worker("start a service")
+    require_worker("start a service", config.device)
     checkpoint_folder(config.model)
     return Supervisor(config, _announce).run()
 

@@ -1,7 +1,7 @@
 """`pagewire worker`."""
 
 from pagewire import logs
-from pagewire.cli.extras import require_worker
+from pagewire.cli.extras import require
 from pagewire.config import WorkerConfig
 
 CONFIG = WorkerConfig
@@ -9,7 +9,7 @@ CONFIG = WorkerConfig
 
 def run(config: WorkerConfig) -> int:
     """Computes until its engine core ends; returns the exit code."""
-    require_worker("start a worker")
+    require("worker", ("numpy",), "start a worker")  # of torch it hears when the core says what to do
     logs.setup("worker", config.log_level)
     from worker.main import run as run_worker
 

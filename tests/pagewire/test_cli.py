@@ -67,20 +67,32 @@ def test_the_environment_is_read():
     assert run.returncode == 2 and "PAGEWIRE_PORT" in run.stderr
 
 
-def test_commands_that_compute_name_the_extra():
-    """A base install has no torch."""
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"),
+    [
+        ("engine", "torch", "worker"),
+        ("serve", "torch", "worker"),
+        ("demo", "torch", "worker"),
+        ("serve --device=simulated", "numpy", "engine"),
+        ("engine --device=simulated", "numpy", "engine"),
+        ("worker", "numpy", "worker"),
+    ],
+)
+def test_commands_that_compute_name_the_extra(command: str, missing: str, extra: str):
+    """A base install has no torch and no numpy."""
     code = (
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name == '{missing}' else find(name, *rest)\n"
         "from pagewire.__main__ import main\n"
         "sys.argv = ['pagewire', *sys.argv[1:]]\n"
         "sys.exit(main())"
     )
-    for command in ("worker", "engine", "serve", "demo"):
-        run = subprocess.run([sys.executable, "-c", code, command], cwd=ROOT, capture_output=True, text=True)
-        assert run.returncode == 1, run.stderr
-        assert "torch is not installed" in run.stderr and "pagewire[worker]" in run.stderr
+    run = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 1, run.stderr
+    assert f"{missing} is not installed" in run.stderr and f"pagewire[{extra}]" in run.stderr
 
 
 @pytest.fixture

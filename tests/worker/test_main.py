@@ -149,7 +149,6 @@ def test_a_model_that_cannot_be_loaded(core: Core, checkpoint: Checkpoints, tmp_
     ("changes", "why"),
     [
         ({"device": "cuda"}, "device 'cuda' is not built yet"),
-        ({"device": "simulated"}, "device 'simulated' is not built yet"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not built yet"),
         ({"max_model_len": 257}, "max_model_len = 257, but the model goes to 256"),
         ({"num_blocks": 1 << 31}, "MiB are available"),

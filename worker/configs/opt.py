@@ -5,6 +5,9 @@ from typing import Any
 
 from worker.checkpoint import Fields, ModelConfig, read_activation
 
+POSITION_OFFSET = 2
+"""The first two rows of the position table stand for padding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OPTConfig(ModelConfig):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.activation import activation
-from worker.configs.opt import OPTConfig
+from worker.configs.opt import POSITION_OFFSET, OPTConfig
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
@@ -17,8 +17,6 @@ from worker.models.base import Family, LanguageModel
 from worker.parallel import ParallelGroup, Placement
 
 NORM_EPS = 1e-5
-POSITION_OFFSET = 2
-"""The first two rows of the position table stand for padding."""
 
 
 class OPTAttention(Layer):

@@ -1,0 +1,87 @@
+"""From `Initialize` to a simulated runner. Of the checkpoint it reads config.json and
+generation_config.json; weights need not be there."""
+
+import logging
+from pathlib import Path
+
+from pagewire.config import WorkerConfig
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.checkpoint import DTYPE_BYTES, ModelConfig
+from worker.configs.registry import read_model_config
+from worker.limits import check_group, choose_max_model_len
+from worker.rows import RowTable
+from worker.simulated.faults import Faults
+from worker.simulated.profiles import Profile, find_profile
+from worker.simulated.roofline import Roofline
+from worker.simulated.runner import SimulatedRunner, sleep_precisely
+from worker.simulated.tokens import TokenSource
+from worker.simulated.weights import count_weights
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_DTYPE = "bfloat16"
+"""Where neither the flag nor config.json says one."""
+
+
+def load(initialize: worker_pb2.Initialize, config: WorkerConfig) -> tuple[SimulatedRunner, worker_pb2.Ready]:
+    """Raises StartupError when anything does not fit."""
+    profile = find_profile(initialize.profile)
+    check_group(config.rank, initialize.tensor_parallel_size)
+    model = read_model_config(Path(initialize.model_path))
+    max_model_len = choose_max_model_len(initialize.max_model_len, model)
+    dtype = model.dtype or DEFAULT_DTYPE if initialize.dtype in ("", "auto") else initialize.dtype
+    value_bytes = DTYPE_BYTES[dtype]
+    weights = count_weights(model)
+    weight_bytes = weights.total * value_bytes
+    block_bytes = initialize.block_size * kv_token_bytes(model, value_bytes)
+    num_blocks = choose_num_blocks(initialize, max_model_len, profile, weight_bytes, block_bytes)
+    runner = SimulatedRunner(
+        RowTable(initialize.max_num_seqs, max_model_len, model.vocab_size, initialize.block_size, num_blocks),
+        TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids),
+        Roofline(model, weights, value_bytes, profile),
+        Faults(config),
+        initialize.max_num_batched_tokens,
+    )
+    sleep_precisely()
+    logger.info("simulating %s in %s on %s", model.architecture, dtype, profile.name)
+    return runner, worker_pb2.Ready(
+        model=engine_pb2.ModelFacts(
+            architecture=model.architecture,
+            dtype=dtype,
+            vocab_size=model.vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=model.eos_token_ids,
+            weight_bytes=weight_bytes,
+        ),
+        num_blocks=num_blocks,
+        kv_cache_bytes=num_blocks * block_bytes,
+        device="simulated",
+    )
+
+
+def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    return 2 * value_bytes * model.num_layers * model.num_kv_heads * model.head_dim
+
+
+def choose_num_blocks(
+    initialize: worker_pb2.Initialize,
+    max_model_len: int,
+    profile: Profile,
+    weight_bytes: int,
+    block_bytes: int,
+) -> int:
+    """Blocks in the memory that the weights leave free, but no more than max_num_seqs sequences of
+    full length can use. Raises StartupError when not one fits, or not what was asked for."""
+    free = int(profile.memory * initialize.gpu_memory_utilization) - weight_bytes
+    affordable = max(0, free) // block_bytes
+    if affordable < max(1, initialize.num_blocks):
+        raise StartupError(
+            "cannot allocate the KV cache",
+            f"the profile {profile.name} has room for {affordable} KV blocks of {block_bytes >> 10} KiB"
+            f" beside {weight_bytes / 1e9:.1f} GB of weights",
+            "ask for fewer blocks, a smaller model, or another --profile",
+        )
+    useful = initialize.max_num_seqs * -(-max_model_len // initialize.block_size)
+    return initialize.num_blocks or min(useful, affordable)

@@ -1,0 +1,77 @@
+"""How long a step takes on a machine that is limited by its memory or by its arithmetic.
+
+    step      = linear + attention + overhead
+    linear    = max(W / bandwidth, F_linear / peak)
+    attention = max(C / bandwidth, F_attention / peak)
+    overhead  = layers * layer_overhead
+
+The two parts add up because they are different kernels, one after the other; each is limited by
+what it needs more of. For a step of R rows that compute T tokens and of which A are sampled:
+
+    W            bytes of the matrices: b * (layers * P + (P_head if A > 0)), read once whatever T is
+    F_linear     2 * T * layers * P + 2 * A * P_head               FLOP
+    C            bytes of keys and values that the rows look at: 2 * b * K * D per token and layer
+    F_attention  4 * H * D per layer, for each token and each position that it looks at    FLOP
+
+b is the size of a weight and of a KV value in bytes, P and P_head the weights of one layer's
+matrices and of the output head. A row that computes the positions s to e - 1 looks at e tokens;
+with a window of w tokens at min(e, e - s + w - 1). The token at position p looks at p + 1
+positions, with a window at min(p + 1, w). Norms, activations, the embedding's rows and what is
+written are left out: they are small beside this. Peak is that of 2-byte numbers; of 4-byte numbers
+it is half.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from kernels.ranges import Integers
+from worker.checkpoint import ModelConfig
+from worker.simulated.profiles import Profile
+from worker.simulated.weights import WeightCounts
+
+
+class Roofline:
+    """The formula for one model on one machine."""
+
+    def __init__(
+        self, config: ModelConfig, weights: WeightCounts, value_bytes: int, profile: Profile
+    ) -> None:
+        """value_bytes: of a weight, and of a value in the KV cache."""
+        self._layers_weights = config.num_layers * weights.layer
+        self._head_weights = weights.head
+        self._value_bytes = value_bytes
+        self._bandwidth = profile.bandwidth
+        self._peak = profile.peak * 2 / value_bytes
+        self._overhead = config.num_layers * profile.layer_overhead
+        self._windows = Counter(config.windows)  # window -> layers that have it
+        self._kv_token_bytes = 2 * value_bytes * config.num_kv_heads * config.head_dim
+        self._pair_flops = 4 * config.num_heads * config.head_dim
+
+    def seconds(self, starts: Integers, counts: Integers, num_sampled: int) -> float:
+        """Of a step. starts, counts: [R] the first position of each row, and how many."""
+        num_tokens = int(counts.sum())
+        return self._linear(num_tokens, num_sampled) + self._attention(starts, counts) + self._overhead
+
+    def _linear(self, num_tokens: int, num_sampled: int) -> float:
+        weights = self._layers_weights + (self._head_weights if num_sampled else 0)
+        flops = 2 * num_tokens * self._layers_weights + 2 * num_sampled * self._head_weights
+        return max(weights * self._value_bytes / self._bandwidth, flops / self._peak)
+
+    def _attention(self, starts: Integers, counts: Integers) -> float:
+        tokens = pairs = 0
+        for window, layers in self._windows.items():
+            read, looked_at = _kv_use(starts, counts, window)
+            tokens += layers * read
+            pairs += layers * looked_at
+        return max(tokens * self._kv_token_bytes / self._bandwidth, pairs * self._pair_flops / self._peak)
+
+
+def _kv_use(starts: Integers, counts: Integers, window: int | None) -> tuple[int, int]:
+    """Of one layer: KV tokens that are read, and pairs of a token and a position that it looks at."""
+    ends = starts + counts
+    if window is None:
+        return int(ends.sum()), int((counts * (starts + 1 + ends) // 2).sum())
+    growing = np.clip(window - starts, 0, counts)  # tokens that look at all positions before them
+    pairs = growing * (2 * starts + growing + 1) // 2 + (counts - growing) * window
+    return int(np.minimum(ends, counts + window - 1).sum()), int(pairs.sum())

@@ -1,0 +1,130 @@
+"""Tokens without a model: a hash of what a real model's token may depend on, and of nothing else.
+
+    prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32
+    row        mix(prompt + mix(seed) + G * index)       index: of the sequence in its request
+    token      candidates[mix(row + G * (position + 1)) mod len(candidates)]
+
+All numbers are uint64, little-endian, and wrap; G = 0x9E3779B97F4A7C15, and `mix` is the finalizer of
+SplitMix64. `position` counts the output's tokens from 0. At temperature 0, seed and index count as 0:
+greedy sequences of one prompt are equal. The candidates are `allowed_token_ids` where there are any
+(EOS and stop tokens too, if they are listed: this is how to ask for them), and else the vocabulary
+without EOS and stop tokens; both without `bad_token_ids`, in ascending order.
+
+So a token is the same alone and in a crowd, however the prompt was cut, and after preemption.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.ranges import Integers
+from pagewire.columns import pack_u32
+from pagewire.internal.v1 import worker_pb2
+
+NO_TOKEN = -1
+"""No candidate is left."""
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def mix(value: int) -> int:
+    """The finalizer of SplitMix64: every bit of the result depends on every bit of the value."""
+    value &= _MASK
+    value = ((value ^ value >> 30) * _FACTORS[0]) & _MASK
+    value = ((value ^ value >> 27) * _FACTORS[1]) & _MASK
+    return value ^ value >> 31
+
+
+def mix_all(values: Hashes) -> Hashes:
+    """mix() of each."""
+    values = (values ^ values >> np.uint64(30)) * np.uint64(_FACTORS[0])
+    values = (values ^ values >> np.uint64(27)) * np.uint64(_FACTORS[1])
+    return values ^ values >> np.uint64(31)
+
+
+def token_reference(
+    prompt_ids: Sequence[int], seed: int, index: int, position: int, candidates: Sequence[int]
+) -> int:
+    """The formula, for one token. candidates: ascending."""
+    row = _row_hash(_prompt_hash(pack_u32(prompt_ids)), seed, index)
+    return candidates[mix(row + _GAMMA * (position + 1)) % len(candidates)]
+
+
+class TokenSource:
+    """Chooses tokens for rows: the sampler of a worker without a model."""
+
+    def __init__(self, max_num_rows: int, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._vocab = np.arange(vocab_size)
+        self._eos = frozenset(eos_token_ids)
+        self._usual = np.setdiff1d(self._vocab, list(self._eos))
+        self._hashes = np.zeros(max_num_rows, np.uint64)
+        self._origins: dict[int, tuple[int, int, bool]] = {}  # row -> prompt's hash, seed, greedy
+        self._unusual: dict[int, Integers] = {}  # row -> candidates, where they are not the usual ones
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """See RowFeature. The prompt is read from the message, where it is bytes already; output does
+        not matter."""
+        prompt = _prompt_hash(new.token_ids[: 4 * new.prompt_len])
+        self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
+        self._set_hash(row, new.sequence_index)
+        candidates = self._candidates(new)
+        if candidates is not self._usual:
+            self._unusual[row] = candidates
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """See RowFeature."""
+        self._origins[row] = self._origins[source_row]
+        self._set_hash(row, sequence_index)
+        if source_row in self._unusual:
+            self._unusual[row] = self._unusual[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """See RowFeature."""
+        del self._origins[row]
+        self._unusual.pop(row, None)
+
+    def sample(self, rows: Integers, positions: Integers) -> Integers:
+        """One token for each of the rows; all are [A]. NO_TOKEN where there is no candidate."""
+        steps = np.uint64(_GAMMA) * (positions + 1).astype(np.uint64)
+        hashes = mix_all(self._hashes[rows] + steps)
+        tokens = _pick(self._usual, hashes)
+        if self._unusual:
+            for at, row in enumerate(rows.tolist()):
+                if row in self._unusual:
+                    tokens[at] = _pick(self._unusual[row], hashes[at : at + 1])[0]
+        return tokens
+
+    def _set_hash(self, row: int, index: int) -> None:
+        prompt, seed, greedy = self._origins[row]
+        self._hashes[row] = _row_hash(prompt, 0, 0) if greedy else _row_hash(prompt, seed, index)
+
+    def _candidates(self, new: worker_pb2.NewRow) -> Integers:
+        allowed, bad = list(new.sampling.allowed_token_ids), list(new.sampling.bad_token_ids)
+        if allowed:
+            candidates = np.intersect1d(self._vocab, allowed)
+        elif self._eos.issuperset(new.stop_token_ids):
+            candidates = self._usual
+        else:
+            candidates = np.setdiff1d(self._usual, list(new.stop_token_ids))
+        return np.setdiff1d(candidates, bad) if bad else candidates
+
+
+def _pick(candidates: Integers, hashes: Hashes) -> Integers:
+    if not len(candidates):
+        return np.full(len(hashes), NO_TOKEN)
+    chosen: Integers = candidates[hashes % np.uint64(len(candidates))]
+    return chosen
+
+
+def _prompt_hash(column: bytes) -> int:
+    return int.from_bytes(blake2b(column, digest_size=8).digest(), "little")
+
+
+def _row_hash(prompt: int, seed: int, index: int) -> int:
+    return mix(prompt + mix(seed) + _GAMMA * index)

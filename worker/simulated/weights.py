@@ -1,0 +1,65 @@
+"""How many weights a model has, from its configuration alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from worker.checkpoint import ModelConfig
+from worker.configs.gpt2 import GPT2Config
+from worker.configs.llama import LlamaConfig
+from worker.configs.opt import POSITION_OFFSET, OPTConfig
+
+
+@dataclass(frozen=True)
+class WeightCounts:
+    """Numbers of weights."""
+
+    layer: int
+    """In the matrices of one layer: what each token is multiplied by."""
+    head: int
+    """In the output head: what each token is multiplied by whose logits are needed."""
+    total: int
+    """In everything that is loaded, biases and norms included."""
+
+
+def count_weights(config: ModelConfig) -> WeightCounts:
+    """Shapes as in the family's file in worker.models."""
+    return _COUNTERS[type(config)](config)
+
+
+def _count_llama(config: LlamaConfig) -> WeightCounts:
+    e, i, d, v = config.hidden_size, config.intermediate_size, config.head_dim, config.vocab_size
+    qkv = (config.num_heads + 2 * config.num_kv_heads) * d
+    matrices = e * qkv + config.num_heads * d * e + 3 * e * i
+    biases = config.qkv_bias * qkv + config.output_bias * e + config.mlp_bias * (2 * i + e)
+    norms = 2 * e + (2 * d if config.architecture == "Qwen3ForCausalLM" else 0)
+    tables = v * e * (1 if config.tied else 2)
+    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases + norms) + e + tables)
+
+
+def _count_gpt2(config: GPT2Config) -> WeightCounts:
+    e, i, v = config.hidden_size, config.inner_size, config.vocab_size
+    matrices = 4 * e * e + 2 * e * i
+    biases_and_norms = 4 * e + i + e + 4 * e
+    tables = v * e * (1 if config.tied else 2) + config.max_position * e
+    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases_and_norms) + 2 * e + tables)
+
+
+def _count_opt(config: OPTConfig) -> WeightCounts:
+    e, i, n, v = config.hidden_size, config.ffn_size, config.embedding_size, config.vocab_size
+    matrices = 4 * e * e + 2 * e * i
+    biases = config.bias * (4 * e + i + e)
+    norms = config.norm_affine * 4 * e
+    final_norm = config.norm_affine * config.final_norm * 2 * e
+    projections = 2 * n * e if n != e else 0
+    tables = v * n * (1 if config.tied else 2) + (config.max_position + POSITION_OFFSET) * e
+    layers = config.num_layers * (matrices + biases + norms)
+    return WeightCounts(matrices, v * n, layers + final_norm + projections + tables)
+
+
+_COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
+    LlamaConfig: _count_llama,
+    GPT2Config: _count_gpt2,
+    OPTConfig: _count_opt,
+}
+"""By the class that the family's reader in worker.configs gives."""

@@ -13,7 +13,7 @@ class Batch:
     budget: int
     sequences: list[Sequence] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # position of the first token to compute
-    partial: list[int] = field(default_factory=list)  # entries that do not reach num_tokens
+    is_cut: bool = False  # the last entry does not reach num_tokens
     forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
 
     def add(self, sequence: Sequence) -> None:
@@ -22,7 +22,7 @@ class Batch:
         if end - start > self.budget:
             assert self.budget > 0, "there are no more rows than tokens in the budget"
             end = start + self.budget
-            self.partial.append(len(self.sequences))
+            self.is_cut = True
         self.budget -= end - start
         sequence.num_computed_tokens = end
         self.sequences.append(sequence)
@@ -42,8 +42,8 @@ class Batch:
         ]
         plan.sample_rows, sampling = plan.rows.copy(), self.sequences.copy()
         plan.sample_sources = list(range(len(plan.rows)))
-        for entry in reversed(self.partial):
-            del plan.sample_rows[entry], sampling[entry], plan.sample_sources[entry]
+        if self.is_cut:
+            del plan.sample_rows[-1], sampling[-1], plan.sample_sources[-1]
         for sequence, entry in self.forks:
             plan.sample_rows.append(sequence.row)
             plan.sample_sources.append(entry)

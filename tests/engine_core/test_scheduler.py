@@ -179,6 +179,18 @@ def test_nobody_is_admitted_just_to_be_preempted() -> None:
     assert world.scheduler.num_preemptions == 0
 
 
+def test_admission_leaves_a_block_for_each_sibling() -> None:
+    """They share the prompt's last block only until their first token is written."""
+    world = World(blocks=8)
+    world.add(1, prompt=3, max_tokens=9)
+    world.step()
+    world.add(2, prompt=18, n=3, max_tokens=2)
+    world.step()
+    assert world.ledger.started == [1], "7 are free; 5 for the prompt, 2 for siblings, 1 for who runs"
+    world.finish()
+    assert world.scheduler.num_preemptions == 0
+
+
 def test_an_empty_engine_admits_whatever_is_valid() -> None:
     """n sequences of a prompt that fills the pool: the room for their growth is not there, ever."""
     world = World(blocks=16, rows=4)
@@ -563,6 +575,16 @@ def test_the_lead_is_passed_on_when_the_leader_is_aborted_in_its_prompt(steps: i
     world.assert_empty()
 
 
+def test_the_heir_of_a_leader_does_not_queue_again() -> None:
+    world = World(rows=3, budget=16)
+    request = world.add(1, prompt=20, n=3, max_tokens=4)
+    world.step()
+    world.add(2, prompt=3)
+    world.scheduler.abort(request, [0])
+    plan = world.step()
+    assert [(new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows] == [(1, 1)]
+
+
 def test_an_abort_by_id_is_told_to_the_owner() -> None:
     world = World()
     request = world.add(1, n=2, max_tokens=9)
@@ -604,6 +626,17 @@ def test_a_deadline_that_has_passed_ends_a_request_silently() -> None:
     assert not world.scheduler.schedule(1.6).rows
     assert not world.scheduler.take_outputs()
     world.assert_empty()
+
+
+def test_ended_requests_with_a_deadline_are_forgotten() -> None:
+    world = World()
+    for handle in range(1, 400):
+        message = add_request(handle)
+        message.deadline.FromSeconds(3600)
+        request = make(message)
+        world.scheduler.add(request)
+        world.scheduler.abort(request)
+    assert len(world.scheduler._expiry) < 200
 
 
 # Figures and order.

@@ -96,9 +96,13 @@ class EngineCore:
         plan = self.scheduler.schedule(self._clock())
         self._publish(only_finishes=True)
         if plan.rows:
-            self.scheduler.update(self._worker.execute(plan))
+            failed = self.scheduler.update(self._worker.execute(plan))
             self._output_rate.add(len(plan.sample_rows), self._clock())
             self._publish()
+            for request in failed:
+                self._send_failure(
+                    request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
+                )
 
     def fail_all(self, reason: str, message: str) -> None:
         """Tells the owner of every request, also of one just arrived, that the core cannot go on."""

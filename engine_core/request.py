@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pagewire.v1.generation_pb2 import SamplingParams
 
 NO_ROW = -1
+NO_TOKEN = (1 << 32) - 1
+"""What a worker answers for a row whose logits leave nothing to choose from (NaN)."""
 
 
 class FinishReason(IntEnum):

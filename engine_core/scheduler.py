@@ -21,7 +21,7 @@ from engine_core.in_flight import InFlight
 from engine_core.invariants import check_scheduler
 from engine_core.outputs import Outputs
 from engine_core.plan import ForkRow, NewRow, Plan
-from engine_core.request import NO_ROW, FinishReason, Request, Sequence, Status
+from engine_core.request import NO_ROW, NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.waiting import WaitingQueue
 
 
@@ -100,12 +100,14 @@ class Scheduler:
             plan.removed_rows, self._removed_rows = self._removed_rows, []
         return plan
 
-    def update(self, token_ids: list[int]) -> None:
+    def update(self, token_ids: list[int]) -> list[Request]:
         """Takes in what the plan sampled: one token for each of its sample_rows.
 
-        A sequence that has ended since it was planned is passed over.
+        A sequence that has ended since it was planned is passed over. Returns the requests that have
+        ended because there was NO_TOKEN for them: nobody else will tell their frontends.
         """
         sequences, self._sampling = self._sampling, []
+        failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
         if self._some_ended:
             pairs = zip(sequences, token_ids, strict=True)
             live = [pair for pair in pairs if pair[0].status is Status.RUNNING]
@@ -120,6 +122,7 @@ class Scheduler:
                     self._outputs.finishes[entry] = reason, matched
                     self._release(sequence)
             entry += 1
+        return failed
 
     def check_invariants(self) -> None:
         """Raises InvariantError when the books do not balance. Cost: all blocks, all live sequences."""
@@ -242,6 +245,16 @@ class Scheduler:
         if sequence.status is not Status.ENDED:
             self._outputs.finish(sequence, reason, token)
             self._release(sequence)
+
+    def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
+        failed = {
+            sequence.request: None
+            for sequence, token in zip(sequences, token_ids, strict=True)
+            if token == NO_TOKEN and sequence.status is Status.RUNNING
+        }
+        for request in failed:
+            self.abort(request)
+        return list(failed)
 
     def _release(self, sequence: Sequence) -> None:
         """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""

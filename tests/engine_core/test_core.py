@@ -8,7 +8,7 @@ import pytest
 from engine_core.core import EngineCore, Identity
 from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.plan import Plan
-from engine_core.request import FinishReason
+from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped
 from engine_core.validation import Code
@@ -243,6 +243,16 @@ def test_a_bug_in_one_request_is_the_end_of_that_request_alone(
 
 
 @pytest.mark.parametrize("house", [2], indirect=True)
+def test_output_without_probabilities_fails_the_request(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.put(add_request(1))
+    monkeypatch.setattr(house.worker, "execute", lambda plan: [NO_TOKEN])
+    house.step()
+    (failure,) = house.failures()
+    assert (failure.handle, failure.code, failure.reason) == (1, Code.INTERNAL, "NO_LOGITS")
+
+
 def test_a_frontend_that_is_gone_takes_its_requests_along(house: House) -> None:
     """It is told so, in case that it lives and was only too slow to read."""
     for handle in (1, 2, 3):

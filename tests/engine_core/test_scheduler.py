@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from engine_core.plan import Plan
-from engine_core.request import FinishReason, Request, Sequence, Status
+from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fakes import (
@@ -637,6 +637,20 @@ def test_ended_requests_with_a_deadline_are_forgotten() -> None:
         world.scheduler.add(request)
         world.scheduler.abort(request)
     assert len(world.scheduler._expiry) < 200
+
+
+def test_a_row_without_logits_ends_its_request_alone() -> None:
+    """The worker found nothing to choose from; there is no token that could be delivered."""
+    world = World()
+    world.add(1, max_tokens=2)
+    broken = world.add(2, n=2, max_tokens=3)
+    plan = world.scheduler.schedule(0.0)
+    tokens = world.worker.execute(plan)
+    tokens[1] = NO_TOKEN
+    assert world.scheduler.update(tokens) == [broken]
+    world.scheduler.check_invariants()
+    assert [s.request.handle for s in world.scheduler.take_outputs().sequences] == [1]
+    assert [request.handle for request in world.scheduler.requests] == [1]
 
 
 # Figures and order.

@@ -41,7 +41,7 @@ GROUP_VALUES = 1 << 20
 float32) are 32 MiB, which malloc maps anew each time: 21 ms per gather, but 1.4 ms in such pieces."""
 QUERY_CHUNK = 256
 """Prefill queries per call. A chunk attends no further than its own end, so that most of the upper
-triangle is never computed: 512 queries in two chunks cost 3/4 of one call."""
+triangle is never computed: 512 queries take 2.7 ms in two chunks, 3.5 ms in one (as above)."""
 
 
 @dataclass(frozen=True)

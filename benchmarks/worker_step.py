@@ -1,0 +1,106 @@
+"""How long a step takes in the worker alone: no sockets, no scheduler.
+
+    python benchmarks/worker_step.py                           # the demo model
+    python benchmarks/worker_step.py MODEL --threads 2 --batch 1,32 --dummy
+
+One line per batch size: the prefill of all prompts, in steps of at most 8192 tokens, and the decode
+steps that follow (median and 10th percentile).
+"""
+
+import argparse
+import statistics
+import time
+
+from worker.threads import prepare_threads
+
+prepare_threads()  # before torch is imported
+
+import numpy as np  # noqa: E402
+
+from pagewire.columns import pack_u32  # noqa: E402
+from pagewire.internal.v1 import worker_pb2  # noqa: E402
+from pagewire.models import checkpoint_folder  # noqa: E402
+from pagewire.v1 import generation_pb2  # noqa: E402
+from worker.load import load  # noqa: E402
+from worker.runner import Runner  # noqa: E402
+
+BLOCK_SIZE = 16
+BUDGET = 8192
+GREEDY = generation_pb2.SamplingParams(temperature=0, top_p=1, typical_p=1, repetition_penalty=1)
+
+
+def plan(rows: range, start: int, count: int, new_rows: list[worker_pb2.NewRow]) -> worker_pb2.StepPlan:
+    """All rows compute the same positions, and sample."""
+    return worker_pb2.StepPlan(
+        new_rows=new_rows,
+        rows=pack_u32(rows),
+        starts=pack_u32([start] * len(rows)),
+        counts=pack_u32([count] * len(rows)),
+        sample_rows=pack_u32(rows),
+        sample_sources=pack_u32(range(len(rows))),
+    )
+
+
+def timed(runner: Runner, step: worker_pb2.StepPlan) -> float:
+    """Milliseconds."""
+    began = time.perf_counter()
+    runner.execute(step)
+    return 1000 * (time.perf_counter() - began)
+
+
+def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, output: int) -> None:
+    """Prints one line."""
+    rng = np.random.default_rng(0)
+    blocks = -(-(prompt + output) // BLOCK_SIZE)
+    new_rows = [
+        worker_pb2.NewRow(
+            row=row,
+            prompt_len=prompt,
+            token_ids=pack_u32(rng.integers(0, vocab_size, prompt).tolist()),
+            blocks=pack_u32(range(row * blocks, (row + 1) * blocks)),
+            sampling=GREEDY,
+        )
+        for row in range(batch)
+    ]
+    most = BUDGET // prompt
+    prefill = 0.0
+    for first in range(0, batch, most):
+        rows = range(first, min(batch, first + most))
+        prefill += timed(runner, plan(rows, 0, prompt, new_rows[rows.start : rows.stop]))
+    decode = [timed(runner, plan(range(batch), prompt + step, 1, [])) for step in range(output - 1)]
+    runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
+    median, low = statistics.median(decode), statistics.quantiles(decode, n=10)[0]
+    print(
+        f"batch {batch:4}: prefill of {batch * prompt:6} tokens {prefill:8.1f} ms;"
+        f" decode step {median:7.2f} ms (p10 {low:.2f}), {1000 * batch / median:7.0f} tokens/s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--batch", default="1,8,32,256")
+    parser.add_argument("--prompt", type=int, default=100)
+    parser.add_argument("--output", type=int, default=60)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--dummy", action="store_true", help="random weights")
+    options = parser.parse_args()
+    batches = [int(batch) for batch in options.batch.split(",")]
+    initialize = worker_pb2.Initialize(
+        model_path=str(checkpoint_folder(options.model)),
+        device="cpu",
+        dtype=options.dtype,
+        load_format="dummy" if options.dummy else "auto",
+        max_num_seqs=max(batches),
+        max_num_batched_tokens=BUDGET,
+        block_size=BLOCK_SIZE,
+        num_blocks=max(batches) * -(-(options.prompt + options.output) // BLOCK_SIZE),
+    )
+    runner, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
+    for batch in batches:
+        measure(runner, ready.model.vocab_size, batch, options.prompt, options.output)
+
+
+if __name__ == "__main__":
+    main()

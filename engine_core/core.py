@@ -159,7 +159,9 @@ class EngineCore:
             return  # a failure would end the request that has the handle
         try:
             if requests.by_id(message.request_id):
-                raise Refused("request_id", "is in use", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS)
+                raise Refused(
+                    "request_id", "is that of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS
+                )
             request = make_request(message, frontend, arrival, self._identity.limits)
         except Refused as refusal:
             self._send_failure(

@@ -28,13 +28,13 @@ class Code(IntEnum):
 
 
 class Refused(Exception):
-    """A request cannot be served. `field` is the path in GenerateRequest, empty where there is none."""
+    """A request cannot be served. `field` is the path in GenerateRequest; the message begins with it."""
 
     def __init__(
-        self, field: str, message: str, reason: str = "INVALID_FIELD", code: Code = Code.INVALID_ARGUMENT
+        self, field: str, text: str, reason: str = "INVALID_FIELD", code: Code = Code.INVALID_ARGUMENT
     ) -> None:
-        super().__init__(message)
-        self.field, self.message, self.reason, self.code = field, message, reason, code
+        super().__init__(f"{field} {text}")
+        self.field, self.message, self.reason, self.code = field, str(self), reason, code
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     _check_stopping(message.stopping, limits)
     for word in message.bad_words:
         if not word.ids:
-            raise Refused("sampling.bad_words", "a word has no tokens")
+            raise Refused("sampling.bad_words", "has a word without tokens")
         _check_tokens("sampling.bad_words", word.ids, limits)
     _check_choice(message, limits)
     delivered = _delivered(message, len(prompt), n, limits)
@@ -95,7 +95,7 @@ def _prompt(message: AddRequest, limits: Limits) -> "array[int]":
     if len(prompt) > limits.max_model_len - 1:
         raise Refused(
             "prompt",
-            f"{len(prompt)} tokens leave no room for output in a context of {limits.max_model_len}",
+            f"of {len(prompt)} tokens leaves no room for output in a context of {limits.max_model_len}",
             "CONTEXT_LENGTH_EXCEEDED",
         )
     _check_tokens("prompt", prompt, limits)
@@ -156,9 +156,9 @@ def _check_choice(message: AddRequest, limits: Limits) -> None:
         if not stopping.ignore_eos:
             forbidden |= limits.eos_token_ids
     if sampling.allowed_token_ids and forbidden.issuperset(sampling.allowed_token_ids):
-        raise Refused("sampling.allowed_token_ids", "all of them are forbidden by other parameters")
+        raise Refused("sampling.allowed_token_ids", "are all forbidden by other parameters")
     if len(forbidden) >= limits.vocab_size:
-        raise Refused("sampling.bad_token_ids", "no token is left")
+        raise Refused("sampling.bad_token_ids", "leave no token to choose")
 
 
 def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
@@ -167,13 +167,13 @@ def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> 
     delivered: dict[int, array[int]] = {}
     for part in message.delivered:
         if part.index >= n or part.index in delivered:
-            raise Refused(path, f"index {part.index} is not below n = {n}, or is there twice")
+            raise Refused(path, f"has index {part.index}, which is not below n = {n} or is there twice")
         output = _column(path, part.token_ids)
         _check_tokens(path, output, limits)
         if len(output) > message.stopping.max_tokens:
-            raise Refused(path, f"{len(output)} tokens are more than max_tokens")
+            raise Refused(path, f"has {len(output)} tokens, more than max_tokens")
         if prompt_len + len(output) > limits.max_model_len:
-            raise Refused(path, "does not fit into the context", "CONTEXT_LENGTH_EXCEEDED")
+            raise Refused(path, "do not fit into the context", "CONTEXT_LENGTH_EXCEEDED")
         delivered[part.index] = output
     return {index: output for index, output in delivered.items() if output}
 
@@ -188,7 +188,7 @@ def _column(path: str, column: bytes) -> "array[int]":
 def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:
     highest = max(token_ids, default=0)
     if highest >= limits.vocab_size:
-        raise Refused(path, f"token {highest} is not in the vocabulary of {limits.vocab_size}")
+        raise Refused(path, f"has token {highest}, which is not in the vocabulary of {limits.vocab_size}")
 
 
 def _time(arrival: float, after: Duration | None) -> float | None:

@@ -147,7 +147,7 @@ class ChatTemplate:
                     raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
         text = "".join(pieces)
         if conversation.continue_final_message:
-            text = _cut_open_end(text)
+            text = _cut_open_end(text, conversation.messages[-1]["content"])
         if not text.isascii() and len(text.encode()) > self._max_bytes:
             raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
         return text
@@ -157,18 +157,19 @@ class _TooLong(Exception):
     """The rendered text exceeds its limit."""
 
 
-def _cut_open_end(text: str) -> str:
+def _cut_open_end(text: str, message: str) -> str:
     place = text.rfind(_OPEN_END.strip())
-    if place < 0:
-        raise TemplateError("continue_final_message: the final message is not in the text")
+    if place < 0 or message.strip() not in text:
+        raise TemplateError("continue_final_message: the final message does not come out as it is")
     head = text[:place]
     # Where the template trims messages, it would have trimmed the real end of this one too.
     return head if text.startswith(_OPEN_END, place) else head.rstrip()
 
 
 def _plain(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """Python values of a Struct. Its numbers are doubles: whole ones become integers."""
-    return {name: _plain_value(value) for name, value in struct.fields.items()}
+    """Python values of a Struct. Its fields have no order: they are sorted, so that the same request
+    always makes the same prompt. Its numbers are doubles: whole ones become integers."""
+    return {name: _plain_value(struct.fields[name]) for name in sorted(struct.fields)}
 
 
 def _plain_value(value: struct_pb2.Value) -> Any:

@@ -28,13 +28,15 @@ MAX_STRING = 32 << 20
 """Characters of one string, items of one list."""
 MAX_CHARGE = 256 << 20
 """Characters that the growing operations of one rendering may make in all."""
-MAX_NODES = 1 << 20
+MAX_NODES = 200_000
 """Values inside a value. A list that holds another one twice counts it twice: so does str()."""
 MAX_INT_BITS = 4096
 """Size of an integer."""
 MAX_WIDTH = 4096
 """Columns, indents and precisions."""
 
+_JINJA_ARGUMENTS = frozenset({"_block_vars", "_loop_vars"})
+"""What compiled templates add to calls for Jinja's own use."""
 _WIDE_FORMAT = re.compile(r"\d{5}|\*")
 
 
@@ -115,8 +117,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def bounded(self, value: Any) -> Any:
         """The value itself, if it may be printed or compared. Raises SecurityError."""
-        if isinstance(value, Mapping | list | tuple):
-            _check_nodes(value)
+        if isinstance(value, Mapping | list | tuple) and _weight(value) > MAX_STRING:
+            raise SecurityError("the chat template makes too large a value")
         return value
 
     def concat(self, parts: Iterable[str]) -> str:
@@ -134,7 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             self.charge(len(left) + len(right))
         elif operator == "%" and isinstance(left, str):
-            self.charge(_formatted(left, self.bounded(right)))
+            self.charge(_formatted(left, *(right if isinstance(right, tuple) else (right,))))
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
@@ -143,7 +145,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         growth = _GROWTH.get(getattr(__obj, "__name__", ""))
         if growth is not None and isinstance(owner, str):
             args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-            __self.charge(growth(owner, *args, **kwargs))
+            own = {name: value for name, value in kwargs.items() if name not in _JINJA_ARGUMENTS}
+            __self.charge(growth(owner, *args, **own))
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -153,7 +156,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return None
 
         def bounded(*args: Any, **kwargs: Any) -> str:
-            self.bounded([*args, *kwargs.values()])
             self.charge(_formatted(value.__self__, *args, **kwargs))
             return formatted(*args, **kwargs)
 
@@ -179,17 +181,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return bounded
 
 
-def _check_nodes(value: Any) -> None:
-    """Walks into containers, into shared ones again and again: a tree of MAX_NODES is too large."""
-    count = 0
+def _weight(value: Any) -> int:
+    """About the characters that str(value) has. Raises SecurityError for more than MAX_NODES values."""
+    num_nodes = total = 0
     stack = [value]
     while stack:
         inner = stack.pop()
-        children = inner.values() if isinstance(inner, Mapping) else inner
-        count += len(inner)
-        if count > MAX_NODES:
-            raise SecurityError("the chat template makes too deep a value")
-        stack.extend(child for child in children if isinstance(child, Mapping | list | tuple))
+        if isinstance(inner, str):
+            total += len(inner)
+        elif isinstance(inner, Mapping | list | tuple):
+            num_nodes += len(inner)
+            if num_nodes > MAX_NODES:
+                raise SecurityError("the chat template makes too deep a value")
+            stack.extend(inner.values() if isinstance(inner, Mapping) else inner)
+    return total + num_nodes
 
 
 def _check_integers(operator: str, left: int, right: int) -> None:
@@ -229,7 +234,7 @@ def _replaced(subject: Any, old: Any, new: Any, *count: Any) -> int:
 def _joined(subject: Any, d: Any = "", attribute: Any = None) -> int:
     """The filter `items | join(separator)` and the method `separator.join(items)`."""
     items, separator = (d, subject) if isinstance(subject, str) and not isinstance(d, str) else (subject, d)
-    return len(items) * len(str(separator)) + sum(_size(item) for item in items)
+    return len(items) * len(str(separator)) + (_weight(items) if isinstance(items, list | tuple) else 0)
 
 
 def _indented(subject: Any, width: Any = 4, *args: Any, **options: Any) -> int:
@@ -250,10 +255,7 @@ def _formatted(subject: Any, *args: Any, **kwargs: Any) -> int:
     template = str(subject)
     if _WIDE_FORMAT.search(template):
         raise SecurityError("the chat template formats too wide a field")
-    values = [*args, *kwargs.values()]
-    for mapping in [value for value in values if isinstance(value, Mapping)]:
-        values += mapping.values()
-    largest = max(map(_size, values), default=0)
+    largest = max(map(_weight, (*args, *kwargs.values())), default=0)
     return len(template) + (template.count("%") + template.count("{")) * largest
 
 
@@ -263,7 +265,7 @@ def _batched(subject: Any, count: Any, *fill: Any, **options: Any) -> int:
 
 def _jsoned(subject: Any, ensure_ascii: Any = False, indent: Any = None, *args: Any, **options: Any) -> int:
     _width(indent or 0)
-    return _size(subject)
+    return _weight(subject)
 
 
 _GROWTH: dict[str, Callable[..., int]] = {

@@ -39,8 +39,8 @@ class Ledger:
 
     def timings(self) -> generation_pb2.Timings:
         """The parts so far. Without a token, all the time since sending is queue, then prefill."""
-        sent = self._last if self._sent is None else self._sent
         first = self._last if self._first is None else self._first
+        sent = first if self._sent is None else self._sent
         wait = first - sent
         queue = wait if self._queue is None else min(self._queue, wait)
         parts = {

@@ -269,9 +269,7 @@ class FakeEngine:
                 if self.script is not None:
                     self._spawn(self._play(request, self.script(request)))
 
-    async def _play(
-        self, request: engine_pb2.AddRequest, steps: Iterable[Output | Sequence[Output]]
-    ) -> None:
+    async def _play(self, request: engine_pb2.AddRequest, steps: Iterable[Output | Sequence[Output]]) -> None:
         queue_us: int | None = 0
         for step in steps:
             if request.handle not in self._in_flight:

@@ -124,9 +124,7 @@ def test_invalid_utf8_is_replaced_as_in_one_go(data, cuts):
     ids = encode(data)
     detokenizer = _TOKENIZER.detokenizer(skip_special_tokens=True)
     places = sorted({0, len(ids), *(min(cut, len(ids)) for cut in cuts)})
-    text = "".join(
-        detokenizer.push(ids[start:end]) for start, end in zip(places, places[1:], strict=False)
-    )
+    text = "".join(detokenizer.push(ids[start:end]) for start, end in zip(places, places[1:], strict=False))
     assert text + detokenizer.flush() == raw.decode(ids)
 
 
@@ -146,7 +144,13 @@ def test_a_run_of_bytes_is_decided_when_it_ends():
     good = [raw.token_to_id(f"<0x{byte:02X}>") for byte in "你".encode()]
     bad, word = raw.token_to_id("<0xFF>"), raw.token_to_id("▁the")
     detokenizer = tokenizer.detokenizer(skip_special_tokens=True)
-    assert [detokenizer.push([token]) for token in [*good, bad, word]] == ["", "", "", "", "\ufffd" * 4 + " the"]
+    assert [detokenizer.push([token]) for token in [*good, bad, word]] == [
+        "",
+        "",
+        "",
+        "",
+        "\ufffd" * 4 + " the",
+    ]
     assert [detokenizer.push([token]) for token in [*good, word]] == ["", "", "", "你 the"]
 
 

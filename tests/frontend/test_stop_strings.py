@@ -21,12 +21,7 @@ def earliest(text: str, stops: list[str], armed_from: int = 0) -> tuple[str, int
 def undecided(text: str, stops: list[str]) -> int:
     """Length of the longest end of the text that a stop string begins with."""
     return max(
-        (
-            size
-            for stop in stops
-            for size in range(1, len(stop))
-            if text.endswith(stop[:size])
-        ),
+        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
         default=0,
     )
 

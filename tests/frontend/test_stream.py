@@ -113,7 +113,9 @@ async def test_joined_messages_equal_the_decode_up_to_the_first_stop(kind, mode)
     for _ in range(400):
         ids = random_sequence(rng, raw)
         skip, include = rng.random() < 0.5, rng.random() < 0.5
-        stops = tuple(rng.choices(["é", "你", "hi ", "\n", "\ufffd\ufffd", "a", "i t", ">"], k=rng.randrange(3)))
+        stops = tuple(
+            rng.choices(["é", "你", "hi ", "\n", "\ufffd\ufffd", "a", "i t", ">"], k=rng.randrange(3))
+        )
         stream = make_stream(
             tokenizer=tokenizer,
             stops=stops,

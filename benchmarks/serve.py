@@ -89,8 +89,10 @@ async def run_once(client: AsyncClient, requests: Sequence[Request]) -> Figures:
     )
 
 
-async def run_workloads(address: str, names: Sequence[str], repeats: int) -> dict[str, list[Figures]]:
-    """The figures of every repetition, by workload."""
+async def run_workloads(
+    address: str, names: Sequence[str], repeats: int
+) -> tuple[dict[str, list[Figures]], int]:
+    """The figures of every repetition, by workload, and the model's context length."""
     figures: dict[str, list[Figures]] = {}
     async with AsyncClient(address) as client:
         await client.wait_ready()
@@ -101,7 +103,7 @@ async def run_workloads(address: str, names: Sequence[str], repeats: int) -> dic
                 requests = WORKLOADS[name].requests(repetition, model.vocab_size, model.max_model_len)
                 runs.append(await run_once(client, requests))
             figures[name] = runs[1:]
-    return figures
+    return figures, model.max_model_len
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -119,8 +121,8 @@ def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:
     return summary
 
 
-def print_table(summaries: dict[str, dict[str, dict[str, float]]]) -> None:
-    """One line per workload."""
+def print_table(summaries: dict[str, dict[str, dict[str, float]]], max_model_len: int) -> None:
+    """One line per workload, then what the workloads are."""
     columns = {
         "ttft_p50": "TTFT p50 ms",
         "ttft_p99": "TTFT p99 ms",
@@ -134,7 +136,8 @@ def print_table(summaries: dict[str, dict[str, dict[str, float]]]) -> None:
         texts = (f"{cell['median']:.1f} ({cell['min']:.1f}..{cell['max']:.1f})" for cell in cells)
         print(f"{name:<9}" + "".join(f"{text:>24}" for text in texts))
     for name in summaries:
-        print(f"  {name}: {WORKLOADS[name].about}")
+        factor = WORKLOADS[name].factor(max_model_len)
+        print(f"  {name}: {WORKLOADS[name].about}" + (f", all times {factor:.2f}" if factor < 1 else ""))
     if {"single", "batch"} <= summaries.keys():
         one, many = (summaries[name]["tokens_per_s"]["median"] for name in ("single", "batch"))
         print(f"32 at once give {many / one:.1f} times the tokens/s of one")
@@ -168,9 +171,9 @@ def main() -> None:
             given = ["--port=0", "--log-level=warning", options.start, *serve_flags]
             service = Service(flags.parse(ServeConfig, given, command="serve"))
             address = stack.enter_context(service).address
-        figures = asyncio.run(run_workloads(address, names, options.repeats))
+        figures, max_model_len = asyncio.run(run_workloads(address, names, options.repeats))
     summaries = {name: summarize(runs) for name, runs in figures.items()}
-    print_table(summaries)
+    print_table(summaries, max_model_len)
     if options.json:
         content: dict[str, Any] = {"version": __version__, "command": sys.argv, "workloads": summaries}
         content["runs"] = {name: [asdict(run) for run in runs] for name, runs in figures.items()}

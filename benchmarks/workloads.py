@@ -31,10 +31,13 @@ class Workload:
     about: str
     shapes: Callable[[], list[tuple[int, int, int]]]
 
+    def factor(self, max_model_len: int) -> float:
+        """What all lengths are multiplied with to fit a context, at most 1."""
+        return min(1.0, max_model_len / max(sum(shape) for shape in self.shapes()))
+
     def requests(self, repetition: int, vocab_size: int, max_model_len: int) -> list[Request]:
         """The requests of one repetition, for a model with this vocabulary and context."""
-        shapes = self.shapes()
-        factor = min(1.0, max_model_len / max(sum(shape) for shape in shapes))
+        shapes, factor = self.shapes(), self.factor(max_model_len)
         draw = random.Random(f"{self.name} {repetition}")
         longest = max(prefix for prefix, _, _ in shapes)
         common = _ids(draw, longest, vocab_size)

@@ -1,0 +1,102 @@
+"""The whole service on a simulated device: every token is known in advance."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.client.errors import Unavailable
+from pagewire.client.results import Delta, FinishReason
+from pagewire.models import checkpoint_folder
+from pagewire.v1 import admin_pb2, admin_pb2_grpc
+from tests.e2e import services
+from worker.simulated.tokens import token_reference
+
+VOCAB_SIZE, EOS = 1024, 2
+CANDIDATES = [token for token in range(VOCAB_SIZE) if token != EOS]
+NUM_REQUESTS = 64
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The demo model without its weights."""
+    shutil.copytree(checkpoint_folder("demo"), tmp_path / "demo")
+    (tmp_path / "demo" / "model.safetensors").unlink()
+    return tmp_path / "demo"
+
+
+def prompt_of(number: int) -> list[int]:
+    return [16 + (7 * number + i * i) % 1000 for i in range(1 + 5 * (number % 13))]
+
+
+async def collect(client: AsyncClient, number: int) -> None:
+    """Streams one request and checks each token against the formula."""
+    prompt, n, length = prompt_of(number), 1 + number % 3, 20 + number % 40
+    params = SamplingParams(temperature=1.0, seed=number, n=n, max_tokens=length)
+    received: dict[int, list[Delta]] = {index: [] for index in range(n)}
+    async with client.stream(prompt, params) as stream:
+        async for delta in stream:
+            received[delta.index].append(delta)
+    for index, deltas in received.items():
+        ids = [token for delta in deltas for token in delta.token_ids]
+        assert ids == [token_reference(prompt, number, index, at, CANDIDATES) for at in range(length)]
+        assert deltas[-1].finish_reason is FinishReason.MAX_TOKENS
+
+
+async def collect_all(address: str) -> None:
+    async with AsyncClient(address) as client:
+        await asyncio.gather(*(collect(client, number) for number in range(NUM_REQUESTS)))
+
+
+def test_64_streams_give_the_tokens_of_the_formula(folder: Path):
+    """Small steps and few blocks: prompts in chunks, preemption, forks. No weights are there, and torch
+    is not loaded."""
+    limits = {"max_num_batched_tokens": 48, "max_num_seqs": 40, "num_blocks": 24}
+    with services.start(folder, device="simulated", profile="instant", **limits) as service:
+        asyncio.run(collect_all(service.address))
+        with Client(service.address) as client:
+            assert services.rank_load(client).preemptions > 0
+            stopped = client.generate("a", temperature=0, allowed_token_ids=[EOS], max_tokens=5)
+            assert stopped.finish_reason is FinishReason.EOS
+            services.wait_until(lambda: services.is_idle(client))
+        with grpc.insecure_channel(service.address) as channel:
+            info = admin_pb2_grpc.AdminServiceStub(channel).GetServerInfo(admin_pb2.GetServerInfoRequest())
+        assert info.config["device"] == "simulated"
+        (worker,) = services.processes(service.pid)["worker"]
+        maps = Path(f"/proc/{worker}/maps").read_text()
+        assert "numpy" in maps and "torch" not in maps
+
+
+def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch):
+    """The flag of the test reaches the worker through the environment; whoever waits hears of the end."""
+    monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
+    service = serve("--device=simulated", "--profile=instant", "--log-level=error")
+    address = service.wait_ready()["address"]
+    with Client(address) as client, pytest.raises(Unavailable):
+        client.generate("a b c", temperature=0, max_tokens=50)
+    code, words = service.end()
+    assert code == 1
+    assert "killed by SIGKILL" in words
+
+
+def test_a_real_device_does_not_fail_on_purpose(
+    serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PAGEWIRE_FAULT_SLOW_FACTOR", "2")
+    code, words = serve("--log-level=error").end()
+    assert code == 1
+    assert "only a simulated device fails on purpose" in words
+
+
+def test_an_unknown_profile(serve: Callable[..., services.Serve]):
+    code, words = serve("--device=simulated", "--profile=abacus").end()
+    assert code == 1
+    assert words.splitlines()[-3:] == [
+        "error: cannot simulate this machine",
+        "why:   there is no profile 'abacus'",
+        "do:    use --profile h200, cpu, instant",
+    ]

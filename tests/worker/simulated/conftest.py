@@ -1,0 +1,97 @@
+"""A simulated runner behind the real scheduler, in this process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_core.plan import Plan, encode_plan
+from engine_core.scheduler import Scheduler
+from engine_core.validation import Limits
+from pagewire.columns import unpack_u32
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from tests.engine_core.fakes import Ledger, make, run
+from worker.simulated.load import load
+
+SMALL = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "eos_token_id": [2, 7],
+}
+
+
+class InProcess:
+    """A core's scheduler and a simulated worker. Blocks of 4 tokens."""
+
+    def __init__(self, folder: Path, *, num_blocks: int = 512, budget: int = 4096, rows: int = 32) -> None:
+        initialize = make_initialize(
+            folder, num_blocks=num_blocks, max_num_batched_tokens=budget, max_num_seqs=rows
+        )
+        self.runner, self.ready = load(initialize, WorkerConfig())
+        self.scheduler = Scheduler(
+            num_blocks=num_blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
+        )
+        model = self.ready.model
+        self.limits = Limits(model.vocab_size, model.max_model_len, rows, frozenset(model.eos_token_ids))
+
+    def execute(self, plan: Plan) -> list[int]:
+        """As the core's link to its worker."""
+        result = self.runner.execute(encode_plan(plan))
+        assert result.step == plan.step
+        return unpack_u32(result.token_ids)
+
+    def outputs(self, *messages: engine_pb2.AddRequest) -> dict[tuple[int, int], list[int]]:
+        """What the sequences become, by (handle, index), with what was delivered before."""
+        ledger = Ledger()
+        for message in messages:
+            for part in message.delivered:
+                ledger.tokens[message.handle, part.index] = unpack_u32(part.token_ids)
+            self.scheduler.add(make(message, self.limits))
+        run(self.scheduler, self, ledger)  # type: ignore[arg-type]
+        return dict(ledger.tokens)
+
+
+def make_initialize(folder: Path, **changes: Any) -> worker_pb2.Initialize:
+    """Small limits, no waiting."""
+    values: dict[str, Any] = {
+        "model_path": str(folder),
+        "device": "simulated",
+        "profile": "instant",
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": 4,
+        "gpu_memory_utilization": 0.9,
+    }
+    return worker_pb2.Initialize(**(values | changes))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """folder(**changes): a checkpoint without weights, of a small Llama."""
+
+    def make_folder(**changes: Any) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(SMALL | changes))
+        return tmp_path
+
+    return make_folder
+
+
+@pytest.fixture
+def in_process(folder: Callable[..., Path]) -> Callable[..., InProcess]:
+    """in_process(num_blocks=..., budget=..., rows=...)."""
+    return lambda **limits: InProcess(folder(), **limits)
+
+
+@pytest.fixture
+def initialize(folder: Callable[..., Path]) -> Callable[..., worker_pb2.Initialize]:
+    """initialize(**changes of Initialize), for a small Llama."""
+    return lambda **changes: make_initialize(folder(), **changes)

@@ -1,0 +1,137 @@
+"""Steps: rows are kept and checked as by the real runner, time passes, faults strike."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pagewire.columns import pack_u32, unpack_u32
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1 import generation_pb2
+from worker.rows import PlanError
+from worker.simulated.load import load
+from worker.simulated.runner import SimulatedRunner
+from worker.step import NO_TOKEN_COLUMN
+
+Initialize = Callable[..., worker_pb2.Initialize]
+
+
+def new_row(row: int = 0, tokens: tuple[int, ...] = (5, 6, 9), **sampling: Any) -> worker_pb2.NewRow:
+    return worker_pb2.NewRow(
+        row=row,
+        token_ids=pack_u32(tokens),
+        prompt_len=len(tokens),
+        blocks=pack_u32([2 * row, 2 * row + 1]),
+        sampling=generation_pb2.SamplingParams(temperature=1, seed=3, **sampling),
+    )
+
+
+def plan(*new_rows: worker_pb2.NewRow, **columns: list[int]) -> worker_pb2.StepPlan:
+    """Computes and samples the new rows, unless columns say otherwise."""
+    values = {
+        "rows": [new.row for new in new_rows],
+        "starts": [0] * len(new_rows),
+        "counts": [len(new.token_ids) // 4 for new in new_rows],
+        "sample_rows": [new.row for new in new_rows],
+        "sample_sources": list(range(len(new_rows))),
+    }
+    packed = {name: pack_u32(ids) for name, ids in (values | columns).items()}
+    return worker_pb2.StepPlan(step=4, new_rows=new_rows, **packed)  # type: ignore[arg-type]
+
+
+def make(initialize: worker_pb2.Initialize, **faults: Any) -> SimulatedRunner:
+    return load(initialize, WorkerConfig(**faults))[0]
+
+
+BAD_PLANS = {
+    "does not have": plan(new_row(), counts=[4]),
+    "max_num_batched_tokens": plan(*(new_row(row) for row in range(3))),
+    "copied block is out of range": plan(new_row(), copy_sources=[0], copy_targets=[600]),
+    "copy_sources and copy_targets": plan(new_row(), copy_sources=[0], copy_targets=[]),
+    "is not in use": plan(new_row(), removed_rows=[2]),
+    "a token out of range": plan(new_row(tokens=(1, 320, 2))),
+    "row 8 is out of range": plan(new_row(8)),
+    "begins with 129 tokens": plan(new_row(tokens=(1,) * 129)),
+    "before its last token": plan(new_row(), counts=[2]),
+}
+
+
+@pytest.mark.parametrize("message", BAD_PLANS)
+def test_plans_that_do_not_fit(message: str, initialize: Initialize):
+    runner = make(initialize(max_num_batched_tokens=8, num_blocks=600))
+    with pytest.raises(PlanError, match=message):
+        runner.execute(BAD_PLANS[message])
+
+
+def test_a_row_without_a_token(initialize: Initialize):
+    runner = make(initialize())
+    hopeless = new_row(1, allowed_token_ids=[4], bad_token_ids=[4])
+    result = runner.execute(plan(new_row(0), hopeless))
+    first, second = unpack_u32(result.token_ids)
+    assert first < 320 and second == NO_TOKEN_COLUMN
+    assert (result.step, result.duration_us) == (4, 0)
+
+
+def test_a_step_may_only_change_things(initialize: Initialize):
+    runner = make(initialize(profile="cpu"))
+    runner.execute(plan(new_row()))
+    result = runner.execute(worker_pb2.StepPlan(step=9, removed_rows=pack_u32([0])))
+    assert (result.step, result.token_ids, result.duration_us) == (9, b"", 0)
+
+
+def test_time_passes_as_the_formula_says(initialize: Initialize, monkeypatch: pytest.MonkeyPatch):
+    """Two layers on a CPU: 36 us of overhead, next to which the small model is nothing. Twice that
+    when the worker is slowed down."""
+    asleep: list[float] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
+    monkeypatch.setattr(time, "sleep", asleep.append)
+    for factor in (1.0, 2.0):
+        runner = make(initialize(profile="cpu"), fault_slow_factor=factor)
+        result = runner.execute(plan(new_row()))
+        assert result.duration_us == pytest.approx(38 * factor, abs=1.5 * factor)
+        assert 1e6 * asleep.pop() == pytest.approx(result.duration_us, abs=0.51)
+
+
+class Struck(Exception):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def struck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Death and hanging raise Struck."""
+
+    def die(pid: int, signum: int) -> None:
+        assert (pid, signum) == (os.getpid(), signal.SIGKILL)
+        raise Struck("death")
+
+    def hang() -> None:
+        raise Struck("hanging")
+
+    monkeypatch.setattr(os, "kill", die)
+    monkeypatch.setattr(signal, "pause", hang)
+
+
+@pytest.mark.usefixtures("struck")
+@pytest.mark.parametrize(
+    ("flag", "what"), [("fault_die_at_step", "death"), ("fault_hang_at_step", "hanging")]
+)
+def test_faults_at_a_step(flag: str, what: str, initialize: Initialize):
+    runner = make(initialize(), **{flag: 2})
+    runner.execute(plan(new_row()))
+    with pytest.raises(Struck, match=what):
+        runner.execute(worker_pb2.StepPlan())
+
+
+@pytest.mark.usefixtures("struck")
+def test_a_poisoned_prompt(initialize: Initialize):
+    """The token counts in a prompt, not in output that the sequence already has."""
+    runner = make(initialize(), fault_die_on_token=66)
+    resumed = new_row(1, (5, 66))
+    resumed.prompt_len = 1
+    runner.execute(plan(new_row(), resumed))
+    with pytest.raises(Struck, match="death"):
+        runner.execute(plan(new_row(2, (5, 66))))

@@ -60,7 +60,10 @@ class BlockPool:
         return self.allocate(1)[0]
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raises InvariantError unless `tables`, all block tables there are, account for every block."""
+        """Raises InvariantError unless `tables`, all block tables there are, account for every block.
+
+        Python code runs per block that is held, C code per block of the pool (about 10 ms for 200,000).
+        """
         references: Counter[int] = Counter()
         for table in tables:
             if len(set(table)) != len(table):
@@ -71,8 +74,10 @@ class BlockPool:
             raise InvariantError("a block is free twice")
         if len(free) + len(references) != self.num_blocks:
             raise InvariantError(f"{len(free)} free + {len(references)} held is not {self.num_blocks} blocks")
-        for block, count in enumerate(self._references):
-            if count != references[block]:
-                raise InvariantError(f"block {block}: count {count}, held by {references[block]} tables")
-            if (count == 0) != (block in free):
-                raise InvariantError(f"block {block} has {count} references, free: {block in free}")
+        if not free.isdisjoint(references):
+            raise InvariantError("a block is both free and in a table")
+        for block, count in references.items():
+            if count != self._references[block]:
+                raise InvariantError(f"block {block}: count {self._references[block]}, in {count} tables")
+        if sum(self._references) != references.total():
+            raise InvariantError("a block that is in no table is counted as held")

@@ -69,6 +69,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     status.ready(
         architecture=facts.architecture,
         dtype=facts.dtype,
+        device=identity.welcome.device,
         max_model_len=facts.max_model_len,
         num_blocks=ready.num_blocks,
         block_size=config.block_size,

@@ -1,7 +1,7 @@
 """The block pool: examples, then a random walk against a plain model."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -66,8 +66,8 @@ def test_replacing_a_shared_block_leaves_it_to_the_others() -> None:
     [
         ([[0, 0], [1]], "twice in the table"),
         ([[0]], "is not 3 blocks"),
-        ([[0, 1], [1]], "block 1: count 1, held by 2"),
-        ([[0, 2]], "count"),
+        ([[0, 1], [1]], "block 1: count 1, in 2 tables"),
+        ([[0, 2]], "both free and in a table"),
     ],
 )
 def test_broken_books_are_found(tables: list[list[int]], what: str) -> None:
@@ -85,6 +85,20 @@ def test_a_double_free_is_found() -> None:
     pool.free(blocks)
     with pytest.raises(InvariantError):
         pool.check_invariants([])
+
+
+def test_a_block_that_nobody_holds_is_found() -> None:
+    """Held by the count alone: neither free nor in a table."""
+    pool = BlockPool(2)
+    pool.share(pool.allocate(1))
+    pool.check_invariants([[0], [0]])
+    with pytest.raises(InvariantError, match="count 2, in 1 tables"):
+        pool.check_invariants([[0]])
+    with pytest.raises(InvariantError, match="is not 2 blocks"):
+        pool.check_invariants([])
+    pool._references[1] = 1
+    with pytest.raises(InvariantError, match="in no table"):
+        pool.check_invariants([[0], [0]])
 
 
 class PoolWalk(RuleBasedStateMachine):
@@ -141,5 +155,7 @@ class PoolWalk(RuleBasedStateMachine):
         assert not hasattr(self, "pool") or self.pool.num_free == self.pool.num_blocks
 
 
-PoolWalk.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+PoolWalk.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestPoolWalk = PoolWalk.TestCase

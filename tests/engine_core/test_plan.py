@@ -2,7 +2,7 @@
 
 from array import array
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.plan import ForkRow, NewRow, Plan, encode_plan
@@ -47,6 +47,7 @@ plans = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(plans)
 def test_a_plan_survives_the_wire(plan: Plan) -> None:
     assert decode_plan(StepPlan.FromString(encode_plan(plan).SerializeToString())) == plan

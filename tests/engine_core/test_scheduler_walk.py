@@ -5,7 +5,7 @@ The fake worker checks at each step that every row reads its own history through
 walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
 """
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -173,5 +173,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             assert (self.ledger.tokens[key], end) == (output, reason)
 
 
-SchedulerWalk.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+SchedulerWalk.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 TestSchedulerWalk = SchedulerWalk.TestCase

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.validation import Code, Refused
@@ -147,6 +147,7 @@ def test_parameters_that_forbid_every_token() -> None:
     make(changed(lambda m: m.sampling.allowed_token_ids.append(EOS)))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_whatever_arrives_is_a_request_or_refused(data: bytes) -> None:
     """A well-formed message with fields of any kind."""

@@ -35,7 +35,7 @@ from pagewire.v1.admin_pb2 import RankLoad
 log = logging.getLogger(__name__)
 
 _IDLE_CHECK_INTERVAL_S = 60.0
-"""check_invariants() looks at every block, while a request may be arriving: about 10 ms for 200,000 of them."""
+"""check_invariants() looks at every block (10 ms for 200,000), and a request may just be arriving."""
 
 
 class Worker(Protocol):

@@ -65,13 +65,15 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     stop = frozenset(stopping.stop_token_ids)
     time_limit = stopping.time_limit if stopping.HasField("time_limit") else None
     deadline = message.deadline if message.HasField("deadline") else None
+    sampling = SamplingParams()
+    sampling.CopyFrom(message.sampling)  # a part of a message keeps all of it, the prompt too, in memory
     request = Request(
         frontend=frontend,
         handle=message.handle,
         request_id=message.request_id,
         prompt=prompt,
         parameters=RowParameters(
-            sampling=message.sampling,
+            sampling=sampling,
             min_tokens=stopping.min_tokens,
             stop_token_ids=tuple(sorted(eos | stop)),
             bad_words=tuple(tuple(word.ids) for word in message.bad_words),

@@ -11,6 +11,7 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pagewire.errors import StartupError
 from pagewire.transport import connect_dealer
 
 log = logging.getLogger(__name__)
@@ -41,14 +42,19 @@ class EngineSocket:
         self._address = address
         self._identity = identity
         self._listener = listener
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
 
     def open(self) -> None:
         """Starts connecting. Raises StartupError when the address makes no sense."""
         loop = asyncio.get_running_loop()
-        self._socket = connect_dealer(self._context, self._address, self._identity, immediate=True)
+        self._context = zmq.Context()
+        try:
+            self._socket = connect_dealer(self._context, self._address, self._identity, immediate=True)
+        except StartupError:
+            self.close()
+            raise
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         self._monitor = self._socket.get_monitor_socket(events)
         loop.add_reader(self._monitor.fileno(), self._read_monitor)
@@ -67,17 +73,18 @@ class EngineSocket:
         return True
 
     def close(self) -> None:
-        """Lets the last messages out and closes."""
-        if self._socket is None or self._monitor is None:
-            return
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._socket.fileno())
-        loop.remove_reader(self._monitor.fileno())
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close(linger=_LINGER_MS)
-        self._socket = self._monitor = None
-        self._context.term()
+        """Lets the last messages out and closes. Idempotent."""
+        if self._socket is not None and self._monitor is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket.fileno())
+            loop.remove_reader(self._monitor.fileno())
+            self._socket.disable_monitor()
+            self._monitor.close()
+            self._socket.close(linger=_LINGER_MS)
+            self._socket = self._monitor = None
+        if self._context is not None:
+            self._context.term()
+            self._context = None
 
     def _read(self) -> None:
         for _ in range(_FRAMES_PER_TURN):

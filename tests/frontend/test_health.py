@@ -1,0 +1,58 @@
+"""grpc.health.v1: the state of the engine, for probes and load balancers."""
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from frontend.server import SERVICES
+from tests.frontend.fakes import run_service
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+def request(service: str) -> health_pb2.HealthCheckRequest:
+    return health_pb2.HealthCheckRequest(service=service)
+
+
+async def test_check(checkpoint, model):
+    async with run_service(checkpoint, model=model, wait=False) as service:
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        names = ("", *SERVICES)
+        assert [(await stub.Check(request(name))).status for name in names] == [NOT_SERVING] * 5
+        await service.engine.start()
+        await service.frontend.wait_until_serving()
+        assert [(await stub.Check(request(name))).status for name in names] == [SERVING] * 5
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(request("no.such.Service"))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("name", ["", SERVICES[0]])
+async def test_watch_follows_every_change(checkpoint, model, name):
+    """Starting, serving, engine gone, another engine, shutting down."""
+    async with run_service(checkpoint, model=model, wait=False) as service:
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        watch = aiter(stub.Watch(request(name)))
+        assert (await anext(watch)).status == NOT_SERVING
+        await service.engine.start()
+        assert (await anext(watch)).status == SERVING
+        await service.engine.stop()
+        assert (await anext(watch)).status == NOT_SERVING
+        service.engine.epoch = 2
+        await service.engine.start()
+        assert (await anext(watch)).status == SERVING
+        stopping = asyncio.ensure_future(service.frontend.stop(5))
+        assert (await anext(watch)).status == NOT_SERVING
+        await service.channel.close()
+        await stopping
+
+
+async def test_watching_a_service_that_is_not_there(checkpoint, model):
+    async with run_service(checkpoint, model=model) as service:
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        watch = aiter(stub.Watch(request("no.such.Service")))
+        assert (await anext(watch)).status == UNKNOWN

@@ -1,0 +1,150 @@
+"""The process: what it tells its parent, and how it ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+
+import grpc
+import pytest
+
+from pagewire.v1 import generation_pb2_grpc
+from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
+
+PROGRAM = """
+import sys
+from frontend.main import run
+from pagewire import logs
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+logs.setup("frontend", "warning")
+try:
+    model, engine, port = sys.argv[1:]
+    sys.exit(run(FrontendConfig(model=model, engine=engine, port=int(port), shutdown_grace=30)))
+except StartupError as error:
+    print(error)
+    sys.exit(3)
+"""
+
+
+class Process:
+    """A frontend process and the events of its status pipe."""
+
+    def __init__(self, process: asyncio.subprocess.Process, events: asyncio.StreamReader) -> None:
+        self.process = process
+        self._events = events
+
+    async def event(self, name: str) -> dict:
+        """The next event of that name; those before it are skipped."""
+        while True:
+            line = await asyncio.wait_for(self._events.readline(), 60)
+            assert line, "the process has ended"
+            event = json.loads(line)
+            if event["event"] == name:
+                return event
+
+    async def end(self) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        out, err = await asyncio.wait_for(self.process.communicate(), 60)
+        return self.process.returncode, out.decode(), err.decode()
+
+
+@contextlib.asynccontextmanager
+async def frontend(checkpoint, address: str, port: int = 0):
+    reading, writing = os.pipe()
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, str(checkpoint), address, str(port)),
+        env={**os.environ, "PAGEWIRE_STATUS_FD": str(writing)},
+        pass_fds=(writing,),
+        stdout=pipe,
+        stderr=pipe,
+    )
+    os.close(writing)
+    events = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading)
+    )
+    try:
+        yield Process(process, events)
+    finally:
+        transport.close()
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_from_start_to_signal(checkpoint, number):
+    """Waits for the engine, says where it listens, finishes its streams, exits 0 without a word."""
+    with engine_address() as address:
+        async with frontend(checkpoint, address) as process:
+            assert (await process.event("loading"))["what"] == "tokenizer"
+            assert (await process.event("loading"))["what"] == "waiting for the engine"
+            engine = FakeEngine(address)
+            await engine.start()
+            ready = await process.event("ready")
+            assert ready["address"] == f"127.0.0.1:{ready['port']}"
+            async with grpc.aio.insecure_channel(ready["address"]) as channel:
+                stub = generation_pb2_grpc.GenerationServiceStub(channel)
+                messages = aiter(stub.Generate(make_request()))
+                handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
+                await engine.output(handle, Output(encode("a")))
+                assert (await anext(messages)).sequences[0].text == "a"
+                process.process.send_signal(number)
+                while channel.get_state() == grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                await engine.output(handle, Output(encode("b"), 3))
+                assert (await anext(messages)).sequences[0].text == "b"
+            assert await process.end() == (0, "", "")
+            await engine.close()
+
+
+async def test_a_second_signal_does_not_wait_for_streams(checkpoint):
+    with engine_address() as address:
+        engine = FakeEngine(address)
+        await engine.start()
+        async with frontend(checkpoint, address) as process:
+            ready = await process.event("ready")
+            async with grpc.aio.insecure_channel(ready["address"]) as channel:
+                stub = generation_pb2_grpc.GenerationServiceStub(channel)
+                call = stub.Generate(make_request())
+                await asyncio.wait_for(engine.requests.get(), 30)
+                process.process.send_signal(signal.SIGINT)
+                while channel.get_state() == grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                process.process.send_signal(signal.SIGINT)
+                assert await call.code() == grpc.StatusCode.UNAVAILABLE
+            assert await process.end() == (0, "", "")
+        await engine.close()
+
+
+async def test_a_signal_while_it_waits_for_the_engine(checkpoint):
+    with engine_address() as address:
+        async with frontend(checkpoint, address) as process:
+            while (await process.event("loading"))["what"] != "waiting for the engine":
+                pass
+            process.process.send_signal(signal.SIGTERM)
+            assert await process.end() == (0, "", "")
+
+
+async def test_a_port_that_is_taken(checkpoint):
+    with engine_address() as address:
+        engine = FakeEngine(address)
+        await engine.start()
+        async with frontend(checkpoint, address) as first:
+            port = (await first.event("ready"))["port"]
+            async with frontend(checkpoint, address, port) as second:
+                failed = await second.event("failed")
+                assert str(port) in failed["what"] and "--port" in failed["todo"]
+                code, out, err = await second.end()
+                assert code == 3 and str(port) in out and "Traceback" not in err
+        await engine.close()
+
+
+async def test_a_model_that_is_not_there(tmp_path):
+    async with frontend(tmp_path / "nothing", "ipc:///tmp/none/x.ipc") as process:
+        assert "nothing" in (await process.event("failed"))["what"]
+        assert (await process.end())[0] == 3

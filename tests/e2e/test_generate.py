@@ -36,7 +36,7 @@ def test_it_knows_the_capital_of_france(client: Client):
 
 
 def test_text_streams_while_it_is_made(client: Client):
-    params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
     with client.stream("a b c d", params) as stream:
         first = next(stream)
         assert first.position == 0 and first.finish_reason is None
@@ -47,7 +47,7 @@ def test_text_streams_while_it_is_made(client: Client):
     for delta in deltas:
         assert delta.position == position
         position += len(delta.token_ids)
-    assert position == 200
+    assert position == 600
     ids = [token for delta in deltas for token in delta.token_ids]
     assert client.detokenize(ids) == "".join(delta.text for delta in deltas) == stream.generation.text
     assert stream.generation.finish_reason is FinishReason.MAX_TOKENS

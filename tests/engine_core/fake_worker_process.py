@@ -13,7 +13,7 @@ import time
 
 import zmq
 
-from pagewire import transport
+from pagewire import process, transport
 from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
@@ -83,4 +83,5 @@ def _misbehave(fault: str, where: str, send: object) -> None:
 
 
 if __name__ == "__main__":
+    process.die_with_parent()
     main(sys.argv[1:])

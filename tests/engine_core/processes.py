@@ -28,7 +28,7 @@ def python(module: str, *arguments: str, **options: object) -> "subprocess.Popen
 def spawn_fake_worker(arguments: Sequence[str]) -> "tuple[subprocess.Popen[bytes], int]":
     """As pagewire.process.spawn, with the fake worker."""
     reading, writing = os.pipe()
-    environment = {"PAGEWIRE_STATUS_FD": str(writing)}
+    environment = {"PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
     child = python("tests.engine_core.fake_worker_process", *arguments, env=environment, pass_fds=(writing,))
     os.close(writing)
     return child, reading

@@ -12,33 +12,13 @@ import statistics
 import time
 from pathlib import Path
 
+from processes import by_role, resident_mb
+
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.service import Service
 
 STREAMS = 256
-
-
-def processes(supervisor: int) -> dict[str, int]:
-    """Process ids of a service by role: frontend, engine, worker."""
-    found = {}
-    waiting = [supervisor]
-    while waiting:
-        folder = Path(f"/proc/{waiting.pop()}")
-        children = (folder / "task" / folder.name / "children").read_text().split()
-        for child in children:
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            found[words[words.index(b"pagewire") + 1].decode()] = int(child)
-            waiting.append(int(child))
-    return found
-
-
-def resident_mb(pid: int) -> float:
-    """Resident set in MB (10**6 bytes)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"process {pid} has no resident set")
 
 
 def time_to_ready(model: str) -> float:
@@ -83,7 +63,7 @@ def main() -> None:
     options = parser.parse_args()
     ready = [time_to_ready(options.model) for _ in range(options.repeats)]
     with Service(ServeConfig(model=options.model, port=0, log_level="warning")) as service:
-        pids = processes(service.pid)
+        pids = {role: pids[0] for role, pids in by_role(service.pid).items()}
         first = first_tokens(service.address, 21)
         idle = {role: resident_mb(pid) for role, pid in pids.items()}
         busy = asyncio.run(open_streams(service.address, pids))

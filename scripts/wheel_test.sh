@@ -7,6 +7,7 @@ python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=$(mktemp -d)
 cleanup() {
   if [ -n "${frontend:-}" ]; then kill "$frontend" 2>/dev/null || true; fi
+  if [ -n "${service:-}" ]; then kill "$service" 2>/dev/null || true; fi
   rm -rf "$work"
 }
 trap cleanup EXIT
@@ -75,4 +76,14 @@ kill "$frontend"
 wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
 frontend=
 say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine]"
+pagewire serve --device simulated --profile instant --port "$port" >ready &
+service=$!
+pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
+test -n "$(pagewire generate hello --max-tokens 8 --address "127.0.0.1:$port")" || fail "no answer"
+kill "$service"
+wait "$service" || fail "the service ended with $? on SIGTERM"
+service=
+! python -c 'import torch' 2>/dev/null || fail "the engine extra brings torch"
+say "with the engine extra: a whole service on a simulated device, without torch"
 echo "the wheel works"

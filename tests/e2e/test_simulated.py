@@ -83,15 +83,6 @@ def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], mon
     assert "killed by SIGKILL" in words
 
 
-def test_a_real_device_does_not_fail_on_purpose(
-    serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("PAGEWIRE_FAULT_SLOW_FACTOR", "2")
-    code, words = serve("--log-level=error").end()
-    assert code == 1
-    assert "only a simulated device fails on purpose" in words
-
-
 def test_an_unknown_profile(serve: Callable[..., services.Serve]):
     code, words = serve("--device=simulated", "--profile=abacus").end()
     assert code == 1

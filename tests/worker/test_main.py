@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -67,15 +68,16 @@ def core() -> Iterator[Core]:
 class WorkerThread:
     """A worker in a thread of this process: signals are not its own, all else is."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, **flags: Any) -> None:
         self.code: int | None = None
-        self._thread = threading.Thread(target=self._run, args=(address,))
+        config = WorkerConfig(engine=address, threads=1, **flags)
+        self._thread = threading.Thread(target=self._run, args=(config,))
         self._thread.start()
 
-    def _run(self, address: str) -> None:
+    def _run(self, config: WorkerConfig) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        channel = main.Channel(context, address)
-        self.code = main._serve(channel, WorkerConfig(engine=address, threads=1))
+        channel = main.Channel(context, config.engine)
+        self.code = main._serve(channel, config)
         channel.close(main.FAREWELL_MS)
         context.term()
 
@@ -161,6 +163,54 @@ def test_what_is_refused(core: Core, checkpoint: Checkpoints, changes: dict[str,
     failed = core.receive_after_progress().failed
     assert why in failed.why
     assert failed.todo
+    assert worker.join() == 1
+
+
+def test_a_real_device_without_torch(core: Core, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """The core tells the user which extra is missing."""
+    monkeypatch.delitem(sys.modules, "worker.load", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    worker = WorkerThread(core.address)
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama")))
+    failed = core.receive().failed
+    assert (failed.why, failed.todo) == ("torch is not installed", "pip install 'pagewire[worker]'")
+    assert worker.join() == 1
+
+
+def test_a_simulated_device(core: Core, checkpoint: Checkpoints):
+    """The same conversation, without weights and without torch."""
+    worker = WorkerThread(core.address)
+    core.receive()
+    simulated = {"device": "simulated", "profile": "instant", "gpu_memory_utilization": 0.9}
+    core.send(initialize=initialize(checkpoint("llama"), **simulated))
+    ready = core.receive().ready
+    assert (ready.device, ready.model.dtype, ready.num_blocks) == ("simulated", "float32", 600)
+    core.send(step_plan=one_step(41))
+    result = core.receive().step_result
+    assert result.step == 41
+    assert len(unpack_u32(result.token_ids)) == 1
+    core.send(shutdown=worker_pb2.Shutdown())
+    assert worker.join() == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"fault_die_at_step": 1},
+        {"fault_hang_at_step": 1},
+        {"fault_slow_factor": 2.0},
+        {"fault_die_on_token": 0},
+    ],
+    ids=lambda fault: next(iter(fault)),
+)
+def test_only_a_simulated_device_fails_on_purpose(
+    core: Core, checkpoint: Checkpoints, fault: dict[str, float]
+):
+    worker = WorkerThread(core.address, **fault)
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama")))
+    assert core.receive().failed.why == "only a simulated device fails on purpose"
     assert worker.join() == 1
 
 

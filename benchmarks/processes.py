@@ -1,0 +1,32 @@
+"""What the kernel knows about the processes of a service."""
+
+import os
+from pathlib import Path
+
+
+def by_role(supervisor: int) -> dict[str, list[int]]:
+    """Process ids of a service by the command that they run: frontend, engine, worker."""
+    found: dict[str, list[int]] = {}
+    waiting = [supervisor]
+    while waiting:
+        folder = Path(f"/proc/{waiting.pop()}")
+        children = (folder / "task" / folder.name / "children").read_text().split()
+        for child in children:
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(int(child))
+            waiting.append(int(child))
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """Resident set in MB (10**6 bytes)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"process {pid} has no resident set")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What all threads of a process have used so far, in user and in kernel mode; ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -40,7 +40,8 @@ done
 say "a base install takes $(du -sm venv/lib | cut -f1) MiB"
 
 python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM; pagewire.SamplingParams'
-pagewire --help | grep -q 'start everything on this host' || fail "pagewire --help"
+pagewire --help >help
+grep -q 'start everything on this host' help || fail "pagewire --help"
 test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
   fail "two versions"
 say "imports, --help, version"

@@ -11,6 +11,8 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.checkpoint import ModelConfig
 from worker.configs.registry import read_model_config
+from worker.cpu_kernels import use_cpu_kernels
+from worker.input_batch import token_sizes
 from worker.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.limits import check_group, choose_max_model_len
 from worker.models.base import Family, LanguageModel
@@ -43,6 +45,7 @@ def load(
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     torch.set_num_threads(choose_threads(threads, weight_bytes))
+    packed = use_cpu_kernels(model, dtype, device, report)
 
     report("KV cache", 0.0)
     cache = make_cache(config, initialize, max_model_len, dtype, device)
@@ -50,7 +53,8 @@ def load(
         initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
     )
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device)
-    runner = Runner(model, config.windows, cache, rows, sampler, initialize.max_num_batched_tokens)
+    sizes = () if packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
+    runner = Runner(model, config.windows, cache, rows, sampler, initialize.max_num_batched_tokens, sizes)
     report("warm-up", 0.0)
     runner.warm_up()
     logger.info(

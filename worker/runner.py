@@ -8,7 +8,7 @@ import torch
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
-from worker.input_batch import InputBatch, build_input_batch, token_sizes
+from worker.input_batch import InputBatch, build_input_batch
 from worker.kv_cache import KVCache
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
@@ -44,12 +44,14 @@ class Runner:
         rows: RowTable,
         sampler: Sampler,
         max_num_batched_tokens: int,
+        sizes: tuple[int, ...],
     ) -> None:
-        """windows: of the model's layers; those of one window share an attention plan."""
+        """windows: of the model's layers; those of one window share an attention plan. sizes: that
+        steps are padded to, see worker.input_batch."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._windows = frozenset(windows)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._sizes = token_sizes(max_num_batched_tokens, cache.shape.dtype, cache.shape.device)
+        self._sizes = sizes
 
     @torch.inference_mode()
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:

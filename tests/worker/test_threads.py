@@ -31,5 +31,6 @@ def test_cores_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch, content: s
 
 def test_a_setting_of_the_user_stays(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     prepare_threads()
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"]) == ("active", "7")

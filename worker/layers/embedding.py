@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from worker.layers.layer import Weight, WeightOwner
+from worker.layers.matrix import Matrix
 from worker.parallel import Placement
 
 
-class VocabEmbedding(WeightOwner):
+class VocabEmbedding(Matrix):
     """A [V, E] table of which each rank holds consecutive rows. Looks up tokens, and makes logits.
 
     With tied weights one instance does both; otherwise the head is an instance of its own. The
@@ -17,30 +18,33 @@ class VocabEmbedding(WeightOwner):
     """
 
     def __init__(self, vocab_size: int, width: int, place: Placement) -> None:
-        super().__init__()
-        self.vocab_size, self.width, self.group = vocab_size, width, place.group
         share = -(-vocab_size // place.group.size)
-        self.first = min(place.group.rank * share, vocab_size)
-        self.held = min(share, vocab_size - self.first)
-        self.padding = share - self.held
-        assert self.held > 0, "more ranks than tokens"
-        self.weight = place.empty(self.held, width)
+        first = min(place.group.rank * share, vocab_size)
+        held = min(share, vocab_size - first)
+        assert held > 0, "more ranks than tokens"
+        super().__init__(place.empty(held, width))
+        self.vocab_size, self.width, self.group = vocab_size, width, place.group
+        self.first, self.held, self.padding = first, held, share - held
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, E]."""
         if self.group.size == 1:
-            return F.embedding(token_ids, self.weight)
+            return self._rows(token_ids)
         local = token_ids - self.first
         ours = (local >= 0) & (local < self.held)
-        found = F.embedding(local.where(ours, 0), self.weight)
+        found = self._rows(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
-        part = F.linear(hidden, self.weight)
+        part = self.product(hidden, wide=True)
         if self.group.size > 1:
             part = self.group.all_gather(F.pad(part, (0, self.padding)))[:, : self.vocab_size]
-        return part.float()
+        return part
+
+    def _rows(self, indexes: torch.Tensor) -> torch.Tensor:
+        """[T] int64 -> [T, E]."""
+        return F.embedding(indexes, self.weight) if self.packed is None else self.packed.rows(indexes)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""

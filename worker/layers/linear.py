@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
-from worker.layers.layer import Weight, WeightOwner
+from worker.layers.layer import Weight
+from worker.layers.matrix import Matrix
 from worker.parallel import Placement
 
 
@@ -31,7 +31,7 @@ class Part:
         return int(self.ours.stop - self.ours.start)
 
 
-class ColumnLinear(WeightOwner):
+class ColumnLinear(Matrix):
     """x [T, in] -> [T, sum of the parts' held rows]: the parts side by side."""
 
     def __init__(
@@ -43,15 +43,13 @@ class ColumnLinear(WeightOwner):
         transposed: bool = False,
     ) -> None:
         """transposed: the checkpoint stores the weight as [in, out]."""
-        super().__init__()
-        self.in_features, self.parts, self.transposed = in_features, parts, transposed
         held = sum(part.held for part in parts)
-        self.weight = place.empty(held, in_features)
-        self.bias = place.empty(held) if bias else None
+        super().__init__(place.empty(held, in_features), place.empty(held) if bias else None)
+        self.in_features, self.parts, self.transposed = in_features, parts, transposed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in] -> [T, out]."""
-        return F.linear(x, self.weight, self.bias)
+        return self.product(x)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name per part, or one for all of them: fused in the checkpoint too."""
@@ -105,25 +103,22 @@ def local_kv_heads(num_kv_heads: int, group_size: int) -> int:
     return max(1, num_kv_heads // group_size)
 
 
-class RowLinear(WeightOwner):
+class RowLinear(Matrix):
     """x [T, in / ranks] -> [T, out], summed over the ranks."""
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool, place: Placement, transposed: bool = False
     ) -> None:
         """transposed: the checkpoint stores the weight as [in, out]."""
-        super().__init__()
+        weight = place.empty(out_features, place.group.split(in_features))
+        # The bias is added once, not once per rank: the first rank's product has it.
+        super().__init__(weight, place.empty(out_features) if bias else None, place.group.rank == 0)
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
-        self.weight = place.empty(out_features, place.group.split(in_features))
-        self.bias = place.empty(out_features) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
-        if self.group.size == 1:
-            return F.linear(x, self.weight, self.bias)
-        total = self.group.all_reduce(F.linear(x, self.weight))
-        return total if self.bias is None else total + self.bias  # once, not once per rank
+        return self.group.all_reduce(self.product(x))
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""

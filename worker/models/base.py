@@ -8,12 +8,16 @@ import torch
 
 from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
+from worker.layers.embedding import VocabEmbedding
 from worker.layers.layer import Layer
 from worker.parallel import Placement
 
 
 class LanguageModel(Layer):
     """A decoder: tokens of a step in, hidden states out; logits only of the tokens that need them."""
+
+    embedding: VocabEmbedding
+    head: VocabEmbedding  # the embedding itself where the weights are tied
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """One entry of caches per layer. -> [T, E], after the last norm."""

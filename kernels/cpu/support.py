@@ -1,0 +1,32 @@
+"""Whether the kernels of this folder can run here. Needs neither numba nor torch.
+
+They are written for AVX512-BF16: bfloat16 products, summed in float32, 32 of them per instruction.
+AMD has it from Zen 4 on (2022), Intel in Cooper Lake (2020) and from Sapphire Rapids (2023) on.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+CPU_FLAGS = {"avx512f", "avx512bw", "avx512_bf16"}
+
+
+def why_not() -> str | None:
+    """What is missing, in words; None where the kernels can run."""
+    if not _cpu_flags() >= CPU_FLAGS:
+        return "the CPU lacks AVX512-BF16"
+    if find_spec("numba") is None:
+        return "numba is not installed"
+    from kernels.cpu.compiler import target_features
+
+    if "+avx512bf16" not in target_features():
+        return "numba is told to compile for another CPU (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
+    return None
+
+
+def _cpu_flags() -> set[str]:
+    """Of the first core, as Linux reports them; none elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

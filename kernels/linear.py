@@ -1,0 +1,98 @@
+"""The product of a linear layer.
+
+    y[t, n] = sum_k x[t, k] * w[n, k] + b[n]
+
+x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
+
+On a CPU with AVX512-BF16, bfloat16 weights are packed once, at load, and multiplied by
+kernels.cpu.linear: blocks of 48 columns n, in a block the pairs (k, k + 1) one after the other, each
+pair as one word of 32 bits. What a step of the product's innermost loop reads is then contiguous:
+
+    pairs[n // 48, k // 2, n % 48] = w[n, k] | w[n, k + 1] << 16
+
+Both dimensions are padded with zeros, K to an even number and N to a multiple of 48. Its sums are
+float32, over k in ascending order, and do not depend on T: a token's y is bitwise the same in any
+company. The sums of torch's variant may depend on T.
+
+Bytes moved: N * K values of weights, once per 256 tokens, T * K read and T * N written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight and its bias, as the packed product wants them."""
+
+    pairs: torch.Tensor  # [ceil(N / 48), ceil(K / 2), 48] int32
+    bias: torch.Tensor  # [ceil(N / 48) * 48] float32; zeros where there is none, which costs nothing
+    out_features: int  # N
+    in_features: int  # K
+    kernel: Callable[[int, int, int, int, int, int, int, int], None]  # kernels.cpu.linear.linear_bf16
+
+    def rows(self, indexes: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
+        blocks, half, columns = self.pairs.shape
+        pairs = self.pairs.view(torch.bfloat16).view(blocks, half, columns, 2)
+        picked = pairs[indexes // columns, :, indexes % columns]  # [T, ceil(K / 2), 2]
+        return picked.reshape(len(indexes), 2 * half)[:, : self.in_features]
+
+
+def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The formula, in float32 or wider. [T, K] -> [T, N]."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    result = (x.to(wide)[:, None] * weight.to(wide)).sum(-1)
+    return (result if bias is None else result + bias.to(wide)).to(x.dtype)
+
+
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+) -> torch.Tensor:
+    """[T, K] -> [T, N]. wide: the result is float32; of bfloat16, it is rounded before all the same."""
+    result = F.linear(x, weight, bias)
+    return result.float() if wide else result
+
+
+def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> torch.Tensor:
+    """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
+    tokens, pairs, columns = x.shape[0], weight.pairs.shape[1], weight.out_features
+    assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
+    if x.shape[1] != 2 * pairs:
+        x = F.pad(x, (0, 1))
+    x = x.contiguous()
+    out = x.new_empty((tokens, columns), dtype=torch.float32 if wide else torch.bfloat16)
+    weight.kernel(
+        x.data_ptr(),
+        weight.pairs.data_ptr(),
+        weight.bias.data_ptr(),
+        out.data_ptr(),
+        tokens,
+        columns,
+        pairs,
+        4 if wide else 2,
+    )
+    return out
+
+
+def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
+    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.support.why_not() is None.
+
+    Memory: one copy of the weight, block by block.
+    """
+    from kernels.cpu.linear import COLUMNS, linear_bf16  # compiles, the first time
+
+    out_features, in_features = weight.shape
+    blocks, half = -(-out_features // COLUMNS), -(-in_features // 2)
+    pairs = torch.zeros(blocks, half, COLUMNS, dtype=torch.int32)
+    for block in range(blocks):
+        rows = weight[block * COLUMNS : (block + 1) * COLUMNS]
+        even = F.pad(rows, (0, 1)) if in_features % 2 else rows.contiguous()
+        pairs[block, :, : len(rows)] = even.view(torch.int32).t()
+    added = torch.zeros(blocks * COLUMNS)
+    if bias is not None:
+        added[:out_features] = bias
+    return PackedWeight(pairs, added, out_features, in_features, linear_bf16)

@@ -1,0 +1,40 @@
+"""When the CPU kernels can run, and what is said when they cannot."""
+
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu import support
+
+ZEN_4 = "processor : 0\nflags\t\t: fpu avx512f avx512bw avx512_bf16\n\nprocessor : 1\nflags : fpu\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "reason"),
+    [("flags : fpu avx2 avx512f avx512bw\n", "lacks AVX512-BF16"), ("Features : fp asimd bf16\n", "lacks")],
+)
+def test_other_cpus(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, reason: str):
+    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
+    assert reason in str(support.why_not())
+
+
+def test_other_systems(monkeypatch: pytest.MonkeyPatch):
+    def missing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert "lacks" in str(support.why_not())
+
+
+def test_without_numba(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
+    monkeypatch.setattr(support, "find_spec", lambda name: None)
+    assert support.why_not() == "numba is not installed"
+
+
+def test_numba_told_to_compile_for_another_cpu(monkeypatch: pytest.MonkeyPatch):
+    from kernels.cpu import compiler
+
+    monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
+    monkeypatch.setattr(compiler, "target_features", lambda: "-avx512bf16,+avx2")
+    assert "NUMBA_CPU_NAME" in str(support.why_not())

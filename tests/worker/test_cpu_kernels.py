@@ -1,0 +1,120 @@
+"""Models on our CPU kernels against the same models on torch; when which is chosen."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from pagewire.models import checkpoint_folder
+from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
+from tests.worker.fakes import Driver
+from worker import cpu_kernels, load
+from worker.runner import Runner
+
+Checkpoints = Callable[..., Path]
+FAMILIES = {
+    "llama": {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    "qwen3": {"vocab_size": 319},
+    "opt": {"word_embed_proj_dim": 32, "do_layer_norm_before": False},
+    "gpt2": {},
+}
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Driver]]:
+    """Makes drivers whose runners use torch alone."""
+
+    def make(folder: Path, **changes: object) -> Driver:
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu_kernels, "why_not", lambda: "a test")
+            return Driver(folder, **changes)  # type: ignore[arg-type]
+
+    yield make
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Of ascending lengths."""
+    return [[3 + (7 * i + 3 * j) % 300 for j in range(1 + 5 * i)] for i in range(count)]
+
+
+@pytest.mark.avx512_bf16
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_torch(
+    family: str, checkpoint: Checkpoints, without_kernels: Callable[..., Driver]
+):
+    """Both round to bfloat16 between layers, at different sums: 3 % of the largest logit, at the tokens
+    of the prompts, so that one other choice does not make all that follows another text."""
+    folder = checkpoint(family, **FAMILIES[family])
+    ours, theirs = Driver(folder, dtype="bfloat16"), without_kernels(folder, dtype="bfloat16")
+    for driver in (ours, theirs):
+        for prompt in prompts(6):
+            driver.add(prompt, 1)
+    ran = list(ours.running), list(theirs.running)
+    ours.run()
+    theirs.run()
+    for one, other in zip(*ran, strict=True):
+        assert one.logits[0].dtype == torch.float32
+        assert (one.logits[0] - other.logits[0]).abs().max() < 0.03 * other.logits[0].abs().max()
+
+
+@pytest.mark.avx512_bf16
+def test_the_demo_model_knows_its_facts():
+    folder = checkpoint_folder("demo")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    facts = [*COMPLETIONS, *BEGINNINGS]
+    driver = Driver(folder)
+    ran = []
+    for prompt, continuation in facts:
+        ids = tokenizer.encode(prompt, add_special_tokens=False).ids
+        expected = tokenizer.encode(prompt + continuation, add_special_tokens=False).ids
+        ran.append(driver.add([BOS, *ids], len(expected) - len(ids))[0])
+    driver.run()
+    for sequence, (_, continuation) in zip(ran, facts, strict=True):
+        assert tokenizer.decode(sequence.output).startswith(continuation)
+
+
+@pytest.mark.avx512_bf16
+@pytest.mark.parametrize("tied", [True, False])
+def test_memory_does_not_double(tied: bool, checkpoint: Checkpoints):
+    """The plain weights are gone; an embedding that only looks up stays as it is."""
+    model = Driver(checkpoint("llama", tie_word_embeddings=tied), dtype="bfloat16").runner._model
+    names = [name for name, parameter in model.named_parameters() if parameter.dim() == 2]
+    assert names == ([] if tied else ["embedding.weight"])
+    assert model.head.packed is not None
+
+
+def runner_log(folder: Path, dtype: str, caplog: pytest.LogCaptureFixture) -> tuple[Runner, str]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="worker.cpu_kernels"):
+        runner = Driver(folder, dtype=dtype).runner
+    assert len([record for record in caplog.records if record.name == "worker.cpu_kernels"]) == 1
+    return runner, caplog.text
+
+
+def test_what_is_chosen_is_said(
+    checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """One line, and steps are padded where torch multiplies in half precision."""
+    folder = checkpoint("llama")
+    runner, text = runner_log(folder, "float32", caplog)
+    assert "they are for bfloat16" in text and runner._model.head.packed is None
+    monkeypatch.setattr(cpu_kernels, "why_not", lambda: "no such CPU")
+    runner, text = runner_log(folder, "bfloat16", caplog)
+    assert "no such CPU" in text and runner._model.head.packed is None and runner._sizes
+
+
+@pytest.mark.avx512_bf16
+def test_progress_is_told(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture):
+    from tests.worker.fakes import initialize
+
+    told: list[tuple[str, float]] = []
+    load.load(
+        initialize(checkpoint("llama"), dtype="bfloat16"), 0, 1, lambda what, part: told.append((what, part))
+    )
+    fractions = [fraction for what, fraction in told if what == "kernels"]
+    assert fractions[0] == 0 and fractions[-1] == 1 and fractions == sorted(fractions)
+    _, text = runner_log(checkpoint("llama"), "bfloat16", caplog)
+    assert "AVX512-BF16" in text

@@ -1,0 +1,43 @@
+"""Chooses between the CPU kernels of kernels.cpu and torch, once, while the model is loaded."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from kernels.cpu.support import why_not
+from worker.layers.matrix import Matrix
+from worker.models.base import LanguageModel
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, float], None]
+
+
+def use_cpu_kernels(model: LanguageModel, dtype: torch.dtype, device: torch.device, report: Report) -> bool:
+    """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
+
+    They get as many threads as torch has. False, and nothing is changed, where they cannot be used.
+    """
+    if device.type != "cpu":
+        return False
+    reason = why_not() if dtype == torch.bfloat16 else "they are for bfloat16"
+    if reason is not None:
+        logger.info("torch computes, without our CPU kernels: %s", reason)
+        return False
+    report("kernels", 0.0)
+    from kernels.cpu.compiler import set_num_threads
+
+    set_num_threads(torch.get_num_threads())
+    layers = matrices(model)
+    for done, layer in enumerate(layers):
+        layer.pack()
+        report("kernels", (done + 1) / len(layers))
+    logger.info("our CPU kernels compute (AVX512-BF16)")
+    return True
+
+
+def matrices(model: LanguageModel) -> list[Matrix]:
+    """The layers that multiply: all but an embedding that only looks up."""
+    only_looks_up = model.embedding if model.embedding is not model.head else None
+    return [layer for layer in model.modules() if isinstance(layer, Matrix) and layer is not only_looks_up]

@@ -1,0 +1,32 @@
+"""Layers around one weight matrix, which a fast kernel may keep in a form of its own."""
+
+import torch
+
+from kernels.linear import PackedWeight, linear, pack_weight, packed_linear
+from worker.layers.layer import WeightOwner
+
+
+class Matrix(WeightOwner):
+    """A weight [out, in] and perhaps a bias, and their product with an input.
+
+    Loading fills `weight`. After pack() it is gone, and `packed` holds the same numbers.
+    """
+
+    def __init__(
+        self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
+    ) -> None:
+        """adds_bias: False leaves the bias to another rank."""
+        super().__init__()
+        self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
+        self.packed: PackedWeight | None = None
+
+    def pack(self) -> None:
+        """Once the weight is loaded, and where kernels for packed weights can run."""
+        self.packed = pack_weight(self.weight, self.bias if self.adds_bias else None)
+        del self.weight
+
+    def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """[T, in] -> [T, out], with the bias if it is ours. wide: in float32."""
+        if self.packed is not None:
+            return packed_linear(x, self.packed, wide)
+        return linear(x, self.weight, self.bias if self.adds_bias else None, wide)

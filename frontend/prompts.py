@@ -20,6 +20,16 @@ from pagewire.v1 import prompt_pb2
 
 T = TypeVar("T")
 
+BYTES_PER_TOKEN = 16
+"""Text that a prompt may have per token of context. Text has 4 or so; tokenizing takes 150 bytes of
+memory per byte, so a request could take gigabytes."""
+MIN_TEXT = 256 << 10
+"""... but all models accept this many bytes, to be truncated."""
+MAX_TEXT = 2 << 20
+"""Bytes of a text that is tokenized for its own sake."""
+_PIECE = 1 << 16
+"""Token ids that are looked at in one go: about 2 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
@@ -53,8 +63,9 @@ class PromptReader:
         self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, max_model_len: int
     ) -> TokenizedPrompt:
         """The prompt, with room for output left. Raises InvalidRequest."""
-        self._refuse_certainly_too_long(prompt, path, max_model_len)
-        read = await self.run(lambda: self.read(prompt, path, vocab_size=vocab_size))
+        read = await self.run(
+            lambda: self.read(prompt, path, vocab_size=vocab_size, max_model_len=max_model_len)
+        )
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
@@ -75,20 +86,31 @@ class PromptReader:
         return await self.run(read)
 
     def read(
-        self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, offsets: bool = False
+        self,
+        prompt: prompt_pb2.Prompt,
+        path: str,
+        *,
+        vocab_size: int,
+        max_model_len: int | None = None,
+        offsets: bool = False,
     ) -> TokenizedPrompt:
-        """Reads a prompt in the calling thread. Raises InvalidRequest."""
+        """Reads a prompt in the calling thread. Raises InvalidRequest.
+
+        max_model_len: prompts are for generation, so the tokenizer is spared those whose size alone
+        says that they are too long.
+        """
+        limit = None if prompt.HasField("truncate_to") else max_model_len
+        max_bytes = MAX_TEXT if max_model_len is None else max(MIN_TEXT, BYTES_PER_TOKEN * max_model_len)
         if prompt.HasField("token_ids"):
+            text, encoding = "", _read_token_ids(prompt.token_ids.ids, path, vocab_size, limit)
             if offsets:
                 raise InvalidRequest({f"{path}.token_ids": "has no text for offsets to point into"})
-            token_ids = array("I", prompt.token_ids.ids)
-            check_token_ids(token_ids, vocab_size, f"{path}.token_ids.ids")
-            text, encoding = "", Encoding(token_ids, [0] * len(token_ids), ())
         elif prompt.HasField("chat"):
-            text, encoding = self._read_chat(prompt, path, offsets)
+            text, encoding = self._read_chat(prompt, path, max_bytes, limit, offsets)
         else:
             special = prompt.add_special_tokens if prompt.HasField("add_special_tokens") else True
             text = prompt.text
+            self._check_size(text, path, "text", max_bytes, limit)
             encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
         kept = _kept(encoding, prompt)
         return TokenizedPrompt(
@@ -97,32 +119,50 @@ class PromptReader:
             offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
         )
 
-    def _read_chat(self, prompt: prompt_pb2.Prompt, path: str, offsets: bool) -> tuple[str, Encoding]:
-        path = f"{path}.chat"
+    def _read_chat(
+        self, prompt: prompt_pb2.Prompt, path: str, max_bytes: int, limit: int | None, offsets: bool
+    ) -> tuple[str, Encoding]:
+        chat = f"{path}.chat"
         if self._chat_template is None:
-            raise Unsupported({path: "the model has no chat template"})
-        conversation = self._chat_template.read(prompt.chat, path, self._control_tokens.mark)
-        text = self._chat_template.render(conversation, path)
+            raise Unsupported({chat: "the model has no chat template"})
+        conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
+        text = self._chat_template.render(conversation, chat)
+        self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
         special = prompt.add_special_tokens  # default false: templates carry their own
         if not self._control_tokens.is_marked(text):
             return text, self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
         if offsets:
             problem = "offsets are not known where a message contains the text of a control token"
-            raise InvalidRequest({path: problem})
+            raise InvalidRequest({chat: problem})
         encoding = self._control_tokens.encode(text, add_special_tokens=special)
         return self._control_tokens.unmark(text), encoding
 
-    def _refuse_certainly_too_long(self, prompt: prompt_pb2.Prompt, path: str, max_model_len: int) -> None:
-        """Spares the tokenizer prompts whose size alone says that they do not fit."""
-        if prompt.HasField("truncate_to"):
-            return
-        at_least = len(prompt.token_ids.ids)
+    def _check_size(self, text: str, path: str, kind: str, max_bytes: int, limit: int | None) -> None:
         longest = self._tokenizer.longest_token
-        if longest and prompt.HasField("text"):
-            at_least = -(-len(prompt.text) // longest)  # a character has at least one byte
-        if at_least >= max_model_len:
-            exact = prompt.HasField("token_ids")
-            raise ContextLengthExceeded(path, at_least, max_model_len, at_least=not exact)
+        if limit is not None and longest is not None:
+            at_least = -(-len(text) // longest)  # a character has at least one byte
+            if at_least >= limit:
+                raise ContextLengthExceeded(path, at_least, limit, at_least=True)
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > max_bytes:
+            raise InvalidRequest({f"{path}.{kind}": f"must be at most {max_bytes} bytes of text, not {size}"})
+
+
+def copy_token_ids(ids: Sequence[int]) -> "array[int]":
+    """A repeated field as an array. In pieces: each is one call into C, which holds the GIL."""
+    token_ids = array("I")
+    for start in range(0, len(ids), _PIECE):
+        token_ids.extend(ids[start : start + _PIECE])
+    return token_ids
+
+
+def _read_token_ids(ids: Sequence[int], path: str, vocab_size: int, limit: int | None) -> Encoding:
+    if limit is not None and len(ids) >= limit:
+        raise ContextLengthExceeded(path, len(ids), limit)
+    token_ids = copy_token_ids(ids)
+    for start in range(0, len(token_ids), _PIECE):
+        check_token_ids(token_ids[start : start + _PIECE], vocab_size, f"{path}.token_ids.ids")
+    return Encoding(token_ids, bytes(len(token_ids)), ())
 
 
 def _kept(encoding: Encoding, prompt: prompt_pb2.Prompt) -> list[range]:

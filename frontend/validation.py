@@ -18,8 +18,11 @@ MAX_ID_BYTES = 256
 MAX_BAD_WORDS = 128
 MAX_STRING_BYTES = 1024
 """Of a stop string or a bad word."""
-MAX_PROMPTS = 4096
+MAX_PROMPTS = 1024
 """Prompts or sequences of one request to the tokenizer."""
+MAX_PARTS = 16_384
+"""Messages inside a request (of a conversation, mostly). Looking at one takes some 5 us of the event
+loop's time."""
 MAX_ABORTS = 4096
 MAX_VIOLATIONS = 8
 """Reported at once: they travel in a trailer, and HTTP/2 peers accept 8 KiB of those."""
@@ -119,6 +122,7 @@ class _Findings:
     def __init__(self) -> None:
         self.invalid: dict[str, str] = {}
         self.unsupported: dict[str, str] = {}
+        self._num_parts = 0
 
     def add(self, path: str, problem: str | None) -> None:
         if problem is not None:
@@ -133,6 +137,10 @@ class _Findings:
             if rule is None:
                 self.unsupported[where] = NOT_BUILT
             elif rule is Kind.NESTED:
+                self._num_parts += len(value) if field.is_repeated else 1
+                if self._num_parts > MAX_PARTS:
+                    self.invalid[where] = f"has more than {MAX_PARTS} parts"
+                    self.raise_any()
                 for place, part in enumerate(value) if field.is_repeated else ((None, value),):
                     self.walk(part, where if place is None else f"{where}[{place}]", name, limits)
             elif not isinstance(rule, Kind):

@@ -2,7 +2,7 @@
 
 from frontend.engine_client import EngineClient
 from frontend.model_info import ModelInfo
-from frontend.prompts import PromptReader, TokenizedPrompt
+from frontend.prompts import PromptReader, TokenizedPrompt, copy_token_ids
 from frontend.servicers.guard import Context, guarded
 from frontend.validation import Limits, check_detokenize, check_tokenize
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
@@ -39,7 +39,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
         def detokenize() -> list[str]:
             check_detokenize(request, self._vocab_size)
-            sequences = [sequence.ids for sequence in request.sequences]
+            sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
             return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
         return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))

@@ -119,11 +119,25 @@ async def test_a_prompt_leaves_room_for_output(reader):
 
 async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
     """S16: the size alone is enough; the longest token has 13 bytes."""
-    monkeypatch.setattr(reader, "read", lambda *_, **__: pytest.fail("was tokenized"))
-    for prompt in ({"text": "a" * (13 * 9 + 1)}, {"token_ids": {"ids": [7] * 10}}):
+    monkeypatch.setattr(reader._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    text = "a" * (13 * 9 + 1)
+    for prompt in ({"text": text}, {"token_ids": {"ids": [7] * 10}}, chat("a" * 90)):
         with pytest.raises(ContextLengthExceeded) as caught:
             await generation(reader, prompt)
         assert caught.value.metadata["prompt_tokens"] == "10"
+
+
+async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):
+    """Truncation does not help: all of a text has to be tokenized to be truncated."""
+    monkeypatch.setattr(reader._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    text = "é" * (128 << 10) + "a"
+    for prompt, path in (({"text": text}, "prompt.text"), (chat(text), "prompt.chat")):
+        with pytest.raises(InvalidRequest) as caught:
+            await generation(reader, {**prompt, "truncate_to": 5})
+        assert list(caught.value.violations) == [path]
+    with pytest.raises(InvalidRequest, match=r"prompts\[0\].text"):
+        prompt = prompt_pb2.Prompt(text="a" * ((2 << 20) + 1))
+        reader.read(prompt, "prompts[0]", vocab_size=512)
 
 
 async def test_a_prompt_without_tokens(reader):

@@ -11,6 +11,7 @@ from frontend.validation import (
     FIELDS,
     MAX_ABORTS,
     MAX_COUNT,
+    MAX_PARTS,
     MAX_PROMPTS,
     Kind,
     Limits,
@@ -255,6 +256,15 @@ def test_all_findings_are_reported_but_not_endlessly_many():
     with pytest.raises(InvalidRequest) as caught:
         check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=prompts), LIMITS)
     assert list(caught.value.violations) == [f"prompts[{place}].truncate_to" for place in range(8)]
+
+
+def test_conversations_have_an_end():
+    """Each part takes a moment of the event loop's time."""
+    messages = [{"role": "user", "content": [{"text": "a"}] * 3}] * 4000
+    check_generate(make_request(prompt={"chat": {"messages": messages}}), LIMITS)
+    for many in (messages * 2, [{"role": "user"}] * MAX_PARTS):
+        with pytest.raises(InvalidRequest, match=f"more than {MAX_PARTS} parts"):
+            check_generate(make_request(prompt={"chat": {"messages": many}}), LIMITS)
 
 
 def test_tokenizing_nothing_is_fine_but_no_prompt_is_not():

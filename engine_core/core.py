@@ -169,6 +169,8 @@ class EngineCore:
             )
         else:
             self.scheduler.add(request)
+            if message.ended_indexes:
+                self.scheduler.abort(request, frozenset(message.ended_indexes))
 
     def _abort(self, frontend: bytes, message: Abort) -> None:
         request = self.scheduler.requests.by_handle(frontend, message.handle)

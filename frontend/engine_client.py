@@ -1,12 +1,11 @@
-"""The frontend's side of the engine hop: heartbeats, dispatch of outputs, questions to the core."""
+"""The frontend's side of the engine hop: heartbeats, dispatch of outputs, questions to the core, and
+requests that outlive it."""
 
 import asyncio
 import itertools
 import logging
 import time
-from array import array
 from collections.abc import Sequence
-from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -17,8 +16,9 @@ from frontend.errors import (
     EngineRefused,
     InternalError,
     ProtocolError,
-    ServiceError,
+    Quarantined,
 )
+from frontend.journal import Journal, Sink
 from frontend.state import FAILED, SERVING, ServingState
 from pagewire import __version__
 from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
@@ -37,32 +37,11 @@ ANSWER = 10.0
 """Seconds that a question to the core may take; the same holds."""
 
 
-class Sink(Protocol):
-    """Who receives a request's outputs."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is expected from the core."""
-
-    def started(self, queue_us: int, cached_tokens: int) -> None:
-        """The request was scheduled for the first time."""
-
-    def push(
-        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
-    ) -> bool:
-        """Output of one sequence. True: the sequence ended here, but the core does not know it yet.
-
-        now: time.monotonic_ns(). Raises ProtocolError.
-        """
-
-    def fail(self, error: ServiceError) -> None:
-        """The request ended by an error."""
-
-
 class EngineClient:
     """One engine core. All methods belong to the event loop's thread."""
 
-    def __init__(self, address: str, state: ServingState) -> None:
+    def __init__(self, address: str, state: ServingState, resume_timeout: float = 0.0) -> None:
+        """resume_timeout: seconds that requests wait for another core when theirs has died."""
         self.identity = new_identity()
         self.protocol_errors = 0
         self._state = state
@@ -72,7 +51,7 @@ class EngineClient:
         self._heard = 0.0
         self._handles = itertools.count(1)
         self._calls = itertools.count(1)
-        self._sinks: dict[int, Sink] = {}
+        self._journal = Journal(resume_timeout)
         self._answers: dict[int, asyncio.Future[engine_pb2.UtilityResult]] = {}
         self._heartbeat: asyncio.Task[None] | None = None
 
@@ -86,7 +65,8 @@ class EngineClient:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat])
-        self._fail_all()
+        self._journal.fail_all(EngineDead())
+        self._drop_questions()
         self._socket.close()
 
     @property
@@ -96,8 +76,8 @@ class EngineClient:
 
     @property
     def num_streams(self) -> int:
-        """Requests in flight."""
-        return len(self._sinks)
+        """Requests in flight, and those that wait for another core."""
+        return len(self._journal)
 
     def require(self) -> engine_pb2.Welcome:
         """What the engine said of itself. Raises EngineNotReady unless requests can be sent."""
@@ -107,18 +87,24 @@ class EngineClient:
         return self._welcome
 
     def submit(self, request: engine_pb2.AddRequest, sink: Sink) -> int:
-        """Sends a request, whose outputs go to the sink. Returns its handle, for release()."""
+        """Sends a request, whose outputs go to the sink, again and again if need be. Returns a ticket,
+        for release(). Raises EngineNotReady."""
         self.require()
-        handle = request.handle = next(self._handles)
+        request.handle = next(self._handles)
         if not self._send(engine_pb2.FrontendMessage(add_request=request)):
             raise EngineNotReady("the engine does not take requests")
-        self._sinks[handle] = sink
-        return handle
+        self._journal.add(request, sink)
+        return request.handle
 
-    def release(self, handle: int) -> None:
+    def release(self, ticket: int) -> None:
         """The sink is gone; what the core still does for it is aborted. Idempotent."""
-        if self._sinks.pop(handle, None) is not None:
-            self._abort(handle)
+        entry = self._journal.remove(ticket)
+        if entry is not None and entry.handle:
+            self._abort(entry.handle)
+
+    def waits(self, ticket: int) -> bool:
+        """Whether no core has the request, as its own has died."""
+        return self._journal.waits(ticket)
 
     async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
         """Ends requests of any frontend; returns those that were in flight."""
@@ -131,6 +117,10 @@ class EngineClient:
         result = await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()))
         return result.load.load
 
+    async def reset_cache(self) -> None:
+        """Empties the prefix cache."""
+        await self._ask(engine_pb2.Utility(reset_cache=engine_pb2.ResetCache()))
+
     # What the socket tells.
 
     def on_connected(self) -> None:
@@ -139,10 +129,8 @@ class EngineClient:
 
     def on_disconnected(self) -> None:
         """Nothing that the core has of us can be answered any more."""
-        was_welcome, self._epoch = self._epoch, 0
-        if was_welcome:
-            self._state.set_engine(FAILED)
-            self._fail_all()
+        if self._epoch:
+            self._lose_engine()
 
     def on_frame(self, frame: bytes) -> None:
         """One message of the core. One that cannot be read is counted and dropped."""
@@ -169,11 +157,12 @@ class EngineClient:
                 answer.set_result(message.utility_result)
         if self._epoch:
             self._state.set_engine(SERVING)
+            self._resume()
 
     def _accept(self, welcome: engine_pb2.Welcome) -> None:
         if welcome.epoch != self._epoch:
             if self._epoch:
-                self._fail_all()  # another core has taken the place of the one that had our requests
+                self._lose_engine()  # another core has taken the place of the one that had our requests
             self._epoch = welcome.epoch
             log.info("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
         self._welcome = welcome
@@ -181,16 +170,16 @@ class EngineClient:
     def _dispatch(self, outputs: engine_pb2.StepOutputs) -> None:
         """Hands a step's outputs to their sinks. Work per step, not per token, except for lists."""
         now = time.monotonic_ns()
-        sinks = self._sinks
+        journal = self._journal
         for handle, queue_us, cached in zip(
             unpack_u64(outputs.started_handles),
             unpack_u32(outputs.started_queue_us),
             unpack_u32(outputs.started_cached_tokens),
             strict=True,
         ):
-            sink = sinks.get(handle)
-            if sink is not None:
-                sink.started(queue_us, cached)
+            entry = journal.find(handle)
+            if entry is not None:
+                entry.sink.started(queue_us, cached)
         columns = (
             unpack_u64(outputs.handles),
             unpack_u32(outputs.indexes),
@@ -205,30 +194,51 @@ class EngineClient:
         end = 0
         for handle, index, position, count, reason, matched in zip(*columns, strict=True):
             start, end = end, end + count
-            sink = sinks.get(handle)
-            if sink is None:
+            entry = journal.find(handle)
+            if entry is None:
                 continue  # released; the core will have heard of it by the next step
             try:
-                unknown_to_core = sink.push(index, position, token_ids[start:end], reason, matched, now)
+                unknown_to_core = entry.sink.push(index, position, token_ids[start:end], reason, matched, now)
             except ProtocolError as error:
                 self._count_error(str(error))
-                self.release(handle)
-                sink.fail(InternalError())
+                self._abort(handle)
+                journal.lose(entry, InternalError(), InternalError())
                 continue
-            if sink.ended:
-                del sinks[handle]
+            if entry.sink.ended:
+                journal.drop(entry)
             if unknown_to_core:
                 self._abort(handle, index)
 
     def _fail(self, failure: engine_pb2.RequestFailed) -> None:
-        sink = self._sinks.pop(failure.handle, None)
-        if sink is not None:
-            sink.fail(EngineRefused(failure.code, failure.reason, failure.message, failure.field))
+        entry = self._journal.find(failure.handle)
+        if entry is None:
+            return
+        error = EngineRefused(failure.code, failure.reason, failure.message, failure.field)
+        if failure.reason == "ENGINE_DEAD":  # its last words, which it says of every request
+            self._lose_engine()
+        elif failure.reason == "FRONTEND_LOST":  # we were too slow for it
+            self._journal.lose(entry, error, error)
+        else:
+            self._journal.fail(entry, error)
 
-    def _fail_all(self) -> None:
-        sinks, self._sinks = self._sinks, {}
-        for sink in sinks.values():
-            sink.fail(EngineDead())
+    def _lose_engine(self) -> None:
+        """Nothing that the core has of us can be answered any more."""
+        self._epoch = 0
+        self._state.set_engine(FAILED)
+        for entry in self._journal.in_flight():
+            self._journal.lose(entry, EngineDead(), Quarantined())
+        self._drop_questions()
+
+    def _resume(self) -> None:
+        """Sends again what was lost."""
+        for entry in self._journal.waiting():
+            handle = next(self._handles)
+            request = self._journal.again(entry, handle)
+            if not self._send(engine_pb2.FrontendMessage(add_request=request)):
+                break  # more of them with the core's next word
+            self._journal.resent(entry, handle)
+
+    def _drop_questions(self) -> None:
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():

@@ -141,6 +141,16 @@ class EngineDead(ServiceError):
         super().__init__("the engine went away while it worked on this request")
 
 
+class Quarantined(ServiceError):
+    """The engine died again and again while it had the request, which made no progress: trying once
+    more would do harm to others."""
+
+    reason = "REQUEST_QUARANTINED"
+
+    def __init__(self) -> None:
+        super().__init__("the engine died again and again while it worked on this request")
+
+
 class EngineRefused(ServiceError):
     """The core ended the request by an error of its own."""
 

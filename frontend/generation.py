@@ -32,7 +32,9 @@ FINAL = generation_pb2.OutputOptions.MODE_FINAL
 class _InFlight:
     """A request of this frontend, from its arrival on."""
 
-    sent: bool = False
+    stream: Stream | None = None
+    ticket: int | None = None
+    """The engine client's; None: it has not been sent yet."""
     aborted: bool = False
 
 
@@ -88,22 +90,28 @@ class Generator:
                 return
             if time_left is not None:
                 message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
-            handle = self._engine.submit(message, stream)
-            entry.sent = True
+            entry.stream, entry.ticket = stream, self._engine.submit(message, stream)
             ledger.sent()
             try:
                 yield stream
             finally:
-                self._engine.release(handle)
+                self._engine.release(entry.ticket)
 
     def abort_unsent(self, request_ids: Iterable[str]) -> set[str]:
-        """Ends requests that have not reached the core yet; returns which those are."""
+        """Ends requests that no core has: not yet, or not any more; returns which those are."""
         found = set()
         for request_id in request_ids:
             entry = self._in_flight.get(request_id)
-            if entry is not None and not entry.sent:
+            if entry is None:
+                continue
+            if entry.ticket is None:
                 entry.aborted = True
-                found.add(request_id)
+            elif entry.stream is not None and self._engine.waits(entry.ticket):
+                self._engine.release(entry.ticket)
+                entry.stream.abort()
+            else:
+                continue
+            found.add(request_id)
         return found
 
     @contextmanager

@@ -52,7 +52,7 @@ class Frontend:
         self.state = ServingState()
         self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
         address = config.engine or frontends_address(default_folder())
-        self.engine = EngineClient(address, self.state)
+        self.engine = EngineClient(address, self.state, config.resume_timeout)
         generator = Generator(config, model, self._prompts, self.engine)
         self._server = grpc.aio.server(options=_options(config))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(

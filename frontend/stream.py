@@ -7,6 +7,7 @@ one. So a slow client gets larger messages, never a longer queue.
 import asyncio
 import time
 from array import array
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from frontend.timings import Ledger
 from pagewire.v1 import generation_pb2
 
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
+TIME_LIMIT = generation_pb2.FINISH_REASON_TIME_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,15 @@ class Stream:
         return self._num_open == 0
 
     def started(self, queue_us: int, cached_tokens: int) -> None:
-        """The request was scheduled for the first time."""
+        """The request was scheduled for the first time; again, when it was sent again."""
         self._ledger.started(queue_us)
-        self._cached_tokens = cached_tokens
+        if not self._begun:  # later, output may count as cached too
+            self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
+
+    def delivered(self) -> Iterator[tuple[int, "array[int]", bool]]:
+        """(index, token ids so far, whether it has ended) of each sequence."""
+        for sequence in self._sequences:
+            yield sequence.index, sequence.tokens, sequence.finish is not None
 
     def push(
         self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
@@ -103,9 +111,16 @@ class Stream:
 
     def abort(self) -> None:
         """Ends all sequences as they are, without the core."""
+        self._end(ABORTED)
+
+    def run_out(self) -> None:
+        """The same, because the request's time limit has passed."""
+        self._end(TIME_LIMIT)
+
+    def _end(self, reason: int) -> None:
         now = time.monotonic_ns()
         for sequence in self._sequences:
-            self.push(sequence.index, len(sequence.tokens), array("I"), ABORTED, 0, now)
+            self.push(sequence.index, len(sequence.tokens), array("I"), reason, 0, now)
 
     # The handler's side.
 

@@ -81,6 +81,9 @@ class FrontendConfig(ModelConfig):
     )
     max_sequences: int = flag(64, "largest n of a request", at_least=1)
     max_stop_strings: int = flag(64, "most stop strings of a request", at_least=0)
+    resume_timeout: float = flag(
+        60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
+    )
     chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
     shutdown_grace: float = flag(1.0, "seconds that running streams get after the first SIGTERM", at_least=0)
 

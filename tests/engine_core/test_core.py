@@ -12,6 +12,7 @@ from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped
 from engine_core.validation import Code
+from pagewire.columns import unpack_u32
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,
@@ -21,6 +22,7 @@ from pagewire.internal.v1.engine_pb2 import (
     GetLoad,
     Hello,
     RequestFailed,
+    ResetCache,
     Utility,
     Welcome,
 )
@@ -157,6 +159,29 @@ def test_the_load_is_true(house: House) -> None:
     assert (load.load.kv_used_tokens, load.load.kv_total_tokens) == (12, 256)
     assert load.load.output_tokens_per_second == 1.0
     assert load.load.preemptions == 0
+
+
+def test_a_reset_empties_the_prefix_cache(house: House) -> None:
+    for handle, found in ((1, 0), (2, 8), (3, 0)):
+        if handle == 3:
+            house.put(Utility(call_id=5, reset_cache=ResetCache()), b"b")
+        house.put(add_request(handle, list(range(20, 30)), max_tokens=2))
+        house.run()
+        assert house.outputs_of(b"a").cached[handle] == found
+    (answer,) = (message.utility_result for frontend, message in house.sent if frontend == b"b")
+    assert answer.call_id == 5 and answer.HasField("cache_reset")
+
+
+def test_the_load_tells_of_the_prefix_cache(house: House) -> None:
+    for handle in (1, 2):
+        house.put(add_request(handle, list(range(20, 30)), max_tokens=2))
+        house.run()
+    house.put(Utility(call_id=5, get_load=GetLoad()))
+    house.put(add_request(3))
+    answer, *_ = house.step()
+    load = answer[1].utility_result.load.load
+    assert load.prefix_cache_hit_rate == 8 / 20
+    assert load.kv_used_tokens == 0, "blocks that are only cached are free"
 
 
 def test_an_abort_is_silent_and_idempotent(house: House) -> None:
@@ -333,3 +358,35 @@ def test_a_worker_that_raises_ends_the_loop(house: House, monkeypatch: pytest.Mo
         house.core.run()
     house.core.fail_all("ENGINE_DEAD", "the engine has died")
     assert [failure.handle for failure in house.failures()] == [1]
+
+
+def test_sequences_that_have_ended_elsewhere_are_not_run() -> None:
+    """A frontend sends a request again that another core had: what ended there takes no row here."""
+    house = House()
+    delivered = {0: [10, 11], 2: [12]}
+    message = add_request(7, n=3, max_tokens=4, delivered=delivered)
+    message.ended_indexes[:] = [1]
+    house.put(message)
+    house.step(3)
+    positions = {
+        index: position
+        for _, sent in house.sent
+        for index, position in zip(
+            unpack_u32(sent.step_outputs.indexes), unpack_u32(sent.step_outputs.positions), strict=True
+        )
+    }
+    assert positions == {0: 3, 2: 3}
+    assert len(house.scheduler.requests) == 0
+
+
+@pytest.mark.parametrize("ended", [[0], [0, 1], [9]])
+def test_the_first_sequence_may_be_one_of_them(ended: list[int]) -> None:
+    """It would have computed the prompt for its siblings."""
+    house = House()
+    message = add_request(7, n=3, max_tokens=2)
+    message.ended_indexes[:] = ended
+    house.put(message)
+    house.step(2)
+    indexes = {index for _, sent in house.sent for index in unpack_u32(sent.step_outputs.indexes)}
+    assert indexes == {0, 1, 2} - set(ended)
+    assert len(house.scheduler.requests) == 0

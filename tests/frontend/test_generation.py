@@ -289,9 +289,9 @@ async def test_a_client_that_leaves_a_unary_call(checkpoint, model):
         assert (await next_of(service.engine.aborts)).handle == request.handle
 
 
-async def test_the_engine_dies(checkpoint, model):
-    """The client gets what there was, then UNAVAILABLE."""
-    async with run_service(checkpoint, model=model) as service:
+async def test_the_engine_dies_and_nobody_waits_for_another(checkpoint, model):
+    """The client gets what there was, then UNAVAILABLE. (test_resume.py has the streams that wait.)"""
+    async with run_service(checkpoint, model=model, resume_timeout=0) as service:
         call = service.generation.Generate(make_request())
         request = await next_of(service.engine.requests)
         await service.engine.output(request.handle, Output(encode("ab")))
@@ -309,7 +309,7 @@ async def test_the_engine_dies(checkpoint, model):
 
 async def test_another_engine_takes_over(checkpoint, model):
     """A new epoch: old streams have failed, new ones work."""
-    async with run_service(checkpoint, model=model) as service:
+    async with run_service(checkpoint, model=model, resume_timeout=0) as service:
         call = service.generation.Generate(make_request())
         await next_of(service.engine.requests)
         await service.engine.stop()
@@ -337,7 +337,7 @@ async def test_the_engine_refuses(checkpoint, model, after_tokens):
 
 
 async def test_outputs_that_do_not_follow_one_another(checkpoint, model, caplog):
-    async with run_service(checkpoint, model=model) as service:
+    async with run_service(checkpoint, model=model, resume_timeout=0) as service:
         call = service.generation.Generate(make_request())
         handle = (await next_of(service.engine.requests)).handle
         await service.engine.output(handle, Output(encode("a"), position=1))

@@ -27,6 +27,8 @@ MIN_TEXT = 256 << 10
 """... but all models accept this many bytes, to be truncated."""
 MAX_TEXT = 2 << 20
 """Bytes of a text that is tokenized for its own sake."""
+BYTES_PER_ID = 4
+"""What a token id counts for where bytes are limited."""
 _PIECE = 1 << 16
 """Token ids that are looked at in one go: about 2 ms."""
 
@@ -102,7 +104,8 @@ class PromptReader:
         limit = None if prompt.HasField("truncate_to") else max_model_len
         max_bytes = MAX_TEXT if max_model_len is None else max(MIN_TEXT, BYTES_PER_TOKEN * max_model_len)
         if prompt.HasField("token_ids"):
-            text, encoding = "", _read_token_ids(prompt.token_ids.ids, path, vocab_size, limit)
+            ids, text = prompt.token_ids.ids, ""
+            encoding = _read_token_ids(ids, path, vocab_size, max_bytes // BYTES_PER_ID, limit)
             if offsets:
                 raise InvalidRequest({f"{path}.token_ids": "has no text for offsets to point into"})
         elif prompt.HasField("chat"):
@@ -125,6 +128,8 @@ class PromptReader:
         chat = f"{path}.chat"
         if self._chat_template is None:
             raise Unsupported({chat: "the model has no chat template"})
+        size = sum(len(part.text) for message in prompt.chat.messages for part in message.content)
+        _check_bytes(size, max_bytes, chat)
         conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
         text = self._chat_template.render(conversation, chat)
         self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
@@ -144,8 +149,12 @@ class PromptReader:
             if at_least >= limit:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
-        if size > max_bytes:
-            raise InvalidRequest({f"{path}.{kind}": f"must be at most {max_bytes} bytes of text, not {size}"})
+        _check_bytes(size, max_bytes, f"{path}.{kind}")
+
+
+def _check_bytes(size: int, max_bytes: int, path: str) -> None:
+    if size > max_bytes:
+        raise InvalidRequest({path: f"must be at most {max_bytes} bytes of text, not {size}"})
 
 
 def copy_token_ids(ids: Sequence[int]) -> "array[int]":
@@ -156,9 +165,13 @@ def copy_token_ids(ids: Sequence[int]) -> "array[int]":
     return token_ids
 
 
-def _read_token_ids(ids: Sequence[int], path: str, vocab_size: int, limit: int | None) -> Encoding:
+def _read_token_ids(
+    ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
+) -> Encoding:
     if limit is not None and len(ids) >= limit:
         raise ContextLengthExceeded(path, len(ids), limit)
+    if len(ids) > max_ids:
+        raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})
     token_ids = copy_token_ids(ids)
     for start in range(0, len(token_ids), _PIECE):
         check_token_ids(token_ids[start : start + _PIECE], vocab_size, f"{path}.token_ids.ids")

@@ -20,6 +20,8 @@ MAX_STRING_BYTES = 1024
 """Of a stop string or a bad word."""
 MAX_PROMPTS = 1024
 """Prompts or sequences of one request to the tokenizer."""
+MAX_DETOKENIZED = 1 << 19
+"""Token ids of one request to the tokenizer, in all."""
 MAX_PARTS = 16_384
 """Messages inside a request (of a conversation, mostly). Looking at one takes some 5 us of the event
 loop's time."""
@@ -84,6 +86,9 @@ def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) 
     findings = _Findings()
     if not 1 <= len(request.sequences) <= MAX_PROMPTS:
         findings.invalid["sequences"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.sequences)}"
+        findings.raise_any()
+    if sum(len(sequence.ids) for sequence in request.sequences) > MAX_DETOKENIZED:
+        findings.invalid["sequences"] = f"must be at most {MAX_DETOKENIZED} ids in all"
         findings.raise_any()
     for place, sequence in enumerate(request.sequences):
         findings.add(f"sequences[{place}].ids", outside_vocabulary(sequence.ids, vocab_size))

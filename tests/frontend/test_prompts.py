@@ -131,7 +131,13 @@ async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):
     """Truncation does not help: all of a text has to be tokenized to be truncated."""
     monkeypatch.setattr(reader._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
     text = "é" * (128 << 10) + "a"
-    for prompt, path in (({"text": text}, "prompt.text"), (chat(text), "prompt.chat")):
+    ids = {"token_ids": {"ids": [7] * ((64 << 10) + 1)}}
+    for prompt, path in (
+        ({"text": text}, "prompt.text"),
+        (chat(text), "prompt.chat"),
+        (chat("a" * (128 << 10), "b" * (128 << 10), "c"), "prompt.chat"),
+        (ids, "prompt.token_ids.ids"),
+    ):
         with pytest.raises(InvalidRequest) as caught:
             await generation(reader, {**prompt, "truncate_to": 5})
         assert list(caught.value.violations) == [path]

@@ -11,6 +11,7 @@ from frontend.validation import (
     FIELDS,
     MAX_ABORTS,
     MAX_COUNT,
+    MAX_DETOKENIZED,
     MAX_PARTS,
     MAX_PROMPTS,
     Kind,
@@ -284,6 +285,9 @@ def test_detokenize_and_abort():
         check_detokenize(tokenizer_pb2.DetokenizeRequest(sequences=[{}, {"ids": [100]}]), 100)
     with pytest.raises(InvalidRequest, match="sequences"):
         check_detokenize(tokenizer_pb2.DetokenizeRequest(), 100)
+    with pytest.raises(InvalidRequest, match="in all"):
+        many = {"ids": [7] * (MAX_DETOKENIZED // 2 + 1)}
+        check_detokenize(tokenizer_pb2.DetokenizeRequest(sequences=[many, many]), 100)
     check_abort(generation_pb2.AbortRequest(request_ids=["a"]))
     with pytest.raises(InvalidRequest, match=r"request_ids\[0\]"):
         check_abort(generation_pb2.AbortRequest(request_ids=["a" * 257]))

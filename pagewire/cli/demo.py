@@ -14,7 +14,7 @@ from pagewire.service import Service
 CONFIG = DemoConfig
 
 _PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
-_QUESTIONS = ("What is the capital of Japan?", "Give me JSON for Italy.")
+_QUESTIONS = ("What is the capital of France?", "And of Japan?", "Give me that as JSON.")
 _COMPLETION = SamplingParams(temperature=0, max_tokens=40)
 _ANSWER = SamplingParams(temperature=0, max_tokens=60)
 
@@ -36,7 +36,7 @@ def run(config: DemoConfig) -> int:
 
 
 def _talk(client: Client) -> tuple[int, float]:
-    """Streams three completions and one chat of two turns; tokens made, and seconds."""
+    """Streams three completions and one chat of three turns; tokens made, and seconds."""
     start = time.monotonic()
     tokens = 0
     for prompt in _PROMPTS:

@@ -145,6 +145,8 @@ class ServeConfig(FrontendConfig, EngineConfig):
     """`pagewire serve`: frontends, engine core and worker on this host, until Ctrl-C."""
 
     frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
+    no_restart: bool = flag(False, "end the service when one of its processes dies")
+    max_deaths: int = flag(5, "deaths of one process within a minute that end the service", at_least=1)
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
         {"engine", "listen", "listen_workers", "external_workers", "reuse_port"}

@@ -3,10 +3,11 @@
 import sys
 
 from pagewire import logs, process
+from pagewire.child import Facts
 from pagewire.cli.extras import require_worker
 from pagewire.config import ServeConfig
 from pagewire.models import checkpoint_folder
-from pagewire.supervisor import Facts, Supervisor
+from pagewire.supervisor import Supervisor
 
 CONFIG = ServeConfig
 

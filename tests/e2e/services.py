@@ -82,17 +82,26 @@ class Serve:
 
 
 def processes(pid: int) -> dict[str, list[int]]:
-    """The descendants of a process, by the pagewire command that they run."""
+    """The living descendants of a process, by the pagewire command that they run."""
     found: dict[str, list[int]] = {}
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
-        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        for child in _read(f"/proc/{parent}/task/{parent}/children").split():
+            words = _read(f"/proc/{child.decode()}/cmdline").split(b"\0")
+            if words == [b""]:
+                continue  # it has ended
             command = words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]
             found.setdefault(command.decode(), []).append(int(child))
             waiting.append(int(child))
     return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.errors import Unavailable
+from pagewire.client.errors import InternalError, Unavailable
 from pagewire.client.results import Delta, FinishReason
 from pagewire.models import checkpoint_folder
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
@@ -74,13 +74,39 @@ def test_64_streams_give_the_tokens_of_the_formula(folder: Path):
 def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch):
     """The flag of the test reaches the worker through the environment; whoever waits hears of the end."""
     monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
-    service = serve("--device=simulated", "--profile=instant", "--log-level=error")
+    service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--no-restart")
     address = service.wait_ready()["address"]
     with Client(address) as client, pytest.raises(Unavailable):
         client.generate("a b c", temperature=0, max_tokens=50)
     code, words = service.end()
     assert code == 1
     assert "killed by SIGKILL" in words
+
+
+def test_a_worker_that_always_dies_at_its_tenth_step(
+    serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
+):
+    """Each life brings the stream some tokens further; at the end they are those of the formula."""
+    monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
+    service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--max-deaths=9")
+    prompt = prompt_of(3)
+    with Client(service.wait_ready()["address"]) as client:
+        answer = client.generate(prompt, temperature=1.0, seed=3, max_tokens=25)
+    assert answer.token_ids == [token_reference(prompt, 3, 0, at, CANDIDATES) for at in range(25)]
+
+
+def test_a_prompt_that_always_kills_the_worker_is_given_up(
+    serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
+):
+    """It is tried four times in all; the service goes on without it."""
+    monkeypatch.setenv("PAGEWIRE_FAULT_DIE_ON_TOKEN", "777")
+    service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--max-deaths=9")
+    with Client(service.wait_ready()["address"]) as client:
+        with pytest.raises(InternalError) as failure:
+            client.generate([20, 777], max_tokens=5)
+        assert failure.value.reason == "REQUEST_QUARANTINED"
+        client.wait_ready()
+        assert len(client.generate([20, 30], max_tokens=5, ignore_eos=True).token_ids) == 5
 
 
 def test_an_unknown_profile(serve: Callable[..., services.Serve]):

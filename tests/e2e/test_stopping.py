@@ -68,8 +68,8 @@ def test_ctrl_c_while_it_loads(serve: Start):
     ("victim", "word"), [("worker", "worker"), ("engine", "engine core"), ("frontend", "frontend")]
 )
 def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, victim: str, word: str):
-    """Restarting it instead is planned."""
-    service = serve()
+    """Where nobody wants it to be started again."""
+    service = serve("--no-restart")
     service.wait_ready()
     found = descendants(service)
     with services.all_die(all_pids(found)):
@@ -79,3 +79,40 @@ def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, vic
     assert "Traceback" not in error
     assert any(word in line for line in error.splitlines()[-3:]), error
     assert list(service.runtime.iterdir()) == []
+
+
+@pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
+def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, victim: str):
+    """With a worker its engine core dies, and the other way round; nothing is left of either."""
+    service = serve()
+    facts = service.wait_ready()
+    found = descendants(service)
+    dying = found["frontend"] if victim == "frontend" else found["engine"] + found["worker"]
+    with Client(facts["address"]) as client:
+        before = client.generate("The capital of France is", temperature=0, max_tokens=20)
+        with services.all_die(dying):
+            os.kill(found[victim][0], signal.SIGKILL)
+        services.wait_until(lambda: not set(dying) & set(all_pids(services.processes(service.process.pid))))
+        client.wait_ready()
+        assert client.generate("The capital of France is", temperature=0, max_tokens=20).text == before.text
+    with services.all_die(all_pids(descendants(service))):
+        service.process.send_signal(signal.SIGINT)
+        code, error = service.end()
+    assert code == 0, error
+    assert "Traceback" not in error
+    assert sum("starts again" in line for line in error.splitlines()) == 1, error
+    assert sum("is back after" in line for line in error.splitlines()) == 1, error
+    assert list(service.runtime.iterdir()) == []
+
+
+def test_a_supervisor_that_is_killed_while_a_child_starts_again(serve: Start):
+    service = serve()
+    service.wait_ready()
+    first = descendants(service)
+    os.kill(first["engine"][0], signal.SIGKILL)
+    services.wait_until(
+        lambda: services.processes(service.process.pid).get("engine", first["engine"]) != first["engine"]
+    )
+    with services.all_die(all_pids(services.processes(service.process.pid))):
+        service.process.kill()
+    service.end()

@@ -31,7 +31,8 @@ status.loading("weights", 0.5)
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if behaviour != "stuck":
-    status.ready(port=1234, pid=os.getpid(), arguments=" ".join(sys.argv[2:]))
+    own = {f"{sys.argv[2]}_pid": os.getpid()}
+    status.ready(port=1234, pid=os.getpid(), arguments=" ".join(sys.argv[2:]), **own)
 if behaviour == "crashes":
     os._exit(4)
 while True:

@@ -1,5 +1,7 @@
 """`pagewire serve` with fake children: fake_serve.py ENGINE FRONTEND [FLAG ...], see fake_child.py.
 
+ENGINE and FRONTEND are what they do, or FIRST,LATER: what the first one does, and those after it.
+
 Prints the facts of the children when they are ready; says how it ended as the command line does.
 """
 
@@ -16,19 +18,26 @@ from pagewire.errors import StartupError
 
 BEHAVIOURS = dict(zip(("engine", "frontend"), sys.argv[1:3], strict=True))
 
+spawned: list[str] = []
+
 
 def fake_spawn(arguments, **options):
     reading, writing = os.pipe()
     environment = {**os.environ, "PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
     command = [sys.executable, str(Path(__file__).with_name("fake_child.py"))]
-    command += [BEHAVIOURS[arguments[0]], *arguments]
+    first, _, later = BEHAVIOURS[arguments[0]].partition(",")
+    spawned.append(arguments[0])
+    command += [later or first if spawned.count(arguments[0]) > 1 else first, *arguments]
     child = subprocess.Popen(command, env=environment, pass_fds=(writing,), **options)
     os.close(writing)
     return child, reading
 
 
 process.spawn = fake_spawn
-config = flags.parse(ServeConfig, sys.argv[3:], command="serve")
+arguments = sys.argv[3:]
+if not any(argument.startswith("--port") for argument in arguments):
+    arguments.append("--port=0")
+config = flags.parse(ServeConfig, arguments, command="serve")
 try:
     sys.exit(supervisor.Supervisor(config, lambda facts: print(json.dumps(facts), flush=True)).run())
 except StartupError as error:

@@ -4,8 +4,10 @@ import contextlib
 import functools
 import json
 import os
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -72,7 +74,7 @@ def wait_until_gone(pid: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_everything_and_leaves_nothing(serve, number: signal.Signals):
-    service = serve("ready", "ready", "--port=5", "--model=m")
+    service = serve("ready", "ready", "--model=m")
     facts = service.facts()
     (folder,) = service.folders()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -100,13 +102,18 @@ def ignore_hangup() -> None:
 
 
 def test_children_get_their_flags_and_meet_in_the_folder(serve):
-    service = serve("ready", "ready", "--port=5", "--max-num-seqs=3", "--served-model-name=x")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = serve("ready", "ready", f"--port={port}", "--max-num-seqs=3", "--served-model-name=x")
     facts = service.facts()
     (folder,) = service.folders()
-    assert facts["model"] == "x" and facts["address"] == "127.0.0.1:5"
+    assert facts["model"] == "x" and facts["address"] == f"127.0.0.1:{port}"
     arguments = facts["arguments"].split()  # of the child that was asked last: the frontend
     assert arguments[0] == "frontend"
-    assert {"--port=5", f"--engine=ipc://{folder}/frontends.ipc", "--served-model-name=x"} <= {*arguments}
+    assert {f"--port={port}", f"--engine=ipc://{folder}/frontends.ipc", "--served-model-name=x"} <= {
+        *arguments
+    }
     assert not any("max-num-seqs" in argument for argument in arguments)
 
 
@@ -133,13 +140,74 @@ def test_several_frontends_share_a_port_that_was_reserved(serve):
 def test_a_child_that_fails_takes_the_service_down_with_its_reason(
     serve, engine: str, frontend: str, words: list[str]
 ):
-    service = serve(engine, frontend)
+    service = serve(engine, frontend, "--no-restart")
     code, error = service.end()
     assert code == 1
     assert "Traceback" not in error
     last = "\n".join(error.splitlines()[-3:])
     for word in words:
         assert word in last
+    assert service.folders() == []
+
+
+@pytest.mark.parametrize(("victim", "name"), [("engine", "engine core"), ("frontend", "frontend")])
+def test_a_child_that_dies_is_replaced(serve, victim: str, name: str):
+    """One line for its death, one for the return; who did not die goes on."""
+    service = serve("ready", "ready")
+    facts = service.facts()
+    os.kill(facts[f"{victim}_pid"], signal.SIGKILL)
+    while (line := service.process.stderr.readline()).startswith("loading"):
+        pass
+    assert line.startswith(f"the {name} is gone: it was killed by SIGKILL")
+    assert line.endswith(f"the {name} starts again at once\n")
+    assert re.fullmatch(rf"the {name} is back after \d+\.\d s\n", service.process.stderr.readline())
+    other = facts["frontend_pid" if victim == "engine" else "engine_pid"]
+    os.kill(other, 0)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    wait_until_gone(other)
+    assert service.folders() == []
+
+
+def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve):
+    service = serve("ready,fails", "ready")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert error.splitlines()[-3:] == [
+        "error: cannot load the model",
+        "why:   tensor x is missing",
+        "do:    look at the file",
+    ]
+    assert service.folders() == []
+
+
+@pytest.mark.parametrize("later", ["crashes", "dies"])
+def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
+    """At once, then after half a second: the third death is the last."""
+    service = serve(f"ready,{later}", "ready", "--max-deaths=3")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert sum("starts again at once" in line for line in error.splitlines()) == 1
+    assert sum("starts again in 0.5 s" in line for line in error.splitlines()) == 1
+    last = "\n".join(error.splitlines()[-3:])
+    assert "the engine core is gone" in last and "exit code" in last
+    assert service.folders() == []
+
+
+@pytest.mark.parametrize(("later", "line"), [("stuck", "at once"), ("dies", "in 1.0 s")])
+def test_ctrl_c_while_a_child_is_replaced(serve, later: str, line: str):
+    """While the new one starts, and before it is there."""
+    service = serve(f"ready,{later}", "ready")
+    facts = service.facts()
+    os.kill(facts["engine_pid"], signal.SIGKILL)
+    while line not in service.process.stderr.readline():
+        pass
+    service.process.send_signal(signal.SIGINT)
+    code, error = service.end()
+    assert code == 0 and "Traceback" not in error
+    wait_until_gone(facts["frontend_pid"])
     assert service.folders() == []
 
 

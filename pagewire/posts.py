@@ -1,0 +1,46 @@
+"""A post: a place in the service that one process after another fills."""
+
+from collections import deque
+
+from pagewire.child import Child
+
+WINDOW_S = 60.0
+"""Deaths within so many seconds count together."""
+FIRST_PAUSE_S = 0.5
+"""Before the second start within a window; the first is at once, each later one after twice the time."""
+LONGEST_PAUSE_S = 10.0
+
+
+class Post:
+    """One of the service's places. Times are in seconds on the caller's clock."""
+
+    def __init__(self, name: str, arguments: list[str], max_deaths: int) -> None:
+        """max_deaths: within the window; with so many of them nobody takes the place again."""
+        self.name = name
+        self.child: Child | None = None
+        self.start_at = 0.0  # for an empty place
+        self.empty_since: float | None = None  # until somebody there is ready again
+        self._arguments = arguments
+        self._max_deaths = max_deaths
+        self._deaths: deque[float] = deque()
+
+    def fill(self) -> Child:
+        """Starts a process."""
+        assert self.child is None
+        self.child = Child(self.name, self._arguments)
+        return self.child
+
+    def empty(self, now: float) -> bool:
+        """Its process has died. False when it dies so often that another one would not help."""
+        assert self.child is not None
+        self.child.close()
+        self.child = None
+        if self.empty_since is None:
+            self.empty_since = now
+        self._deaths.append(now)
+        while self._deaths[0] <= now - WINDOW_S:
+            self._deaths.popleft()
+        earlier = len(self._deaths) - 1
+        pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), LONGEST_PAUSE_S) if earlier else 0.0
+        self.start_at = now + pause
+        return len(self._deaths) < self._max_deaths

@@ -3,6 +3,9 @@
 Slot p of a sequence holds the keys and values of its token p; it lies in block table[p // block_size].
 A sequence may write to slots below its `num_slots` freely. Beyond that it must reserve(): the slot may
 have no block yet, or may lie in a block that other sequences read too.
+
+Blocks of the prefix cache are full, and a sequence begins to compute behind those that it is given:
+nobody ever asks to write to one.
 """
 
 from engine_core.block_pool import BlockPool
@@ -21,10 +24,20 @@ class BlockTables:
         """Blocks that hold so many slots."""
         return -(-slots // self.block_size)
 
-    def open(self, sequence: Sequence, slots: int) -> None:
-        """Gives a sequence that has no blocks those for `slots` slots; the caller knows they are free."""
-        sequence.blocks = self.pool.allocate(self.blocks_for(slots))
+    def missing(self, slots: int, cached: list[int]) -> int:
+        """Free blocks that it takes to open a table of so many slots, of which some blocks are cached."""
+        return self.blocks_for(slots) - sum(map(self.pool.is_held, cached))
+
+    def open(self, sequence: Sequence, slots: int, cached: list[int]) -> None:
+        """Gives a sequence that has no blocks those for `slots` slots; the caller knows they are free.
+
+        cached: blocks of the prefix cache that hold its first tokens, which so are computed.
+        """
+        self.pool.share(cached)  # first: what is free among them must not be handed out
+        sequence.blocks = cached + self.pool.allocate(self.blocks_for(slots) - len(cached))
         sequence.num_slots = len(sequence.blocks) * self.block_size
+        sequence.num_computed_tokens = len(cached) * self.block_size
+        sequence.num_committed = len(cached)
 
     def reserve(self, sequence: Sequence, end: int, plan: Plan) -> bool:
         """Makes the slots from num_computed_tokens to `end` writable, by new blocks and by copies.
@@ -59,9 +72,10 @@ class BlockTables:
         sibling.blocks = leader.blocks[: self.blocks_for(computed)]
         self.pool.share(sibling.blocks)
         sibling.num_computed_tokens = sibling.num_slots = leader.num_slots = computed
+        sibling.hashes, sibling.num_committed = leader.hashes.copy(), leader.num_committed
 
     def close(self, sequence: Sequence) -> None:
         """Takes all blocks of a sequence back."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
-        sequence.num_slots = 0
+        sequence.num_slots = sequence.num_committed = 0

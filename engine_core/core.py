@@ -193,6 +193,9 @@ class EngineCore:
             result.aborted.CopyFrom(AbortByIds(request_ids=self._abort_ids(utility.abort_by_ids)))
         elif call == "get_load":
             result.load.CopyFrom(self._load())
+        elif call == "reset_cache":
+            self.scheduler.prefix_cache.reset()
+            result.cache_reset.SetInParent()
         else:
             self.counters.bad_messages += 1
         self._send(frontend, EngineMessage(utility_result=result))
@@ -261,6 +264,7 @@ class EngineCore:
             kv_used_tokens=(pool.num_blocks - pool.num_free) * block_size,
             kv_total_tokens=pool.num_blocks * block_size,
             output_tokens_per_second=self._output_rate.per_second(self._clock()),
+            prefix_cache_hit_rate=scheduler.prefix_cache.hit_rate.ratio,
             preemptions=scheduler.num_preemptions,
         )
         return Load(epoch=self._epoch, step=scheduler.step, load=rank)

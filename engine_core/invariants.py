@@ -18,6 +18,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     forking = [sequence for request in scheduler.requests for sequence in request.forking]
     for sequence in running:
         _check_running(sequence, scheduler)
+        scheduler.prefix_cache.check_invariants(sequence)
     if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
         raise InvariantError("somebody was admitted behind a prompt that is not complete")
     for sequence in waiting:
@@ -26,7 +27,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
         _check_request(request)
     _check_places(running + waiting + forking, scheduler)
     _check_rows(running + forking, scheduler)
-    _equal("tokens waiting", scheduler.waiting.num_tokens, sum(s.num_new_tokens for s in waiting))
+    scheduler.waiting.check_invariants()
     _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
     scheduler.pool.check_invariants(sequence.blocks for sequence in running)
 
@@ -51,6 +52,8 @@ def _check_waiting(sequence: Sequence) -> None:
         raise InvariantError(f"a {sequence.status.name} sequence is in the waiting queue")
     if sequence.row != NO_ROW or sequence.blocks or sequence.num_computed_tokens:
         raise InvariantError("a waiting sequence holds a row, blocks or computed tokens")
+    if sequence.num_committed:
+        raise InvariantError("a waiting sequence has committed blocks")
 
 
 def _check_request(request: Request) -> None:

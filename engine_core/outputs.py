@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine_core.request import FinishReason, Request, Sequence
 from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.internal.v1 import engine_pb2
+
+
+class Start(NamedTuple):
+    """A request was scheduled for the first time."""
+
+    request: Request
+    queued: float  # seconds
+    num_cached_tokens: int  # of the prompt
 
 
 @dataclass(slots=True)
@@ -19,7 +28,7 @@ class Outputs:
     counts: list[int] = field(default_factory=list)  # [S]
     token_ids: list[int] = field(default_factory=list)  # [sum of counts]
     finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
-    started: list[tuple[Request, float]] = field(default_factory=list)  # and seconds in the queue
+    started: list[Start] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.sequences or self.started)
@@ -61,9 +70,9 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
                 token_ids=pack_u32(part.token_ids),
                 finish_reasons=pack_u8(reasons),
                 finish_token_ids=pack_u32(matched),
-                started_handles=pack_u64([request.handle for request, _ in part.started]),
-                started_queue_us=pack_u32(_microseconds(seconds) for _, seconds in part.started),
-                started_cached_tokens=pack_u32([0] * len(part.started)),
+                started_handles=pack_u64([start.request.handle for start in part.started]),
+                started_queue_us=pack_u32(_microseconds(start.queued) for start in part.started),
+                started_cached_tokens=pack_u32([start.num_cached_tokens for start in part.started]),
             ),
         )
 
@@ -71,7 +80,7 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
 def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
     """The outputs, split by frontend; not copied when there is only one."""
     frontends = {sequence.request.frontend for sequence in outputs.sequences}
-    frontends.update(request.frontend for request, _ in outputs.started)
+    frontends.update(start.request.frontend for start in outputs.started)
     if len(frontends) == 1:
         return {frontends.pop(): outputs}
     parts = {frontend: Outputs() for frontend in frontends}
@@ -86,8 +95,8 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
         part.counts.append(count)
         part.token_ids += outputs.token_ids[token : token + count]
         token += count
-    for request, seconds in outputs.started:
-        parts[request.frontend].started.append((request, seconds))
+    for start in outputs.started:
+        parts[start.request.frontend].started.append(start)
     return parts
 
 

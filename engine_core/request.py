@@ -71,6 +71,9 @@ class Request:
     eos_token_ids: frozenset[int]  # empty when EOS is ignored
     stop_token_ids: frozenset[int]
     arrival: float
+    tenant: str = ""
+    cache_salt: str = ""
+    cache_bypass: bool = False  # neither reads nor writes the prefix cache
     time_limit_at: float | None = None
     deadline_at: float | None = None
     sequences: list[Sequence] = field(default_factory=list)
@@ -111,6 +114,8 @@ class Sequence:
     num_computed_tokens: int = 0
     num_slots: int = 0  # it may write to slots below this one without asking for blocks
     blocks: list[int] = field(default_factory=list)  # block table
+    num_committed: int = 0  # blocks that the prefix cache knows, or knows others like
+    hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
     row: int = NO_ROW
     status: Status = Status.WAITING
     leads: bool = False  # others fork from it when its prompt is computed
@@ -123,6 +128,13 @@ class Sequence:
     def token_ids(self) -> array[int]:
         """Prompt and output."""
         return self.request.prompt + self.output
+
+    def token_bytes(self, start: int, end: int) -> bytes:
+        """Some of token_ids(), without looking at the others."""
+        prompt, first = self.request.prompt, len(self.request.prompt)
+        if end <= first:
+            return prompt[start:end].tobytes()
+        return (prompt[start:] + self.output[max(start - first, 0) : end - first]).tobytes()
 
     def finish(self) -> tuple[FinishReason, int]:
         """Why the sequence ends after its last token, and the token that matched (0: none).

@@ -3,7 +3,7 @@
 There are no phases. Each sequence has `num_tokens` and `num_computed_tokens`, and a step moves the
 second toward the first within a budget of tokens. Where it gets there, a token is sampled. A prompt
 in chunks, a decoding sequence, one that was preempted, and one that comes with delivered output are
-all that one rule.
+all that one rule; and one whose prefix is in the cache begins with computed tokens.
 
 Plain Python: no socket, no clock, no torch. `now` is in seconds and comes from the caller; the same
 calls give the same plans.
@@ -19,8 +19,9 @@ from engine_core.block_tables import BlockTables
 from engine_core.expiry import Expiry
 from engine_core.in_flight import InFlight
 from engine_core.invariants import check_scheduler
-from engine_core.outputs import Outputs
+from engine_core.outputs import Outputs, Start
 from engine_core.plan import ForkRow, NewRow, Plan
+from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_ROW, NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.waiting import WaitingQueue
 
@@ -29,13 +30,20 @@ class Scheduler:
     """Requests, their order, their rows and blocks. schedule(), execute the plan, update(); repeat."""
 
     def __init__(
-        self, *, num_blocks: int, block_size: int, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        prefix_cache: bool = True,
     ) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
         self.pool = BlockPool(num_blocks)
         self.tables = BlockTables(self.pool, block_size)
+        self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.requests = InFlight()
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []  # in order of admission; schedule() drops those that ended
@@ -57,7 +65,7 @@ class Scheduler:
         self._expiry.add(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
-                self.waiting.add(sequence)
+                self.waiting.add(sequence, self._num_cached_tokens(sequence))
         for sequence in _followers_first(request):
             reason, token = sequence.finish()
             if reason is not FinishReason.NONE:  # what was delivered before is all there is
@@ -150,25 +158,33 @@ class Scheduler:
             if sequence.num_tokens > sequence.num_slots and not self._make_room(sequence, plan):
                 break
             batch.add(sequence)
-        self._fork_siblings(plan, batch)
+        self._advance_prompt(plan, batch)
         return self.num_preemptions == before
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
-        while batch.budget and (sequence := self.waiting.head()) and self._fits(sequence):
-            self._admit(sequence, plan, now)
+        while batch.budget and (sequence := self.waiting.head()):
+            cached = self.prefix_cache.find(sequence)
+            if not self._fits(sequence, cached):
+                return
+            self._admit(sequence, cached, plan, now)
             batch.add(sequence)
-            self._fork_siblings(plan, batch)
+            self._advance_prompt(plan, batch)
 
-    def _fork_siblings(self, plan: Plan, batch: Batch) -> None:
-        """Where a prompt becomes complete, all sequences of its request go on from it.
+    def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
+        """The last sequence of the batch may have computed some of its prompt: others can go on from it.
 
-        Only the last sequence of the batch can be in its prompt: a prompt that is cut takes all that is
-        left of the budget, and nobody is admitted behind it before it is complete.
+        Only the last one can be in its prompt: a prompt that is cut takes all that is left of the budget,
+        and nobody is admitted behind it before it is complete.
         """
-        leader = batch.sequences[-1] if batch.sequences else None
-        if leader is None or not leader.leads or leader.num_new_tokens:
-            return
+        if batch.sequences:
+            sequence = batch.sequences[-1]
+            self.prefix_cache.commit(sequence)
+            if sequence.leads and not sequence.num_new_tokens:
+                self._fork_siblings(sequence, plan, batch)
+
+    def _fork_siblings(self, leader: Sequence, plan: Plan, batch: Batch) -> None:
+        """The prompt of a request is complete: all its sequences go on from it."""
         for sibling in leader.request.forking:
             self.tables.fork(leader, sibling)
             plan.forks.append(ForkRow(sibling.row, leader.row, sibling.index))
@@ -179,8 +195,10 @@ class Scheduler:
 
     # Admission and preemption.
 
-    def _fits(self, sequence: Sequence) -> bool:
+    def _fits(self, sequence: Sequence, cached: list[int]) -> bool:
         """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
+
+        Of the cached ones, those that others hold cost nothing, and those that are free what all cost.
 
         Besides, a free block for every running sequence and sibling: they will ask for one soon, and
         the last one admitted would be preempted for it. An empty engine admits whatever is valid.
@@ -188,13 +206,14 @@ class Scheduler:
         siblings = len(sequence.request.forking) if sequence.leads else 0
         if 1 + siblings > len(self.free_rows):
             return False
-        blocks = self.tables.blocks_for(_slots_at_admission(sequence)) + siblings + len(self.running)
-        return min(blocks, self.pool.num_blocks) <= self.pool.num_free
+        blocks = self.tables.missing(_slots_at_admission(sequence), cached) + siblings + len(self.running)
+        return blocks <= self.pool.num_free or not self.running
 
-    def _admit(self, sequence: Sequence, plan: Plan, now: float) -> None:
+    def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request
         self.waiting.remove(sequence)
-        self.tables.open(sequence, _slots_at_admission(sequence))
+        self.tables.open(sequence, _slots_at_admission(sequence), cached)
+        self.prefix_cache.count(sequence)
         sequence.row = self.free_rows.pop()
         self._run(sequence)
         plan.new_rows.append(
@@ -212,7 +231,11 @@ class Scheduler:
                 sibling.row = self.free_rows.pop()
         if not request.scheduled:
             request.scheduled = True
-            self._outputs.started.append((request, now - request.arrival))
+            found = min(sequence.num_computed_tokens, len(request.prompt))
+            self._outputs.started.append(Start(request, now - request.arrival, found))
+
+    def _num_cached_tokens(self, sequence: Sequence) -> int:
+        return len(self.prefix_cache.find(sequence)) * self.tables.block_size
 
     def _run(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING
@@ -222,7 +245,11 @@ class Scheduler:
             self.num_running_requests += 1
 
     def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Gets a running sequence the slots it lacks; False when it had to be preempted itself."""
+        """Gets a running sequence the slots it lacks; False when it had to be preempted itself.
+
+        It has filled its blocks: here they become known, and nothing is done for it in other steps.
+        """
+        self.prefix_cache.commit(sequence)
         while not self.tables.reserve(sequence, sequence.num_tokens, plan):
             victim = self.running.pop()  # the last one admitted: it has the least to lose
             self._preempt(victim)
@@ -235,7 +262,7 @@ class Scheduler:
         self._stop(victim)
         victim.num_computed_tokens = 0
         victim.status = Status.WAITING
-        self.waiting.add_front(victim)
+        self.waiting.add_front(victim, self._num_cached_tokens(victim))
         self.num_preemptions += 1
 
     # The end of a sequence.
@@ -253,6 +280,7 @@ class Scheduler:
             if token == NO_TOKEN and sequence.status is Status.RUNNING
         }
         for request in failed:
+            self.prefix_cache.distrust(request)  # what is wrong may be in its blocks
             self.abort(request)
         return list(failed)
 
@@ -283,6 +311,7 @@ class Scheduler:
         request = sequence.request
         self._removed_rows.append(sequence.row)
         self._take_row_back(sequence)
+        self.prefix_cache.commit(sequence)
         self.tables.close(sequence)
         if sequence.leads:
             for sibling in request.forking:
@@ -306,7 +335,7 @@ class Scheduler:
         del request.forking[heir]
         heir.leads = True
         heir.status = Status.WAITING
-        self.waiting.add_front(heir)
+        self.waiting.add_front(heir, self._num_cached_tokens(heir))
 
 
 def _slots_at_admission(sequence: Sequence) -> int:

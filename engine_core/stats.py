@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 _WINDOW_S = 10.0
 _BUCKET_S = 0.5
+_QUERIES = 1000
 
 
 class Rate:
@@ -39,6 +40,29 @@ class Rate:
             self._total -= self._buckets.popleft()[1]
         if not self._buckets:
             self._since = None
+
+
+class HitRate:
+    """Tokens found over tokens asked for, of the last thousand queries."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[int, int]] = deque()  # (asked, found)
+        self._asked = self._found = 0
+
+    def add(self, asked: int, found: int) -> None:
+        """One query."""
+        self._last.append((asked, found))
+        self._asked += asked
+        self._found += found
+        if len(self._last) > _QUERIES:
+            asked, found = self._last.popleft()
+            self._asked -= asked
+            self._found -= found
+
+    @property
+    def ratio(self) -> float:
+        """0 to 1; 0 before the first query."""
+        return self._found / self._asked if self._asked else 0.0
 
 
 @dataclass(slots=True)

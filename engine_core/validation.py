@@ -83,6 +83,9 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         eos_token_ids=eos,
         stop_token_ids=stop,
         arrival=arrival,
+        tenant=message.tenant,
+        cache_salt=message.cache_salt,
+        cache_bypass=message.cache_bypass,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
     )

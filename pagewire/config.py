@@ -110,7 +110,7 @@ class EngineConfig(ModelConfig):
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "no captured graphs")
-    no_prefix_cache: bool = flag(False, "do not reuse the KV of equal prefixes (today always so)")
+    no_prefix_cache: bool = flag(False, "do not reuse the keys and values of equal prefixes")
     scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs (planned)")
 
 

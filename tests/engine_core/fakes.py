@@ -3,10 +3,12 @@
 The fake worker's token is a hash of (seed, sequence index, position), so that what a sequence must
 become is known without running it. It keeps, for every KV slot, the hash of the tokens up to the one
 that was computed there, and checks at each step that every row reads exactly its own history through
-its block table: a wrong table, a missing copy or a block given to two owners is found at once.
+its block table: a wrong table, a missing copy or a block given to two owners is found at once. Histories
+begin with the namespace of the request, so that a block that is shared where it must not be is found too.
 """
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from engine_core.outputs import encode_outputs
@@ -58,6 +60,9 @@ def add_request(
     min_tokens: int = 0,
     delivered: dict[int, list[int]] | None = None,
     request_id: str | None = None,
+    tenant: str = "",
+    salt: str = "",
+    bypass: bool = False,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -69,10 +74,18 @@ def add_request(
         prompt_token_ids=pack_u32(prompt),
         sampling=resolved_sampling(seed=handle, n=n),
         stopping=StoppingCriteria(max_tokens=max_tokens, min_tokens=min_tokens, **stopping),  # type: ignore[arg-type]
+        tenant=tenant,
+        cache_salt=salt,
+        cache_bypass=bypass,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
     return message
+
+
+def namespace(message: AddRequest) -> Hashable:
+    """What requests have in common that may share blocks."""
+    return message.handle if message.cache_bypass else (message.tenant, message.cache_salt)
 
 
 def make(
@@ -129,11 +142,12 @@ class FakeRow:
     table: list[int]
     index: int
     parameters: RowParameters
-    num_computed: int = 0
+    namespace: Hashable
+    num_computed: int | None = None  # not known before it computes: a prefix may be cached
 
     def histories(self) -> list[int]:
-        """For each token, a hash of all tokens up to it."""
-        hashes, history = [], 0
+        """For each token, a hash of the namespace and all tokens up to it."""
+        hashes, history = [], hash(self.namespace)
         for token in self.tokens:
             history = hash((history, token))
             hashes.append(history)
@@ -146,6 +160,7 @@ class FakeWorker:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.rows: dict[int, FakeRow] = {}
+        self.namespaces: dict[int, Hashable] = {}  # of requests, by seed
         self.slots: dict[int, int] = {}  # slot -> history
         self.plans: list[Plan] = []
 
@@ -158,7 +173,12 @@ class FakeWorker:
         for new in plan.new_rows:
             assert new.row not in self.rows and new.token_ids and new.blocks
             self.rows[new.row] = FakeRow(
-                list(new.token_ids), new.prompt_len, list(new.blocks), new.sequence_index, new.parameters
+                list(new.token_ids),
+                new.prompt_len,
+                list(new.blocks),
+                new.sequence_index,
+                new.parameters,
+                self.namespaces.get(new.parameters.sampling.seed),
             )
         for fork in plan.forks:
             self._fork(fork)
@@ -180,6 +200,7 @@ class FakeWorker:
             source.table.copy(),
             fork.sequence_index,
             source.parameters,
+            source.namespace,
         )
 
     def _change_tables(self, plan: Plan) -> None:
@@ -205,7 +226,8 @@ class FakeWorker:
         written: set[int] = set()
         for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
             state = self.rows[row]
-            assert count >= 1 and start == state.num_computed and start + count <= len(state.tokens)
+            assert count >= 1 and start + count <= len(state.tokens)
+            assert state.num_computed in (None, start)
             for position, history in list(enumerate(state.histories()))[start : start + count]:
                 slot = self._slot(state, position)
                 assert slot not in written, "two tokens in one slot"
@@ -242,6 +264,7 @@ class Ledger:
         self.tokens: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.ends: dict[tuple[int, int], FinishReason] = {}
         self.started: list[int] = []
+        self.cached: dict[int, int] = {}  # prompt tokens found in the prefix cache, by handle
 
     def take(self, message: StepOutputs) -> None:
         """Each position comes once and in order, and nothing comes after the end."""
@@ -269,8 +292,8 @@ class Ledger:
         assert next(tokens, None) is None
         started = unpack_u64(message.started_handles)
         assert len(unpack_u32(message.started_queue_us)) == len(started)
-        assert len(unpack_u32(message.started_cached_tokens)) == len(started)
         assert not {*started} & {*self.started}
+        self.cached.update(zip(started, unpack_u32(message.started_cached_tokens), strict=True))
         self.started += started
 
 

@@ -22,6 +22,7 @@ from pagewire.internal.v1.engine_pb2 import (
     GetLoad,
     Hello,
     RequestFailed,
+    ResetCache,
     Utility,
     Welcome,
 )
@@ -158,6 +159,29 @@ def test_the_load_is_true(house: House) -> None:
     assert (load.load.kv_used_tokens, load.load.kv_total_tokens) == (12, 256)
     assert load.load.output_tokens_per_second == 1.0
     assert load.load.preemptions == 0
+
+
+def test_a_reset_empties_the_prefix_cache(house: House) -> None:
+    for handle, found in ((1, 0), (2, 8), (3, 0)):
+        if handle == 3:
+            house.put(Utility(call_id=5, reset_cache=ResetCache()), b"b")
+        house.put(add_request(handle, list(range(20, 30)), max_tokens=2))
+        house.run()
+        assert house.outputs_of(b"a").cached[handle] == found
+    (answer,) = (message.utility_result for frontend, message in house.sent if frontend == b"b")
+    assert answer.call_id == 5 and answer.HasField("cache_reset")
+
+
+def test_the_load_tells_of_the_prefix_cache(house: House) -> None:
+    for handle in (1, 2):
+        house.put(add_request(handle, list(range(20, 30)), max_tokens=2))
+        house.run()
+    house.put(Utility(call_id=5, get_load=GetLoad()))
+    house.put(add_request(3))
+    answer, *_ = house.step()
+    load = answer[1].utility_result.load.load
+    assert load.prefix_cache_hit_rate == 8 / 20
+    assert load.kv_used_tokens == 0, "blocks that are only cached are free"
 
 
 def test_an_abort_is_silent_and_idempotent(house: House) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.outputs import Outputs, encode_outputs
+from engine_core.outputs import Outputs, Start, encode_outputs
 from engine_core.request import FinishReason, Request
 from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
 from pagewire.v1 import generation_pb2
@@ -28,7 +28,7 @@ def test_one_message_for_each_frontend() -> None:
     outputs.finish(a.sequences[1], FinishReason.ABORTED)
     first = outputs.add_tokens([a.sequences[0], b.sequences[0]], [70, 80])
     outputs.finishes[first + 1] = FinishReason.EOS, 80
-    outputs.started += [(b, 0.25), (a, 0.5)]
+    outputs.started += [Start(b, 0.25, 0), Start(a, 0.5, 32)]
     messages = dict(encode_outputs(outputs, epoch=5, step=6))
     of_a, of_b = messages[b"a"], messages[b"b"]
     assert (of_a.epoch, of_a.step) == (5, 6)
@@ -38,6 +38,7 @@ def test_one_message_for_each_frontend() -> None:
     assert unpack_u32(of_a.token_ids) == [70]
     assert unpack_u8(of_a.finish_reasons) == [FinishReason.ABORTED, 0]
     assert unpack_u32(of_a.started_queue_us) == [500_000]
+    assert unpack_u32(of_a.started_cached_tokens) == [32]
     assert unpack_u32(of_b.token_ids) == [80]
     assert unpack_u8(of_b.finish_reasons) == [FinishReason.EOS]
     assert unpack_u32(of_b.finish_token_ids) == [80]
@@ -60,6 +61,6 @@ def test_nothing_is_nothing() -> None:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(-1.0, 0), (1e9, 2**32 - 1), (1.5e-6, 2)])
 def test_a_time_in_the_queue_fits_its_column(seconds: float, expected: int) -> None:
-    outputs = Outputs(started=[(request(b"a", 1), seconds)])
+    outputs = Outputs(started=[Start(request(b"a", 1), seconds, 0)])
     (message,) = (message for _, message in encode_outputs(outputs, 1, 1))
     assert unpack_u32(message.started_queue_us) == [expected]

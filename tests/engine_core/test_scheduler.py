@@ -8,69 +8,8 @@ import pytest
 
 from engine_core.plan import Plan
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
-from engine_core.scheduler import Scheduler
-from pagewire.internal.v1.engine_pb2 import AddRequest
-from tests.engine_core.fakes import (
-    EOS,
-    LIMITS,
-    VOCAB,
-    FakeWorker,
-    Ledger,
-    add_request,
-    expected_output,
-    fake_token,
-    make,
-    run,
-)
-
-
-class World:
-    """A scheduler with all that it talks to."""
-
-    def __init__(self, *, blocks: int = 64, block_size: int = 4, rows: int = 8, budget: int = 64) -> None:
-        self.scheduler = Scheduler(
-            num_blocks=blocks, block_size=block_size, max_num_seqs=rows, max_num_batched_tokens=budget
-        )
-        self.worker = FakeWorker(blocks, block_size)
-        self.ledger = Ledger()
-        self.messages: dict[int, AddRequest] = {}
-
-    def add(self, handle: int = 1, prompt: int = 5, arrival: float = 0.0, **options: object) -> Request:
-        message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
-        limits = dataclasses.replace(LIMITS, max_num_seqs=self.scheduler.num_rows)
-        self.messages[handle] = message
-        for part in message.delivered:
-            self.ledger.tokens[handle, part.index] = list(memoryview(part.token_ids).cast("I"))
-        request = make(message, limits, arrival=arrival)
-        self.scheduler.add(request)
-        return request
-
-    def step(self, steps: int = 1, now: float = 0.0) -> Plan:
-        """So many steps; the plan of the last one."""
-        assert run(self.scheduler, self.worker, self.ledger, steps=steps, now=now) == steps
-        return self.worker.plans[-1]
-
-    def finish(self) -> None:
-        """Everything runs to its end, is right, and leaves nothing behind."""
-        run(self.scheduler, self.worker, self.ledger)
-        for handle, message in self.messages.items():
-            for index in range(message.sampling.n):
-                output, reason = expected_output(message, index)
-                assert self.ledger.tokens[handle, index] == output
-                assert self.ledger.ends[handle, index] is reason
-        self.assert_empty()
-
-    def assert_empty(self) -> None:
-        scheduler = self.scheduler
-        assert not scheduler.requests and not scheduler.waiting and not scheduler.num_running_requests
-        assert scheduler.pool.num_free == scheduler.pool.num_blocks
-        assert len(scheduler.free_rows) == scheduler.num_rows
-
-
-def columns(plan: Plan) -> list[tuple[int, int]]:
-    """(start, count) of each row that computes."""
-    return list(zip(plan.starts, plan.counts, strict=True))
-
+from tests.engine_core.fakes import EOS, VOCAB, add_request, expected_output, fake_token, make, run
+from tests.engine_core.world import World, columns
 
 # No phases.
 
@@ -208,7 +147,7 @@ def test_the_time_in_the_queue_is_told_once() -> None:
     scheduler = world.scheduler
     scheduler.schedule(1.25)
     outputs = scheduler.take_outputs()
-    assert [(request.handle, seconds) for request, seconds in outputs.started] == [(1, 0.25)]
+    assert [(start.request.handle, start.queued) for start in outputs.started] == [(1, 0.25)]
 
 
 # Blocks and preemption.
@@ -582,7 +521,10 @@ def test_the_heir_of_a_leader_does_not_queue_again() -> None:
     world.add(2, prompt=3)
     world.scheduler.abort(request, [0])
     plan = world.step()
-    assert [(new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows] == [(1, 1)]
+    assert [(new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows] == [
+        (1, 1),
+        (2, 0),  # the heir finds what the leader had computed, and leaves some of the budget
+    ]
 
 
 def test_an_abort_by_id_is_told_to_the_owner() -> None:

@@ -1,16 +1,27 @@
 """Random walks: whatever happens in whatever order, the books balance and the tokens are those of a
 sequence that runs alone.
 
-The fake worker checks at each step that every row reads its own history through its block table. The
-walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
+The fake worker checks at each step that every row reads its own history, of its own namespace, through
+its block table. The walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
+Prompts share prefixes, with one another and with what was generated, so that the prefix cache has work.
 """
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from engine_core import prefix_cache
 from engine_core.outputs import encode_outputs
-from engine_core.request import FinishReason
+from engine_core.prefix_cache import PrefixCache
+from engine_core.request import FinishReason, Sequence
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
 from pagewire.columns import unpack_u32, unpack_u64
@@ -24,6 +35,7 @@ from tests.engine_core.fakes import (
     expected_output,
     fake_token,
     make,
+    namespace,
     run,
 )
 
@@ -38,13 +50,17 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_blocks=st.sampled_from([12, 10, 8, 5, 3, 24]),
         max_num_seqs=st.sampled_from([5, 4, 3, 2, 1]),
         budget=st.sampled_from([7, 40, 16, 4, 1]),
+        prefix_cache=st.sampled_from([True, True, True, False]),
     )
-    def start(self, block_size: int, num_blocks: int, max_num_seqs: int, budget: int) -> None:
+    def start(
+        self, block_size: int, num_blocks: int, max_num_seqs: int, budget: int, prefix_cache: bool
+    ) -> None:
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
+            prefix_cache=prefix_cache,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -64,12 +80,12 @@ class SchedulerWalk(RuleBasedStateMachine):
         self.handle += 1
         n = data.draw(st.sampled_from([1, 3, 2, 5]), "n")
         n = min(n, self.limits.max_num_seqs)
-        prompt = data.draw(st.integers(1, self.limits.max_model_len - 1), "prompt")
+        prompt = self.draw_prompt(data)
         max_tokens = data.draw(st.sampled_from([8, 20, 30, 3, 1, 0]), "max_tokens")
         min_tokens = data.draw(st.integers(0, min(3, max_tokens)), "min_tokens")
         delivered: dict[int, list[int]] = {}
         for index in range(n) if data.draw(ONE_IN_FIVE, "delivered") else ():
-            most = min(max_tokens, self.limits.max_model_len - prompt, 4)
+            most = min(max_tokens, self.limits.max_model_len - len(prompt), 4)
             length = data.draw(st.integers(0, most), "length")
             forbidden = frozenset({EOS, 5, 6, 7})
             delivered[index] = [fake_token(self.handle, index, p, forbidden) for p in range(length)]
@@ -83,6 +99,9 @@ class SchedulerWalk(RuleBasedStateMachine):
             # Many tokens stop, so that sequences end at all sorts of places.
             stop_token_ids=range(100, 100 + data.draw(st.sampled_from([0, 50, 200]), "stops")),
             ignore_eos=data.draw(st.booleans(), "ignore_eos"),
+            tenant=data.draw(st.sampled_from(["", "", "t"]), "tenant"),
+            salt=data.draw(st.sampled_from(["", "", "s"]), "salt"),
+            bypass=data.draw(ONE_IN_FIVE, "bypass"),
         )
         if data.draw(ONE_IN_FIVE, "limited"):
             message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))
@@ -92,8 +111,21 @@ class SchedulerWalk(RuleBasedStateMachine):
         for index, output in delivered.items():
             self.ledger.tokens[self.handle, index] = output.copy()
         self.sent[self.handle] = message
+        self.worker.namespaces[self.handle] = namespace(message)
         self.scheduler.add(make(message, self.limits, frontend, self.now))
         self.collect()
+
+    def draw_prompt(self, data: st.DataObject) -> list[int]:
+        """Tokens that many prompts begin with, or a prompt with its output so far; then some of its own."""
+        length = data.draw(st.integers(1, self.limits.max_model_len - 1), "prompt")
+        earlier = data.draw(st.sampled_from([None, None, *self.ledger.tokens]), "goes on from")
+        if earlier is None:
+            common = list(range(500, 530))
+        else:
+            common = unpack_u32(self.sent[earlier[0]].prompt_token_ids) + self.ledger.tokens[earlier]
+        common = common[: data.draw(st.integers(0, length), "common")]
+        own = range(600 + self.handle % 3, 700)
+        return common + list(own)[: length - len(common)]
 
     @rule(steps=st.integers(1, 6), abort_between=ONE_IN_FIVE, data=st.data())
     def step(self, steps: int, abort_between: bool, data: st.DataObject) -> None:
@@ -130,6 +162,11 @@ class SchedulerWalk(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
         self.scheduler.finish(request, FinishReason.ABORTED)
         self.collect()
+
+    @rule(sure=ONE_IN_FIVE)
+    def reset_cache(self, sure: bool) -> None:
+        if sure:
+            self.scheduler.prefix_cache.reset()
 
     @rule(milliseconds=st.integers(1, 5))
     def wait(self, milliseconds: int) -> None:
@@ -177,3 +214,19 @@ SchedulerWalk.TestCase.settings = settings(
     max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSchedulerWalk = SchedulerWalk.TestCase
+
+
+def test_the_walk_notices_a_hash_that_collides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of the checker: with a hash cut to four bits, somebody is given what is not its own."""
+    whole = PrefixCache._hash
+
+    def cut(cache: PrefixCache, parent: bytes, sequence: Sequence, block: int) -> bytes:
+        return bytes([whole(cache, parent, sequence, block)[0] & 15])
+
+    monkeypatch.setattr(PrefixCache, "_hash", cut)
+    monkeypatch.setattr(prefix_cache, "token_bytes", bytes)  # a failure must be found again
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            SchedulerWalk,
+            settings=settings(SchedulerWalk.TestCase.settings, derandomize=True, phases=[Phase.generate]),
+        )

@@ -13,6 +13,7 @@ from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import Ready
+from tests.engine_core.fakes import add_request, make
 
 
 def ready(num_blocks: int = 64, max_model_len: int = 512) -> Ready:
@@ -85,3 +86,12 @@ def test_frontends_are_told_what_was_found() -> None:
     assert identity.limits.eos_token_ids == {2, 3}
     scheduler = make_scheduler(config, ready())
     assert (scheduler.num_rows, scheduler.pool.num_blocks) == (7, 64)
+
+
+def test_the_prefix_cache_can_be_left_out() -> None:
+    message = add_request(1, prompt=40)
+    for config, cached in ((EngineConfig(), 2), (EngineConfig(no_prefix_cache=True), 0)):
+        scheduler = make_scheduler(config, ready())
+        scheduler.add(make(message))
+        scheduler.schedule(0.0)
+        assert scheduler.pool.num_cached == cached

@@ -1,8 +1,8 @@
-"""The output rate."""
+"""The output rate, and the hit rate."""
 
 import pytest
 
-from engine_core.stats import Rate
+from engine_core.stats import HitRate, Rate
 
 
 def test_a_steady_rate() -> None:
@@ -32,3 +32,14 @@ def test_memory_is_bounded() -> None:
     for tick in range(100_000):
         rate.add(1, tick * 0.001)
     assert len(rate._buckets) <= 21
+
+
+def test_the_hit_rate_is_that_of_the_last_queries() -> None:
+    rate = HitRate()
+    assert rate.ratio == 0
+    rate.add(10, 0)
+    rate.add(30, 20)
+    assert rate.ratio == 0.5
+    for _ in range(1000):
+        rate.add(4, 1)
+    assert rate.ratio == 0.25 and len(rate._last) == 1000

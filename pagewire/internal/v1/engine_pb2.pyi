@@ -138,14 +138,16 @@ class Abort(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Utility(_message.Message):
-    __slots__ = ("call_id", "abort_by_ids", "get_load")
+    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORT_BY_IDS_FIELD_NUMBER: _ClassVar[int]
     GET_LOAD_FIELD_NUMBER: _ClassVar[int]
+    RESET_CACHE_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     abort_by_ids: AbortByIds
     get_load: GetLoad
-    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ...) -> None: ...
+    reset_cache: ResetCache
+    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ...) -> None: ...
 
 class AbortByIds(_message.Message):
     __slots__ = ("request_ids",)
@@ -157,15 +159,21 @@ class GetLoad(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ResetCache(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class UtilityResult(_message.Message):
-    __slots__ = ("call_id", "aborted", "load")
+    __slots__ = ("call_id", "aborted", "load", "cache_reset")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    CACHE_RESET_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     aborted: AbortByIds
     load: Load
-    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+    cache_reset: ResetCache
+    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
     __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens")

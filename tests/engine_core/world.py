@@ -1,0 +1,81 @@
+"""A scheduler, a fake worker and what frontends hold, in one object, for tests that read as stories."""
+
+import dataclasses
+
+from engine_core.plan import Plan
+from engine_core.request import Request
+from engine_core.scheduler import Scheduler
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from tests.engine_core.fakes import (
+    LIMITS,
+    FakeWorker,
+    Ledger,
+    add_request,
+    expected_output,
+    make,
+    namespace,
+    run,
+)
+
+
+class World:
+    """A scheduler with all that it talks to."""
+
+    def __init__(
+        self,
+        *,
+        blocks: int = 64,
+        block_size: int = 4,
+        rows: int = 8,
+        budget: int = 64,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.scheduler = Scheduler(
+            num_blocks=blocks,
+            block_size=block_size,
+            max_num_seqs=rows,
+            max_num_batched_tokens=budget,
+            prefix_cache=prefix_cache,
+        )
+        self.worker = FakeWorker(blocks, block_size)
+        self.ledger = Ledger()
+        self.messages: dict[int, AddRequest] = {}
+
+    def add(
+        self, handle: int = 1, prompt: int | list[int] = 5, arrival: float = 0.0, **options: object
+    ) -> Request:
+        message = add_request(handle, prompt, **options)  # type: ignore[arg-type]
+        limits = dataclasses.replace(LIMITS, max_num_seqs=self.scheduler.num_rows)
+        self.messages[handle] = message
+        self.worker.namespaces[handle] = namespace(message)
+        for part in message.delivered:
+            self.ledger.tokens[handle, part.index] = list(memoryview(part.token_ids).cast("I"))
+        request = make(message, limits, arrival=arrival)
+        self.scheduler.add(request)
+        return request
+
+    def step(self, steps: int = 1, now: float = 0.0) -> Plan:
+        """So many steps; the plan of the last one."""
+        assert run(self.scheduler, self.worker, self.ledger, steps=steps, now=now) == steps
+        return self.worker.plans[-1]
+
+    def finish(self) -> None:
+        """Everything runs to its end, is right, and leaves nothing behind."""
+        run(self.scheduler, self.worker, self.ledger)
+        for handle, message in self.messages.items():
+            for index in range(message.sampling.n):
+                output, reason = expected_output(message, index)
+                assert self.ledger.tokens[handle, index] == output
+                assert self.ledger.ends[handle, index] is reason
+        self.assert_empty()
+
+    def assert_empty(self) -> None:
+        scheduler = self.scheduler
+        assert not scheduler.requests and not scheduler.waiting and not scheduler.num_running_requests
+        assert scheduler.pool.num_free == scheduler.pool.num_blocks
+        assert len(scheduler.free_rows) == scheduler.num_rows
+
+
+def columns(plan: Plan) -> list[tuple[int, int]]:
+    """(start, count) of each row that computes."""
+    return list(zip(plan.starts, plan.counts, strict=True))

@@ -117,6 +117,10 @@ class EngineClient:
         result = await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()))
         return result.load.load
 
+    async def reset_cache(self) -> None:
+        """Empties the prefix cache."""
+        await self._ask(engine_pb2.Utility(reset_cache=engine_pb2.ResetCache()))
+
     # What the socket tells.
 
     def on_connected(self) -> None:

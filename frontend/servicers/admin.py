@@ -81,8 +81,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         raise NotBuilt("Resume")
 
     @guarded
-    async def ResetCache(self, request: admin_pb2.ResetCacheRequest, context: Context) -> None:
-        raise NotBuilt("ResetCache")
+    async def ResetCache(
+        self, request: admin_pb2.ResetCacheRequest, context: Context
+    ) -> admin_pb2.ResetCacheResponse:
+        await self._engine.reset_cache()
+        return admin_pb2.ResetCacheResponse()
 
     @guarded
     async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: Context) -> None:

@@ -196,6 +196,10 @@ class AsyncClient:
         finally:
             call.cancel()
 
+    async def reset_cache(self, *, timeout: float | None = None) -> None:
+        """Empties the service's prefix cache."""
+        await self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
+
     async def healthy(self, *, timeout: float | None = 5.0) -> bool:
         """Whether the service takes requests. Raises Unavailable when nobody is there."""
         response = await self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)

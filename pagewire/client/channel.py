@@ -68,6 +68,9 @@ GET_SERVER_INFO = Method(
     admin_pb2.GetServerInfoRequest,
 )
 GET_LOAD = Method("/pagewire.v1.AdminService/GetLoad", admin_pb2.GetLoadResponse, admin_pb2.GetLoadRequest)
+RESET_CACHE = Method(
+    "/pagewire.v1.AdminService/ResetCache", admin_pb2.ResetCacheResponse, admin_pb2.ResetCacheRequest
+)
 WATCH_LOAD = Method(
     "/pagewire.v1.AdminService/WatchLoad", admin_pb2.WatchLoadResponse, admin_pb2.WatchLoadRequest
 )

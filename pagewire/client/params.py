@@ -129,12 +129,16 @@ class RequestOptions(TypedDict, total=False):
     model: served name; default: the client's.
     timings: return where the time went.
     priority: lower is sooner.
+    cache_salt: share cached prefixes only with requests of the same salt.
+    cache_bypass: neither read nor write the prefix cache.
     """
 
     request_id: str
     model: str
     timings: bool
     priority: int
+    cache_salt: str
+    cache_bypass: bool
 
 
 class GenerateOptions(SamplingOptions, RequestOptions, total=False):
@@ -142,6 +146,7 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
 
 
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
+_CACHE_OPTIONS = ("cache_salt", "cache_bypass")
 
 
 def generate_request(
@@ -155,6 +160,7 @@ def generate_request(
     params = dataclasses.replace(params or SamplingParams(), **changes)
     output = params.output()
     output.timings = options.get("timings", False)
+    cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     return generation_pb2.GenerateRequest(
         request_id=options.get("request_id", ""),
         model=options.get("model", model),
@@ -163,6 +169,7 @@ def generate_request(
         sampling=params.sampling(),
         stopping=params.stopping(),
         output=output,
+        cache=generation_pb2.CacheOptions(**cache) if cache else None,
     )
 
 

@@ -192,6 +192,10 @@ class Client:
         finally:
             call.cancel()
 
+    def reset_cache(self, *, timeout: float | None = None) -> None:
+        """Empties the service's prefix cache."""
+        self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
+
     def healthy(self, *, timeout: float | None = 5.0) -> bool:
         """Whether the service takes requests. Raises Unavailable when nobody is there."""
         response = self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)

@@ -169,6 +169,7 @@ class FakeEngine:
         self.epoch = epoch
         self.script = script
         self.load = admin_pb2.RankLoad(kv_total_tokens=1024)
+        self.num_resets = 0  # of the prefix cache
         self.silent = False  # answers nothing, as if it were loading
         self.requests: asyncio.Queue[engine_pb2.AddRequest] = asyncio.Queue()
         self.aborts: asyncio.Queue[engine_pb2.Abort] = asyncio.Queue()
@@ -300,7 +301,10 @@ class FakeEngine:
 
     async def _answer(self, utility: engine_pb2.Utility) -> None:
         result = engine_pb2.UtilityResult(call_id=utility.call_id)
-        if utility.HasField("get_load"):
+        if utility.HasField("reset_cache"):
+            self.num_resets += 1
+            result.cache_reset.SetInParent()
+        elif utility.HasField("get_load"):
             result.load.CopyFrom(engine_pb2.Load(epoch=self.epoch, load=self.load))
         else:
             ids = {request.message.request_id: handle for handle, request in self._in_flight.items()}

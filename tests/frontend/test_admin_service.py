@@ -67,10 +67,17 @@ async def test_watching_the_load(checkpoint, model, monkeypatch):
         call.cancel()
 
 
+async def test_resetting_the_cache(checkpoint, model):
+    async with run_service(checkpoint, model=model) as service:
+        await service.admin.ResetCache(admin_pb2.ResetCacheRequest())
+        assert service.engine.num_resets == 1
+
+
 async def test_without_an_engine_there_is_no_load(checkpoint, model):
     async with run_service(checkpoint, model=model, wait=False) as service:
         for call in (
             service.admin.GetLoad(admin_pb2.GetLoadRequest()),
+            service.admin.ResetCache(admin_pb2.ResetCacheRequest()),
             service.admin.WatchLoad(admin_pb2.WatchLoadRequest()).read(),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -88,7 +95,7 @@ async def test_an_interval_that_makes_no_sense(checkpoint, model, interval):
         assert details_of(caught.value)["BadRequest"].field_violations[0].field == "min_interval"
 
 
-@pytest.mark.parametrize("method", ["Drain", "Resume", "ResetCache", "StartProfile", "StopProfile"])
+@pytest.mark.parametrize("method", ["Drain", "Resume", "StartProfile", "StopProfile"])
 async def test_what_is_not_built(checkpoint, model, method):
     async with run_service(checkpoint, model=model) as service:
         with pytest.raises(grpc.aio.AioRpcError) as caught:

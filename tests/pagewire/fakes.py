@@ -73,6 +73,10 @@ class FakeService(
     def GetLoad(self, request, context):
         return admin_pb2.GetLoadResponse(load=admin_pb2.Load(ranks=[admin_pb2.RankLoad(running_requests=3)]))
 
+    def ResetCache(self, request, context):
+        self.requests.append(request)
+        return admin_pb2.ResetCacheResponse()
+
     def WatchLoad(self, request, context):
         self.requests.append(request)
         context.add_callback(self.ended.set)

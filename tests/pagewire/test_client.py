@@ -19,6 +19,7 @@ from pagewire.client.errors import (
     Unavailable,
 )
 from pagewire.client.results import FinishReason, Generation
+from pagewire.v1 import admin_pb2
 from tests.pagewire import fakes
 
 PATIENCE_S = 30
@@ -154,9 +155,11 @@ def test_the_other_methods(client: Client, service: fakes.FakeService):
     assert client.model().name == "m" and client.model("x").name == "x"
     assert client.server_info().version == "1"
     assert client.load().ranks[0].running_requests == 3
+    client.reset_cache()
+    assert isinstance(service.requests[-1], admin_pb2.ResetCacheRequest)
 
 
-async def test_the_other_methods_async(aclient: AsyncClient):
+async def test_the_other_methods_async(aclient: AsyncClient, service: fakes.FakeService):
     assert await aclient.abort(["a", "b"]) == ["a"]
     assert (await aclient.tokenize("hi")).token_ids == [5, 6]
     assert await aclient.detokenize([1, 2]) == "1 2"
@@ -164,6 +167,8 @@ async def test_the_other_methods_async(aclient: AsyncClient):
     assert (await aclient.model()).name == "m"
     assert (await aclient.server_info()).version == "1"
     assert (await aclient.load()).ranks[0].running_requests == 3
+    await aclient.reset_cache()
+    assert isinstance(service.requests[-1], admin_pb2.ResetCacheRequest)
 
 
 def test_watching_load_ends_with_the_loop(client: Client, service: fakes.FakeService):

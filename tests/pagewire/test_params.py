@@ -81,6 +81,12 @@ def test_options_override_params():
     assert (message.request_id, message.priority) == ("r", -1)
 
 
+def test_cache_options():
+    assert not request().HasField("cache")
+    assert request(cache_salt="s").cache == generation_pb2.CacheOptions(salt="s")
+    assert request(cache_bypass=True).cache == generation_pb2.CacheOptions(bypass=True)
+
+
 def test_the_model_is_the_clients_unless_said_otherwise():
     assert generate_request("hi", None, {}, "mine").model == "mine"
     assert generate_request("hi", None, {"model": "other"}, "mine").model == "other"

@@ -77,7 +77,7 @@ def make_scheduler(config: EngineConfig, ready: Ready) -> Scheduler:
         block_size=config.block_size,
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
-        prefix_cache=not config.no_prefix_cache,
+        prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
     )
 
 

@@ -130,6 +130,11 @@ class ModelConfig:
     max_position: int  # context length of the model
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
 
+    @property
+    def depends_on_prompt_len(self) -> bool:
+        """Whether keys and values of a token depend on the length of its whole prompt."""
+        return False
+
 
 def read_config(folder: Path) -> Fields:
     """config.json of a folder, with a supported quantization: none. Raises StartupError."""

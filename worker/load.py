@@ -77,6 +77,7 @@ def load(
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,
+        depends_on_prompt_len=config.depends_on_prompt_len,
         device=device.type,
     )
 

@@ -95,3 +95,13 @@ def test_the_prefix_cache_can_be_left_out() -> None:
         scheduler.add(make(message))
         scheduler.schedule(0.0)
         assert scheduler.pool.num_cached == cached
+
+
+def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
+    """Dynamic rope scaling: the same tokens have other keys in a longer prompt."""
+    facts = ready()
+    facts.depends_on_prompt_len = True
+    scheduler = make_scheduler(EngineConfig(), facts)
+    scheduler.add(make(add_request(1, prompt=40)))
+    scheduler.schedule(0.0)
+    assert scheduler.pool.num_cached == 0

@@ -106,6 +106,12 @@ def test_context_length_with_scaling(tmp_path: Path, rope: dict[str, Any] | None
     assert scaled_max_position(config.rope, 64) == length
 
 
+def test_only_dynamic_scaling_depends_on_the_prompt(tmp_path: Path):
+    """The core must not share blocks between prompts of such a model."""
+    assert read_llama(tmp_path, rope_scaling={"type": "dynamic", "factor": 2.0}).depends_on_prompt_len
+    assert not read_llama(tmp_path, rope_scaling={"type": "linear", "factor": 2.0}).depends_on_prompt_len
+
+
 def test_yarn_attention_factor(tmp_path: Path):
     yarn = {"rope_type": "yarn", "factor": 4.0}
     assert read_llama(tmp_path, rope_scaling=yarn).rope.attention_factor == pytest.approx(1.1386, abs=1e-4)

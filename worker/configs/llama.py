@@ -26,6 +26,11 @@ class LlamaConfig(ModelConfig):
     mlp_bias: bool
     rope: RopeConfig
 
+    @property
+    def depends_on_prompt_len(self) -> bool:
+        """Dynamic scaling chooses its angles by it; see worker.layers.rotary."""
+        return self.rope.kind == "dynamic"
+
 
 def read_common_config(
     fields: Fields, common: dict[str, Any], max_position: int, head_dim: int | None = None

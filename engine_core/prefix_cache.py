@@ -92,13 +92,14 @@ class PrefixCache:
 
         Those that it may still write to are not known at all. Cost: all tokens of the sequence.
         """
-        full = sequence.num_computed_tokens // self._block_size
+        size = self._block_size
+        full = sequence.num_computed_tokens // size
         if sequence.num_committed > full:
             raise InvariantError("a block was made known before it was full")
         hashes = [self._root(sequence.request)]
         for i, block in enumerate(sequence.blocks):
             if i < full:
-                hashes.append(self._hash(hashes[-1], sequence, i))
+                hashes.append(_hash(hashes[-1], sequence.token_bytes(i * size, (i + 1) * size)))
             known = self._pool.content(block)
             if known is not None and (i >= sequence.num_committed or known != hashes[i + 1]):
                 raise InvariantError(f"block {block} is known as something that it is not")
@@ -110,11 +111,11 @@ class PrefixCache:
 
     def _extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
         """Makes sequence.hashes reach over so many blocks; each hash is made once."""
-        hashes = sequence.hashes
+        hashes, size = sequence.hashes, self._block_size
         if not hashes:
             hashes.append(self._root(sequence.request))
-        for i in range(len(hashes) - 1, num_blocks):
-            hashes.append(self._hash(hashes[i], sequence, i))
+        for start in range((len(hashes) - 1) * size, num_blocks * size, size):
+            hashes.append(_hash(hashes[-1], sequence.token_bytes(start, start + size)))
 
     def _root(self, request: Request) -> bytes:
         """The hash of no tokens. (An adapter will be one more name here.)"""
@@ -122,8 +123,7 @@ class PrefixCache:
         lengths = pack(f"<{len(names)}Q", *map(len, names))
         return blake2b(lengths + b"".join(names), digest_size=_HASH_BYTES, key=self._secret).digest()
 
-    def _hash(self, parent: bytes, sequence: Sequence, block: int) -> bytes:
-        """The hash of the first `block` + 1 blocks. It inherits the secret: nobody knows its parent."""
-        start = block * self._block_size
-        tokens = sequence.token_bytes(start, start + self._block_size)
-        return blake2b(parent + tokens, digest_size=_HASH_BYTES).digest()
+
+def _hash(parent: bytes, tokens: bytes) -> bytes:
+    """The hash of one block more. It inherits the secret: nobody outside knows the parent."""
+    return blake2b(parent + tokens, digest_size=_HASH_BYTES).digest()

@@ -132,9 +132,11 @@ class Sequence:
     def token_bytes(self, start: int, end: int) -> bytes:
         """Some of token_ids(), without looking at the others."""
         prompt, first = self.request.prompt, len(self.request.prompt)
+        if start >= first:
+            return self.output[start - first : end - first].tobytes()
         if end <= first:
             return prompt[start:end].tobytes()
-        return (prompt[start:] + self.output[max(start - first, 0) : end - first]).tobytes()
+        return (prompt[start:] + self.output[: end - first]).tobytes()
 
     def finish(self) -> tuple[FinishReason, int]:
         """Why the sequence ends after its last token, and the token that matched (0: none).

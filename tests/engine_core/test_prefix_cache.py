@@ -3,6 +3,7 @@ and computed for its own namespace."""
 
 import pytest
 
+from engine_core import prefix_cache
 from engine_core.block_pool import BlockPool, InvariantError
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_TOKEN, Sequence
@@ -407,12 +408,8 @@ def test_broken_books_are_found() -> None:
 
 def test_a_hash_that_collides_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake worker, on which all these tests rely, can tell: here the hash is cut to four bits."""
-    whole = PrefixCache._hash
-
-    def cut(cache: PrefixCache, parent: bytes, of: Sequence, block: int) -> bytes:
-        return bytes([whole(cache, parent, of, block)[0] & 15])
-
-    monkeypatch.setattr(PrefixCache, "_hash", cut)
+    whole = prefix_cache._hash
+    monkeypatch.setattr(prefix_cache, "_hash", lambda *block: bytes([whole(*block)[0] & 15]))
     world = World(block_size=1)
     for handle in range(1, 40):
         world.add(handle, [handle, 100 + handle, 200 + handle], max_tokens=1)

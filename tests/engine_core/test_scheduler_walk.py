@@ -20,8 +20,7 @@ from hypothesis.stateful import (
 
 from engine_core import prefix_cache
 from engine_core.outputs import encode_outputs
-from engine_core.prefix_cache import PrefixCache
-from engine_core.request import FinishReason, Sequence
+from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
 from pagewire.columns import unpack_u32, unpack_u64
@@ -218,12 +217,8 @@ TestSchedulerWalk = SchedulerWalk.TestCase
 
 def test_the_walk_notices_a_hash_that_collides(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of the checker: with a hash cut to four bits, somebody is given what is not its own."""
-    whole = PrefixCache._hash
-
-    def cut(cache: PrefixCache, parent: bytes, sequence: Sequence, block: int) -> bytes:
-        return bytes([whole(cache, parent, sequence, block)[0] & 15])
-
-    monkeypatch.setattr(PrefixCache, "_hash", cut)
+    whole = prefix_cache._hash
+    monkeypatch.setattr(prefix_cache, "_hash", lambda *block: bytes([whole(*block)[0] & 15]))
     monkeypatch.setattr(prefix_cache, "token_bytes", bytes)  # a failure must be found again
     with pytest.raises(AssertionError):
         run_state_machine_as_test(

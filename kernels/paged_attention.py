@@ -14,6 +14,7 @@ below copies whole tiles straight into the order in which the product reads them
 
 Products and sums are float32 inside torch's attention. Bytes moved: each row's keys and values
 once per group of G heads; this plain variant reads, writes and reads them again, since it gathers.
+kernels.block_attention is the variant for bfloat16 on CPUs that have the instructions.
 
                        T: tokens of the step
     +--------------------------------+-------------+-----------+
@@ -31,6 +32,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from kernels.block_attention import BlockKernels
 from kernels.ranges import Integers, ranges
 
 MIN_WIDTH = 128
@@ -82,6 +84,7 @@ class CacheShape:
     pad_block: int  # a block of finite values, read for padding and masked
     dtype: torch.dtype
     device: torch.device
+    kernels: BlockKernels | None = None  # what reads and writes it; None: torch
 
 
 def paged_attention_reference(

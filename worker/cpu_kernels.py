@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from kernels.block_attention import BlockKernels, block_kernels
 from kernels.cpu.support import why_not
 from worker.layers.matrix import Matrix
 from worker.models.base import LanguageModel
@@ -14,27 +16,45 @@ logger = logging.getLogger(__name__)
 Report = Callable[[str, float], None]
 
 
-def use_cpu_kernels(model: LanguageModel, dtype: torch.dtype, device: torch.device, report: Report) -> bool:
+@dataclass(frozen=True)
+class CPUKernels:
+    """What was chosen."""
+
+    packed: bool = False  # matrices multiply in our kernels
+    blocks: BlockKernels | None = None  # attention too
+
+
+def use_cpu_kernels(
+    model: LanguageModel,
+    dtype: torch.dtype,
+    device: torch.device,
+    block_size: int,
+    head_dim: int,
+    report: Report,
+) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
-    They get as many threads as torch has. False, and nothing is changed, where they cannot be used.
+    They get as many threads as torch has. Where they cannot be used, nothing is changed. What is
+    chosen is logged in one line.
     """
     if device.type != "cpu":
-        return False
+        return CPUKernels()
     reason = why_not() if dtype == torch.bfloat16 else "they are for bfloat16"
     if reason is not None:
         logger.info("torch computes, without our CPU kernels: %s", reason)
-        return False
+        return CPUKernels()
     report("kernels", 0.0)
     from kernels.cpu.compiler import set_num_threads
 
     set_num_threads(torch.get_num_threads())
+    blocks = block_kernels(dtype, block_size, head_dim)
     layers = matrices(model)
     for done, layer in enumerate(layers):
         layer.pack()
         report("kernels", (done + 1) / len(layers))
-    logger.info("our CPU kernels compute (AVX512-BF16)")
-    return True
+    attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
+    logger.info("our CPU kernels compute (AVX512-BF16)%s", attention)
+    return CPUKernels(True, blocks)
 
 
 def matrices(model: LanguageModel) -> list[Matrix]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.block_attention import BlockPlan, plan_blocks
 from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention
 from kernels.ranges import Integers, ranges
 from kernels.store_kv import slot_rows
@@ -26,7 +27,7 @@ class InputBatch:
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
     slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv
-    attention: Mapping[int | None, AttentionPlan]  # by window; without padding
+    attention: Mapping[int | None, AttentionPlan | BlockPlan]  # by window; without padding
     logit_tokens: torch.Tensor  # [A] int64: token (index into T) whose logits are sampled from
 
 
@@ -80,9 +81,18 @@ def build_input_batch(
         positions=tensor(positions, 0),
         prompt_lens=tensor(rows.prompt_lens[token_rows], 1),
         slot_rows=slot_rows(padded_slots, shape.num_kv_heads, block_size),
-        attention={window: plan_attention(starts, counts, tables, window, shape) for window in windows},
+        attention={window: _plan_attention(starts, counts, tables, window, shape) for window in windows},
         logit_tokens=tensor(last_tokens[sources], 0),
     )
+
+
+def _plan_attention(
+    starts: Integers, counts: Integers, tables: Integers, window: int | None, shape: CacheShape
+) -> AttentionPlan | BlockPlan:
+    """For what reads this cache."""
+    if shape.kernels is None:
+        return plan_attention(starts, counts, tables, window, shape)
+    return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim)
 
 
 def _padded(length: int, sizes: tuple[int, ...]) -> int:

@@ -5,6 +5,7 @@ all layers; why K stands before S is said in kernels.paged_attention. The last b
 own: padding is written to it and read from it, so that it holds finite values and nobody's.
 """
 
+import math
 import os
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from worker.layers.attention import LayerCache
 MEMORY_PART = 0.5
 """Of the memory that is available once the weights are loaded, what the cache may take on a CPU.
 The rest is for activations, the other processes and whatever else runs there."""
+ALIGNMENT = 64
+"""Of its memory, in bytes: a register of a CPU's vector unit is then filled from one cache line."""
 WHAT = "cannot allocate the KV cache"
 
 
@@ -103,6 +106,8 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     try:
         if device.type != "cpu":
             return torch.zeros(size, dtype=dtype, device=device)
-        return torch.from_numpy(np.zeros(size, f"u{dtype.itemsize}")).view(dtype)
+        memory = np.zeros(math.prod(size) * dtype.itemsize + ALIGNMENT, np.uint8)
+        begin = -memory.ctypes.data % ALIGNMENT
+        return torch.from_numpy(memory)[begin : begin - ALIGNMENT].view(dtype).view(size)
     except (MemoryError, RuntimeError, ValueError) as error:
         raise StartupError(WHAT, f"{size[2]} blocks do not fit: {error}", "ask for fewer blocks") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.block_attention import BlockKernels
 from kernels.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -45,15 +46,15 @@ def load(
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     torch.set_num_threads(choose_threads(threads, weight_bytes))
-    packed = use_cpu_kernels(model, dtype, device, report)
+    kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, report)
 
     report("KV cache", 0.0)
-    cache = make_cache(config, initialize, max_model_len, dtype, device)
+    cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)
     rows = RowTable(
         initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
     )
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device)
-    sizes = () if packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
+    sizes = () if kernels.packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
     runner = Runner(model, config.windows, cache, rows, sampler, initialize.max_num_batched_tokens, sizes)
     report("warm-up", 0.0)
     runner.warm_up()
@@ -116,6 +117,7 @@ def make_cache(
     max_model_len: int,
     dtype: torch.dtype,
     device: torch.device,
+    blocks: BlockKernels | None,
 ) -> KVCache:
     """The KV cache, as large as asked for or as fits."""
     size = initialize.block_size
@@ -130,6 +132,7 @@ def make_cache(
         pad_block=num_blocks,
         dtype=dtype,
         device=device,
+        kernels=blocks,
     )
     return KVCache(config.num_layers, num_blocks, shape)
 

@@ -40,6 +40,11 @@ def set_num_threads(threads: int) -> None:
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
 
 
+def get_num_threads() -> int:
+    """Threads that a kernel runs on."""
+    return int(numba.get_num_threads())
+
+
 def cache_folder() -> Path:
     """Where this version of the kernels is kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -15,25 +15,23 @@ is, on how many rows there are.
 
 from typing import Any
 
-from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
 from kernels.cpu.compiler import compiled
 from kernels.cpu.vectors import (
-    BF16_PAIRS,
     F32S,
-    I32,
-    I32S,
-    I64,
     LANES,
-    broadcast,
     dot_pairs,
     first_lanes,
     load,
-    store,
-    store_rounded,
+    pairs_at,
+    repeat,
+    repeated_pair,
+    rounded,
+    store_lanes,
     word,
+    zeros,
 )
 
 VECTORS = 3
@@ -51,48 +49,32 @@ def _make_tile(rows: int) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, x_stride, w, bias, out, out_stride, pairs, columns, width = args
-        entry, loop, done = builder.block, builder.append_basic_block(), builder.append_basic_block()
-        builder.branch(loop)
 
-        builder.position_at_end(loop)
-        k = builder.phi(I64)
-        sums = [[builder.phi(F32S) for _ in range(VECTORS)] for _ in range(rows)]
-        w_at = builder.add(w, builder.mul(k, word(4 * COLUMNS)))
-        weights = [
-            builder.bitcast(load(builder, builder.add(w_at, word(64 * v)), I32S), BF16_PAIRS)
-            for v in range(VECTORS)
-        ]
-        x_at = builder.add(x, builder.mul(k, word(4)))
-        totals = []
-        for m in range(rows):
-            pair = load(builder, builder.add(x_at, builder.mul(x_stride, word(m))), I32)
-            repeated = builder.bitcast(broadcast(builder, pair), BF16_PAIRS)
-            totals.append([dot_pairs(builder, sums[m][v], weights[v], repeated) for v in range(VECTORS)])
-        following = builder.add(k, word(1))
-        k.add_incoming(word(0), entry)
-        k.add_incoming(following, loop)
-        for m in range(rows):
-            for v in range(VECTORS):
-                sums[m][v].add_incoming(ir.Constant(F32S, [0.0] * LANES), entry)
-                sums[m][v].add_incoming(totals[m][v], loop)
-        builder.cbranch(builder.icmp_signed("<", following, pairs), loop, done)
+        def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
+            w_at = builder.add(w, builder.mul(k, word(4 * COLUMNS)))
+            weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(VECTORS)]
+            x_at = builder.add(x, builder.mul(k, word(4)))
+            totals = []
+            for m in range(rows):
+                pair = repeated_pair(builder, builder.add(x_at, builder.mul(x_stride, word(m))))
+                of_row = sums[m * VECTORS : (m + 1) * VECTORS]
+                totals += [dot_pairs(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
+            return totals
 
-        builder.position_at_end(done)
+        totals = repeat(builder, pairs, zeros(rows * VECTORS), add_pairs)
         for v in range(VECTORS):
             mask = first_lanes(builder, builder.sub(columns, word(v * LANES)))
             added = load(builder, builder.add(bias, word(64 * v)), F32S)
             first = builder.add(out, builder.mul(width, word(v * LANES)))
-            results = [builder.fadd(totals[m][v], added) for m in range(rows)]
+            results = [builder.fadd(total, added) for total in totals[v::VECTORS]]
+            to = [builder.add(first, builder.mul(out_stride, word(m))) for m in range(rows)]
             with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
-                for branch, write in ((wide, store), (narrow, store_rounded)):
-                    with branch:
-                        for m in range(rows):
-                            write(
-                                builder,
-                                results[m],
-                                builder.add(first, builder.mul(out_stride, word(m))),
-                                mask,
-                            )
+                with wide:
+                    for result, address in zip(results, to, strict=True):
+                        store_lanes(builder, result, address, mask)
+                with narrow:
+                    for result, address in zip(results, to, strict=True):
+                        store_lanes(builder, rounded(builder, result), address, mask)
         return context.get_dummy_value()
 
     @intrinsic

@@ -5,10 +5,14 @@ these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()
 costs ten times as much per call. All vectors fill one register of 512 bits.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
+from numba.extending import intrinsic
 
 LANES = 16
 """float32 values in a register."""
@@ -46,22 +50,61 @@ def word(value: int) -> Any:
     return ir.Constant(I64, value)
 
 
+def repeat(
+    builder: Any, times: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """A loop, run at least once: values = body(0, values), then body(1, values), ... Returns the last."""
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    current = [builder.phi(value.type) for value in values]
+    following = list(body(index, current))
+    step = builder.add(index, word(1))
+    for phi, first, next_one in zip([index, *current], [word(0), *values], [step, *following], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(next_one, builder.block)
+    builder.cbranch(builder.icmp_signed("<", step, times), loop, after)
+    builder.position_at_end(after)
+    return following
+
+
+def zeros(count: int) -> list[Any]:
+    """F32S to begin sums with."""
+    return [ir.Constant(F32S, [0.0] * LANES)] * count
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """One of LLVM's own functions."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
 def load(builder: Any, address: Any, kind: Any) -> Any:
     """A value of this type at an address, which need not be aligned beyond 2 bytes."""
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
 
 
 def broadcast(builder: Any, value: Any) -> Any:
-    """An i32 in every lane."""
-    one = builder.insert_element(ir.Constant(I32S, ir.Undefined), value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, ir.Constant(I32S, ir.Undefined), ir.Constant(I32S, [0] * LANES))
+    """An i32 or a float in every lane."""
+    nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    one = builder.insert_element(nothing, value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(I32S, [0] * LANES))
 
 
 def dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     """sums[i] + left[2 i] * right[2 i] + left[2 i + 1] * right[2 i + 1]: F32S and two BF16_PAIRS."""
-    kind = ir.FunctionType(F32S, [F32S, BF16_PAIRS, BF16_PAIRS])
-    dot = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
-    return builder.call(dot, [sums, left, right])
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, left, right)
+
+
+def repeated_pair(builder: Any, address: Any) -> Any:
+    """Two neighbouring bfloat16 values, 16 times: BF16_PAIRS."""
+    return builder.bitcast(broadcast(builder, load(builder, address, I32)), BF16_PAIRS)
+
+
+def pairs_at(builder: Any, address: Any) -> Any:
+    """64 bytes as BF16_PAIRS."""
+    return builder.bitcast(load(builder, address, I32S), BF16_PAIRS)
 
 
 def first_lanes(builder: Any, count: Any) -> Any:
@@ -71,22 +114,69 @@ def first_lanes(builder: Any, count: Any) -> Any:
     return builder.icmp_signed("<", lanes, broadcast(builder, builder.trunc(capped, I32)))
 
 
-def store(builder: Any, values: Any, address: Any, mask: Any) -> None:
-    """The masked lanes of F32S, as float32."""
-    _masked_store(builder, values, address, mask, F32S, "v16f32")
+def store(builder: Any, values: Any, address: Any) -> None:
+    """All lanes of a vector."""
+    builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=2)
 
 
-def store_rounded(builder: Any, values: Any, address: Any, mask: Any) -> None:
-    """The masked lanes of F32S, as bfloat16, rounded to nearest, ties to even."""
-    kind = ir.FunctionType(BF16S, [F32S])
-    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
-    rounding = cgutils.get_or_insert_function(builder.module, kind, name)
-    rounded = builder.bitcast(builder.call(rounding, [values]), I16S)
-    _masked_store(builder, rounded, address, mask, I16S, "v16i16")
+def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
+    """The masked lanes of F32S or I16S."""
+    pointer = builder.inttoptr(address, values.type.as_pointer())
+    name = "v16f32" if values.type == F32S else "v16i16"
+    none = ir.VoidType()
+    call(builder, f"llvm.masked.store.{name}.p0", none, values, pointer, ir.Constant(I32, 2), mask)
 
 
-def _masked_store(builder: Any, values: Any, address: Any, mask: Any, kind: Any, name: str) -> None:
-    pointer = builder.inttoptr(address, kind.as_pointer())
-    signature = ir.FunctionType(ir.VoidType(), [kind, kind.as_pointer(), I32, BITS])
-    masked = cgutils.get_or_insert_function(builder.module, signature, f"llvm.masked.store.{name}.p0")
-    builder.call(masked, [values, pointer, ir.Constant(I32, 2), mask])
+def rounded(builder: Any, values: Any) -> Any:
+    """F32S to bfloat16 (nearest, ties to even), as I16S."""
+    return builder.bitcast(call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BF16S, values), I16S)
+
+
+def exp(builder: Any, x: Any) -> Any:
+    """e ** x for F32S that are at most 0, to 3e-7 of it; 0 for -inf, and for what float32 has no
+    normal number for.
+
+    2 ** (n + f), n whole and f in -1/2 .. 1/2: the series of 2 ** f, then a shift of the exponent.
+    """
+    exponent = builder.fmul(x, ir.Constant(F32S, [math.log2(math.e)] * LANES))
+    least = ir.Constant(F32S, [-160.0] * LANES)  # 2 ** -160 is 0; -inf would make f a NaN
+    exponent = builder.select(builder.fcmp_ordered("<", exponent, least), least, exponent)
+    whole = call(builder, "llvm.rint.v16f32", F32S, exponent)
+    part = builder.fsub(exponent, whole)
+    series = [ir.Constant(F32S, [math.log(2) ** k / math.factorial(k)] * LANES) for k in range(7)]
+    power = series[6]
+    for factor in reversed(series[:6]):
+        power = call(builder, "llvm.fma.v16f32", F32S, power, part, factor)
+    every, to_nearest = ir.Constant(I16, -1), ir.Constant(I32, 4)
+    return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", F32S, power, whole, power, every, to_nearest)
+
+
+def _make_reader(kind: Any, result: Any) -> Any:
+    @intrinsic
+    def read(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return load(builder, args[0], kind)
+
+        return result(types.int64), generate
+
+    return read
+
+
+def _make_writer(kind: Any, value_type: Any) -> Any:
+    @intrinsic
+    def write(typing: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            store(builder, args[1], args[0])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, value_type), generate
+
+    return write
+
+
+# What lies at an address, and what is to lie there.
+read_i64 = _make_reader(I64, types.int64)
+read_u32 = _make_reader(I32, types.uint32)
+read_u16 = _make_reader(I16, types.uint16)
+write_u32 = _make_writer(I32, types.uint32)
+write_u16 = _make_writer(I16, types.uint16)

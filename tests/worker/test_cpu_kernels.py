@@ -117,4 +117,53 @@ def test_progress_is_told(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixt
     fractions = [fraction for what, fraction in told if what == "kernels"]
     assert fractions[0] == 0 and fractions[-1] == 1 and fractions == sorted(fractions)
     _, text = runner_log(checkpoint("llama"), "bfloat16", caplog)
-    assert "AVX512-BF16" in text
+    assert "AVX512-BF16" in text and "attention by torch: block size 4, head size 12" in text
+
+
+INVARIANT = {
+    "llama": {"head_dim": 32, "max_position_embeddings": 256},
+    "qwen2": {
+        "hidden_size": 128,
+        "tie_word_embeddings": True,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"head_dim": 32, "attention_bias": True},
+    "gpt2": {"n_embd": 128, "n_positions": 256},
+}
+TALK = [3 + (11 * i) % 250 for i in range(75)]
+
+
+def logits_of(driver: Driver, prompt: list[int], count: int, delivered: list[int]) -> torch.Tensor:
+    """[count, V]: those of the tokens that are made after `delivered`."""
+    sequence = driver.add(prompt, len(delivered) + count, delivered=delivered)[0]
+    driver.run()
+    return torch.stack(sequence.logits)
+
+
+@pytest.mark.avx512_bf16
+@pytest.mark.parametrize("family", INVARIANT)
+def test_logits_are_bitwise_the_same_in_any_company(family: str, checkpoint: Checkpoints):
+    """Alone, in a crowd of 32, in chunks of odd sizes, recomputed after a preemption, in other blocks."""
+    folder = checkpoint(family, **INVARIANT[family])
+
+    def drive(**changes: int) -> Driver:
+        return Driver(folder, dtype="bfloat16", block_size=16, num_blocks=400, max_num_seqs=33, **changes)
+
+    alone = drive()
+    assert alone.runner._cache.shape.kernels is not None
+    sequence = alone.add(TALK, 12)[0]
+    alone.run()
+    expected, tokens = torch.stack(sequence.logits), sequence.output
+
+    for budget, shuffle in ((4096, 1), (47, 2), (33, 3)):
+        crowd = drive(budget=budget, shuffle=shuffle)
+        for number in range(31):
+            crowd.add([3 + (number + i) % 200 for i in range(1 + 4 * number)], 12 + number % 5)
+        assert torch.equal(logits_of(crowd, TALK, 12, []), expected)
+    for budget in (1, 7, 13, 50):
+        assert torch.equal(logits_of(drive(budget=budget, shuffle=budget), TALK, 12, []), expected)
+    for kept in (1, 5, 11):
+        preempted = drive(shuffle=kept, budget=31 + kept)
+        assert torch.equal(logits_of(preempted, TALK, 12 - kept, tokens[:kept]), expected[kept:])

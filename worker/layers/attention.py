@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.block_attention import BlockPlan, block_attention
 from kernels.paged_attention import paged_attention
 from kernels.store_kv import store_kv
 from worker.input_batch import InputBatch
@@ -34,6 +35,9 @@ class Attention:
         cache: LayerCache,
     ) -> torch.Tensor:
         """query [T, H, D], key and value [T, K, D] -> [T, H * D]."""
-        store_kv(key, value, cache.key, cache.value, batch.slot_rows)
         plan = batch.attention[self.window]
+        if isinstance(plan, BlockPlan):
+            plan.kernels.store_kv(key, value, cache.key, cache.value, batch.slot_rows)
+            return block_attention(query, cache.key, cache.value, plan, self.scale).flatten(1)
+        store_kv(key, value, cache.key, cache.value, batch.slot_rows)
         return paged_attention(query, cache.key, cache.value, plan, self.scale).flatten(1)

@@ -1,0 +1,320 @@
+"""Attention over KV blocks where they lie, in bfloat16, for prefill and decode alike.
+
+An item of work is up to 8 (query, head) pairs of one row of the step that share a KV head: the group of
+one decoding token, or some tokens of a prompt. Three passes over the row's positions, 16 at a time:
+
+    1. scores    q . k for 16 positions: one register per pair, as in kernels.cpu.linear
+    2. softmax   exp(scale * score - largest) of the visible positions, 0 of others, as bfloat16; its sum
+    3. mix       sum of p * v over pairs of positions, then divided by the sum
+
+All sums run over positions in ascending order, in tiles that begin at multiples of 16, and positions
+that a query does not see add zeros. So a result depends on neither the other queries of an item, nor on
+how a prompt was cut, nor on which blocks hold it: bit for bit.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+from kernels.cpu.compiler import compiled
+from kernels.cpu.vectors import (
+    F32,
+    F32S,
+    I32,
+    I32S,
+    LANES,
+    broadcast,
+    call,
+    dot_pairs,
+    exp,
+    load,
+    pairs_at,
+    read_i64,
+    read_u32,
+    repeat,
+    repeated_pair,
+    rounded,
+    store,
+    word,
+    write_u32,
+    zeros,
+)
+
+QUERIES = 8
+"""Pairs of query and head in an item: that many sums hide the latency of the instruction."""
+COLUMNS = 2 * LANES
+"""Of values that are mixed at a time, in 8 x 2 registers."""
+
+
+def scratch_bytes(positions: int, head_dim: int) -> int:
+    """What one thread needs for rows of up to that many positions."""
+    return QUERIES * (64 * (positions // LANES + 2) + 6 * head_dim + 4) + 4 * head_dim
+
+
+def _make_scores(rows: int) -> Any:
+    """scores(q, q_stride, keys, out, out_stride, words): 16 positions for each of the rows."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        q, q_stride, keys, out, out_stride, words = args
+
+        def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
+            pairs = pairs_at(builder, builder.add(keys, builder.mul(k, word(64))))
+            q_at = builder.add(q, builder.mul(k, word(4)))
+            return [
+                dot_pairs(
+                    builder,
+                    sums[m],
+                    pairs,
+                    repeated_pair(builder, builder.add(q_at, builder.mul(q_stride, word(m)))),
+                )
+                for m in range(rows)
+            ]
+
+        for m, total in enumerate(repeat(builder, words, zeros(rows), add_pairs)):
+            store(builder, total, builder.add(out, builder.mul(out_stride, word(m))))
+        return context.get_dummy_value()
+
+    @intrinsic
+    def scores(typing: Any, q: Any, q_stride: Any, keys: Any, out: Any, out_stride: Any, words: Any) -> Any:
+        return types.void(*[types.int64] * 6), generate
+
+    return scores
+
+
+def _make_mix(rows: int) -> Any:
+    """mix(p, p_stride, values, stride, sums, pairs): adds p * v of so many pairs of positions to 32
+    columns of the rows' sums. stride: bytes of a pair of values, and of a row of sums."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        p, p_stride, values, stride, sums, pairs = args
+        at = [
+            builder.add(builder.add(sums, builder.mul(stride, word(m))), word(64 * v))
+            for m in range(rows)
+            for v in range(2)
+        ]
+
+        def add_pairs(k: Any, before: list[Any]) -> list[Any]:
+            v_at = builder.add(values, builder.mul(k, stride))
+            halves = [pairs_at(builder, builder.add(v_at, word(64 * v))) for v in range(2)]
+            p_at = builder.add(p, builder.mul(k, word(4)))
+            after = []
+            for m in range(rows):
+                pair = repeated_pair(builder, builder.add(p_at, builder.mul(p_stride, word(m))))
+                after += [dot_pairs(builder, before[2 * m + v], halves[v], pair) for v in range(2)]
+            return after
+
+        totals = repeat(builder, pairs, [load(builder, address, F32S) for address in at], add_pairs)
+        for total, address in zip(totals, at, strict=True):
+            store(builder, total, address)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def mix(typing: Any, p: Any, p_stride: Any, values: Any, stride: Any, sums: Any, pairs: Any) -> Any:
+        return types.void(*[types.int64] * 6), generate
+
+    return mix
+
+
+@intrinsic
+def _softmax(typing: Any, scores: Any, tiles: Any, first: Any, last: Any, scale: Any, total: Any) -> Any:
+    """scores: of [16 * tiles] float32, replaced by weights in bfloat16; their sum goes to `total`.
+    Positions first .. last are visible. scale: float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        scores, tiles, first, last, scale, total = args
+        factor = broadcast(builder, scale)
+        first, last = (broadcast(builder, builder.trunc(bound, I32)) for bound in (first, last))
+        lanes = ir.Constant(I32S, list(range(LANES)))
+        hidden = ir.Constant(F32S, [float("-inf")] * LANES)
+
+        def find_largest(tile: Any, before: list[Any]) -> list[Any]:
+            at = builder.add(scores, builder.mul(tile, word(64)))
+            begin = broadcast(builder, builder.trunc(builder.mul(tile, word(LANES)), I32))
+            position = builder.add(lanes, begin)
+            seen = builder.and_(
+                builder.icmp_signed(">=", position, first), builder.icmp_signed("<=", position, last)
+            )
+            scaled = builder.select(seen, builder.fmul(load(builder, at, F32S), factor), hidden)
+            store(builder, scaled, at)
+            return [builder.select(builder.fcmp_ordered(">", scaled, before[0]), scaled, before[0])]
+
+        (by_lane,) = repeat(builder, tiles, [hidden], find_largest)
+        largest = broadcast(builder, call(builder, "llvm.vector.reduce.fmax.v16f32", F32, by_lane))
+
+        def weigh(tile: Any, before: list[Any]) -> list[Any]:
+            at = builder.add(scores, builder.mul(tile, word(64)))
+            weights = exp(builder, builder.fsub(load(builder, at, F32S), largest))
+            # Half as long as the scores: what is still to be read stays.
+            store(builder, rounded(builder, weights), builder.add(scores, builder.mul(tile, word(32))))
+            return [builder.fadd(before[0], weights)]
+
+        (sums,) = repeat(builder, tiles, zeros(1), weigh)
+        summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), sums)
+        store(builder, summed, total)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4, types.float32, types.int64), generate
+
+
+@intrinsic
+def _divide(typing: Any, sums: Any, total: Any, out: Any, vectors: Any) -> Any:
+    """out = sums / total, rounded: so many registers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sums, total, out, vectors = args
+        divisor = broadcast(builder, load(builder, total, F32))
+
+        def write(v: Any, nothing: list[Any]) -> list[Any]:
+            quotient = builder.fdiv(load(builder, builder.add(sums, builder.mul(v, word(64))), F32S), divisor)
+            store(builder, rounded(builder, quotient), builder.add(out, builder.mul(v, word(32))))
+            return nothing
+
+        repeat(builder, vectors, [], write)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+_scores_4, _scores_8 = _make_scores(4), _make_scores(8)
+_mix_4, _mix_8 = _make_mix(4), _make_mix(8)
+
+
+@njit(error_model="numpy")
+def _attend(
+    query: int,  # of the first head of the group, at the row's first token
+    query_stride: int,
+    keys: int,
+    values: int,
+    out: int,  # as query
+    out_stride: int,
+    table: int,  # of the row's blocks
+    start: int,  # position of the row's first token
+    first: int,  # the item's first pair of (token, head of the group)
+    pairs: int,  # how many, at most 8
+    head: int,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    window: int,
+    scale: float,
+    scratch: int,
+) -> None:
+    """One item."""
+    lowest, highest = start + first // group, start + (first + pairs - 1) // group
+    begin = 0 if window == 0 else max(0, lowest - window + 1)
+    tile, tiles = begin // 16, highest // 16 + 1 - begin // 16
+    base, stride = tile * 16, tiles * 64
+    queries = scratch + 8 * stride
+    sums = queries + 16 * head_dim
+    total, last_pair = sums + 32 * head_dim, sums + 32 * head_dim + 32
+    for m in range(pairs):
+        at = query + (first + m) // group * query_stride + 2 * ((first + m) % group * head_dim)
+        for d in range(head_dim // 2):
+            write_u32(queries + 2 * m * head_dim + 4 * d, read_u32(at + 4 * d))
+    for d in range(8 * head_dim):
+        write_u32(sums + 4 * d, 0)
+
+    for i in range(tiles):
+        position = base + 16 * i
+        block = read_i64(table + 8 * (position // block_size))
+        row = (block * kv_heads + head) * block_size + position % block_size
+        at = keys + row * 2 * head_dim
+        if pairs > 4:
+            _scores_8(queries, 2 * head_dim, at, scratch + 64 * i, stride, head_dim // 2)
+        else:
+            _scores_4(queries, 2 * head_dim, at, scratch + 64 * i, stride, head_dim // 2)
+    for m in range(pairs):
+        own = start + (first + m) // group
+        least = 0 if window == 0 else max(0, own - window + 1)
+        _softmax(scratch + m * stride, tiles, least - base, own - base, scale, total + 4 * m)
+
+    for i in range(tiles):
+        position = base + 16 * i
+        block = read_i64(table + 8 * (position // block_size))
+        row = (block * kv_heads + head) * block_size + position % block_size
+        at, weights = values + row * 2 * head_dim, scratch + 32 * i
+        written = min(16, highest + 1 - position)
+        for column in range(0, 4 * head_dim, 128):
+            if written < 2:
+                break
+            if pairs > 4:
+                _mix_8(weights, stride, at + column, 4 * head_dim, sums + column, written // 2)
+            else:
+                _mix_4(weights, stride, at + column, 4 * head_dim, sums + column, written // 2)
+        if written % 2:
+            # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
+            at += written // 2 * 4 * head_dim
+            for d in range(head_dim):
+                write_u32(last_pair + 4 * d, read_u32(at + 4 * d) & 0xFFFF)
+            for column in range(0, 4 * head_dim, 128):
+                _mix_8(
+                    weights + 4 * (written // 2), stride, last_pair + column, 4 * head_dim, sums + column, 1
+                )
+    for m in range(pairs):
+        to = out + (first + m) // group * out_stride + 2 * ((first + m) % group * head_dim)
+        _divide(sums + 4 * m * head_dim, total + 4 * m, to, head_dim // 16)
+
+
+@compiled("void(" + "int64, " * 19 + "float32)")
+def attention_bf16(
+    query: int,
+    query_stride: int,
+    keys: int,
+    values: int,
+    out: int,
+    out_stride: int,
+    tables: int,
+    table_stride: int,
+    starts: int,
+    counts: int,
+    rows: int,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    window: int,
+    scratch: int,
+    scratch_stride: int,
+    threads: int,
+    scale: float,
+) -> None:
+    """Addresses, and strides in bytes.
+
+    query, out: [T, H, D], heads contiguous. keys, values: the layer's cache. tables: [rows, N] int64;
+    starts, counts: [rows] int64; see kernels.paged_attention. group: query heads per KV head. window:
+    0 for none. scratch: scratch_bytes() for each thread, scratch_stride apart.
+    """
+    for thread in prange(threads):
+        item = token = 0
+        for row in range(rows):
+            count = read_i64(counts + 8 * row)
+            for first in range(0, count * group, 8):
+                for head in range(kv_heads):
+                    item += 1
+                    if item % threads != thread:
+                        continue
+                    offset = 2 * head * group * head_dim
+                    _attend(
+                        query + token * query_stride + offset,
+                        query_stride,
+                        keys,
+                        values,
+                        out + token * out_stride + offset,
+                        out_stride,
+                        tables + row * table_stride,
+                        read_i64(starts + 8 * row),
+                        first,
+                        min(8, count * group - first),
+                        head,
+                        kv_heads,
+                        group,
+                        head_dim,
+                        block_size,
+                        window,
+                        scale,
+                        scratch + thread * scratch_stride,
+                    )
+            token += count

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from frontend.continuation import Endings, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
 from frontend.errors import RequestExists
+from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts import PromptReader, TokenizedPrompt
 from frontend.resolve import Resolved, resolve
@@ -84,8 +86,14 @@ class Generator:
                 self._sequences(request, prompt, resolved),
                 ledger,
             )
+            if request.continuation.sequences:
+                eos, max_len = limits.eos_token_ids, limits.max_model_len
+                endings = Endings(resolved, eos, len(prompt.token_ids), max_len)
+                await self._prompts.run(lambda: resume(request.continuation, stream, endings))
+                put_delivered(message, stream.delivered())
             if entry.aborted:
                 stream.abort()
+            if stream.ended:
                 yield stream
                 return
             if time_left is not None:

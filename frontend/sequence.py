@@ -98,6 +98,20 @@ class Sequence:
             self._match_end(self._matcher)
         return True
 
+    def resume(self, token_ids: Items[int], reason: int, matched: int) -> bool:
+        """Takes the first tokens of a sequence, which the client holds with all text that they decide.
+
+        reason, matched: as in accept(). Returns whether they have ended the sequence: its finish is then
+        still to be told. Raises ValueError when they go on after a stop string.
+        """
+        ended = self.accept(token_ids, reason, matched)
+        if len(self.tokens) < len(token_ids):
+            raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
+        if token_ids and not self._wanted.cumulative:
+            self._take_text()
+            self._num_sent = len(self.tokens)
+        return ended
+
     def put(self, response: generation_pb2.GenerateResponse) -> bool:
         """Adds what is new to a response. False when that is nothing that the client wants."""
         text = self._take_text()

@@ -63,6 +63,19 @@ class Stream:
         self._waiter: asyncio.Future[None] | None = None
         self._response = generation_pb2.GenerateResponse()  # used again for each message
 
+    def resume(self, index: int, token_ids: "array[int]", reason: int, matched: int) -> None:
+        """Before anything else: what the client holds of a sequence from a stream that broke off.
+
+        reason: why these tokens have ended it, as the core would see it; 0: they have not. Raises
+        ValueError when they go on after a stop string.
+        """
+        sequence = self._sequences[index]
+        if sequence.resume(token_ids, reason, matched):
+            self._num_open -= 1
+            self._ending = True
+            sequence.dirty = True
+            self._dirty.append(sequence)
+
     # The engine client's side.
 
     @property

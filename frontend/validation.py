@@ -63,6 +63,7 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
+    _check_continuation(request, limits, findings)
     if request.output.echo and request.output.HasField("text") and not request.output.text:
         findings.invalid["output.echo"] = "is text, which output.text switches off"
     findings.raise_any()
@@ -207,6 +208,27 @@ def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findi
         findings.invalid["sampling.bad_token_ids"] = "leaves no token to choose"
 
 
+def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
+    """What can be said of it without the prompt; see frontend.continuation for the rest."""
+    if not request.HasField("continuation"):
+        return
+    sampling = request.sampling
+    greedy = sampling.HasField("temperature") and sampling.temperature == 0
+    if not (greedy or sampling.HasField("seed")):
+        problem = "is required to continue a stream, unless temperature is 0: its first message reported it"
+        findings.invalid["sampling.seed"] = problem
+    n = sampling.n if sampling.HasField("n") else 1
+    seen: set[int] = set()
+    for place, sequence in enumerate(request.continuation.sequences):
+        path = f"continuation.sequences[{place}]"
+        if sequence.index >= n:
+            findings.invalid[f"{path}.index"] = f"must be below n ({n}), not {sequence.index}"
+        elif sequence.index in seen:
+            findings.invalid[f"{path}.index"] = f"{sequence.index} is there twice"
+        seen.add(sequence.index)
+        findings.add(f"{path}.token_ids", outside_vocabulary(sequence.token_ids, limits.vocab_size))
+
+
 def _number(low: float, high: float, *, above: bool = False) -> Check:
     """A number in [low, high], or in (low, high]. NaN is in no interval."""
     interval = f"{'(' if above else '['}{low:.10g}, {high:.10g}]"
@@ -340,5 +362,9 @@ FIELDS: dict[str, Check | Kind] = {
     "cache": Kind.NESTED,
     "cache.salt": _identifier,
     "cache.bypass": Kind.FREE,
+    "continuation": Kind.NESTED,
+    "continuation.sequences": Kind.NESTED,
+    "continuation.sequences.index": Kind.FREE,  # see _check_continuation
+    "continuation.sequences.token_ids": Kind.FREE,
 }
 """Path of a field, without indexes -> how it is judged. Absent: not built yet."""

@@ -12,13 +12,12 @@ import pytest
 from google.rpc import code_pb2
 
 from frontend.journal import MAX_RESENT
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
+from tests.frontend.answers import ANSWERS, EOS, TEXTS, delivered_of, steps_of
 from tests.frontend.fakes import (
     Output,
     details_of,
-    encode,
     finishes_of,
     make_request,
     run_service,
@@ -26,34 +25,8 @@ from tests.frontend.fakes import (
     tokens_of,
 )
 
-MAX_TOKENS = generation_pb2.FINISH_REASON_MAX_TOKENS
-STOP = generation_pb2.FINISH_REASON_STOP
 TIME_LIMIT = generation_pb2.FINISH_REASON_TIME_LIMIT
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
-
-TEXTS = ("a 🙂 says hello, héllo", "the second is 你好 and more")
-ANSWERS = [encode(text) for text in TEXTS]
-
-
-def delivered_of(request: engine_pb2.AddRequest) -> dict[int, list[int]]:
-    return {part.index: list(unpack_u32(part.token_ids)) for part in request.delivered}
-
-
-def steps_of(request: engine_pb2.AddRequest) -> list[list[Output]]:
-    """What the engine still has to say: a token of each live sequence per step, from where it is."""
-    delivered, ended = delivered_of(request), set(request.ended_indexes)
-    counts = {index: len(delivered.get(index, ())) for index in range(request.sampling.n)}
-    steps = []
-    while live := [index for index in counts if index not in ended and counts[index] < len(ANSWERS[index])]:
-        step = []
-        for index in live:
-            position = counts[index]
-            counts[index] += 1
-            last = counts[index] == len(ANSWERS[index])
-            token = ANSWERS[index][position]
-            step.append(Output([token], MAX_TOKENS if last else 0, index=index, position=position))
-        steps.append(step)
-    return steps
 
 
 async def next_of(queue: asyncio.Queue):
@@ -123,7 +96,7 @@ async def test_text_goes_on_exactly(checkpoint, model, cut):
         assert tokens_of(messages) == ANSWERS[0] and text_of(messages) == TEXTS[0]
         positions = [output.position for message in messages for output in message.sequences]
         assert positions == sorted(set(positions))
-        assert [finish.reason for finish in finishes_of(messages)] == [MAX_TOKENS]
+        assert [finish.reason for finish in finishes_of(messages)] == [EOS]
         assert messages[-1].usage.completion_tokens == len(ANSWERS[0])
         assert sum(message.HasField("prompt") for message in messages) == 1
 

@@ -46,7 +46,6 @@ NOT_BUILT = {
     "adapter": {"adapter": "a"},
     "priority": {"priority": 1},
     "routing": {"routing": {"session_id": "s"}},
-    "continuation": {"continuation": {"sequences": [{"index": 0}]}},
     "tenant": {"tenant": "t"},
     "extensions": {"extensions": {"x": 1}},
     "output.logprobs": {"output": {"logprobs": {}}},
@@ -188,7 +187,7 @@ def test_every_field_is_either_judged_or_refused():
 
 
 def test_every_number_is_judged():
-    """Only seeds are free, as all their values are fine."""
+    """Only seeds are free, as all their values are fine; and what is judged together with other fields."""
     numbers = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_ENUM)
     numbers += (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64, FieldDescriptor.CPPTYPE_INT32)
     free = {
@@ -196,7 +195,8 @@ def test_every_number_is_judged():
         for path, field in fields_of(generation_pb2.GenerateRequest.DESCRIPTOR)
         if FIELDS.get(path) is Kind.FREE and field.cpp_type in numbers
     }
-    assert free == {"sampling.seed", "prompt.token_ids.ids"}
+    together = {"prompt.token_ids.ids", "continuation.sequences.index", "continuation.sequences.token_ids"}
+    assert free == {"sampling.seed", *together}
 
 
 @pytest.mark.parametrize(

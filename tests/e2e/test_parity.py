@@ -74,5 +74,6 @@ def test_greedy_tokens_are_those_of_transformers(
 ):
     with services.start(checkpoint, **flags) as service:
         assert asyncio.run(all_at_once(service.address)) == expected
+        assert asyncio.run(all_at_once(service.address)) == expected, "with a warm prefix cache"
         with Client(service.address) as client:
             assert services.is_idle(client)

@@ -73,21 +73,24 @@ def test_the_second_turn_finds_the_answer_of_the_first() -> None:
 
 
 def test_the_block_that_the_last_computed_token_fills_is_kept() -> None:
-    """A sequence ends without another look at its blocks."""
+    """The sequence ends before it asks for another one."""
     world = World()
     world.add(1, prompt(6), max_tokens=3, ignore_eos=True)
-    world.finish()
-    world.add(2, [*prompt(6), *world.ledger.tokens[1, 0]])
-    assert columns(world.step()) == [(8, 1)]
+    world.add(2, prompt=5, max_tokens=30, ignore_eos=True)  # so that 1 is not the last of the batch
+    world.step(3)
+    assert world.ledger.ends
+    world.add(3, [*prompt(6), *world.ledger.tokens[1, 0]])
+    assert columns(world.step())[1] == (8, 1)
     world.finish()
 
 
 def test_what_decodes_is_found_while_it_goes_on() -> None:
     world = World()
     world.add(1, prompt(6), max_tokens=20, ignore_eos=True)
+    world.add(2, prompt=5, max_tokens=30, ignore_eos=True)
     world.step(8)
-    world.add(2, [*prompt(6), *world.ledger.tokens[1, 0]])
-    assert columns(world.step())[1] == (12, 2)
+    world.add(3, [*prompt(6), *world.ledger.tokens[1, 0]])
+    assert columns(world.step())[2] == (12, 2)
     world.finish()
 
 
@@ -219,6 +222,17 @@ def test_a_row_without_logits_takes_its_blocks_along() -> None:
     world.finish()
 
 
+def test_a_row_without_logits_leaves_nothing_behind() -> None:
+    """Nor the block that the very step has filled."""
+    world = World()
+    world.add(1, prompt(7))
+    world.add(2, prompt=1, max_tokens=9, bypass=True)
+    world.step()
+    world.worker.execute(world.scheduler.schedule(0.0))
+    world.scheduler.update([NO_TOKEN, 5])
+    assert world.scheduler.pool.num_cached == 0
+
+
 # Reset.
 
 
@@ -242,6 +256,8 @@ def test_what_runs_goes_on_over_a_reset() -> None:
     world.scheduler.prefix_cache.reset()
     world.scheduler.check_invariants()
     assert world.scheduler.pool.num_cached == 0
+    world.step(6)
+    assert world.scheduler.pool.num_cached == 4 and not found(world, prompt(10))
     world.add(3, prompt(10), max_tokens=1)
     assert world.step().starts[-1] == 0
     world.finish()

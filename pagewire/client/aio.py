@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self, Unpack
 
 import grpc
@@ -20,6 +20,7 @@ from pagewire.client.params import (
     generate_request,
     to_prompt,
 )
+from pagewire.client.recovery import Recovery
 from pagewire.client.results import Delta, Generation, Tokenized, tokenized
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, prompt_pb2, tokenizer_pb2
 
@@ -29,16 +30,19 @@ _POLL_S = 0.05
 class AsyncStream:
     """Deltas of a running generation, in the order of their making.
 
-    The request lives as long as this object is read: aclose(), the end of an async with statement,
+    When the server dies, it goes on with another one, or with the same one when it is back. The request
+    lives as long as this object is read: aclose(), the end of an async with statement,
     cancelling the task that waits, and dropping the last reference cancel it and free its memory on
     the server. `generation` holds everything received so far.
     """
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __init__(self, recovery: Recovery, send: Callable[[Recovery], Any]) -> None:
+        self._recovery = recovery
+        self._send = send
+        self._call = send(recovery)
         self._ready: deque[Delta] = deque()
         self._closed = False
-        self.generation = Generation()
+        self.generation = recovery.generation
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
@@ -50,16 +54,30 @@ class AsyncStream:
             try:
                 response = await self._call.read()
             except grpc.RpcError as error:
-                self._closed = True
-                raise from_grpc(error) from None
+                await self._send_again(from_grpc(error))
+                continue
             except BaseException:  # such as CancelledError
                 self._cancel()
                 raise
             if response is grpc.aio.EOF:
                 self._closed = True
                 raise StopAsyncIteration
-            self._ready.extend(self.generation.add(response))
+            self._ready.extend(self._recovery.received(response))
         return self._ready.popleft()
+
+    async def _send_again(self, error: RpcError) -> None:
+        """After some time, if that makes sense; otherwise raises the error."""
+        pause = self._recovery.after(error)
+        if pause is None or self._closed:
+            self._closed = True
+            raise error from None
+        try:
+            await asyncio.sleep(pause)
+        except BaseException:
+            self._closed = True
+            raise
+        if not self._closed:
+            self._call = self._send(self._recovery)
 
     async def result(self) -> Generation:
         """Reads to the end."""
@@ -87,15 +105,20 @@ class AsyncStream:
 
 
 class AsyncClient:
-    """A connection to a service, for one event loop. close() it, or use it in an async with.
+    """Connections to a service, for one event loop. close() it, or use it in an async with.
 
     Every call raises an RpcError of pagewire.client.errors, and takes `timeout`, in seconds: after
     that the server gives up too, and DeadlineExceeded is raised.
     """
 
-    def __init__(self, address: str = "127.0.0.1:50051", *, model: str = "") -> None:
-        """address: HOST:PORT, or what gRPC resolves. model: served name; default: the only one."""
-        self._channel = grpc.aio.insecure_channel(channel.target(address), options=channel.options(address))
+    def __init__(self, address: str | Sequence[str] = "127.0.0.1:50051", *, model: str = "") -> None:
+        """address: HOST:PORT, or what gRPC resolves; several are frontends of one service, of which one
+        is used as long as it lives. model: served name; default: the only one."""
+        self._channels = [
+            grpc.aio.insecure_channel(channel.target(each), options=channel.options(each))
+            for each in channel.addresses(address)
+        ]
+        self._place = 0  # of the channel in use
         self._model = model
 
     async def generate(
@@ -109,9 +132,18 @@ class AsyncClient:
         """Continues a prompt. Options are fields of SamplingParams, which they override, and
         RequestOptions."""
         request = generate_request(prompt, params, options, self._model)
-        result = Generation()
-        result.add(await self._unary(channel.GENERATE_UNARY, request, timeout))
-        return result
+        recovery = self._recovery(request, timeout)
+        while True:
+            request, left = recovery.attempt()
+            self._place = recovery.place
+            try:
+                recovery.received(await self._call(channel.GENERATE_UNARY, request, left))
+                return recovery.generation
+            except RpcError as error:
+                pause = recovery.after(error)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
 
     async def chat(
         self,
@@ -134,7 +166,13 @@ class AsyncClient:
     ) -> AsyncStream:
         """As generate(), delta by delta; a conversation too. The request starts at once."""
         request = generate_request(prompt, params, options, self._model)
-        return AsyncStream(self._streaming(channel.GENERATE, request, timeout))
+
+        def send(recovery: Recovery) -> Any:
+            request, left = recovery.attempt()
+            self._place = recovery.place
+            return self._streaming(channel.GENERATE, request, left)
+
+        return AsyncStream(self._recovery(request, timeout), send)
 
     async def abort(self, request_ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
         """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
@@ -220,8 +258,9 @@ class AsyncClient:
             await asyncio.sleep(_POLL_S)
 
     async def close(self) -> None:
-        """Cancels what is in flight and closes the connection."""
-        await self._channel.close()
+        """Cancels what is in flight and closes the connections."""
+        for each in self._channels:
+            await each.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,14 +268,26 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
+        return Recovery(request, len(self._channels), self._place, timeout)
+
     async def _unary(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
+        """A call that any server can answer: where one is not there, the next one is asked."""
+        for _ in self._channels[1:]:
+            try:
+                return await self._call(method, request, timeout)
+            except Unavailable:
+                self._place = (self._place + 1) % len(self._channels)
+        return await self._call(method, request, timeout)
+
+    async def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
+        server = self._channels[self._place]
         try:
-            response: R = await self._channel.unary_unary(method.path, **method.codec)(
-                request, timeout=timeout
-            )
+            response: R = await server.unary_unary(method.path, **method.codec)(request, timeout=timeout)
         except grpc.RpcError as error:
             raise from_grpc(error) from None
         return response
 
     def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
-        return self._channel.unary_stream(method.path, **method.codec)(request, timeout=timeout)
+        server = self._channels[self._place]
+        return server.unary_stream(method.path, **method.codec)(request, timeout=timeout)

@@ -1,7 +1,7 @@
 """What both clients share: how to reach a service, and how each method is called."""
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -77,6 +77,14 @@ WATCH_LOAD = Method(
 CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
 
 
+def addresses(address: str | Sequence[str]) -> list[str]:
+    """One or several. Raises ValueError when there is none."""
+    found = [address] if isinstance(address, str) else list(address)
+    if not found:
+        raise ValueError("there is no address to connect to")
+    return found
+
+
 def options(address: str) -> list[tuple[str, int]]:
     """Channel options for an address."""
     chosen = [
@@ -85,6 +93,7 @@ def options(address: str) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         # A client that comes back after a restart shall not wait for two minutes of back-off.
+        ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         # A client is a connection of its own: several reach several frontends on one port.
         ("grpc.use_local_subchannel_pool", 1),

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, Unpack
 
 import grpc
@@ -19,6 +19,7 @@ from pagewire.client.params import (
     generate_request,
     to_prompt,
 )
+from pagewire.client.recovery import Recovery
 from pagewire.client.results import Delta, Generation, Tokenized, tokenized
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, prompt_pb2, tokenizer_pb2
 
@@ -28,16 +29,19 @@ _POLL_S = 0.05
 class Stream:
     """Deltas of a running generation, in the order of their making.
 
-    The request lives as long as this object is read: close(), the end of a with statement, and
+    When the server dies, it goes on with another one, or with the same one when it is back. The request
+    lives as long as this object is read: close(), the end of a with statement, and
     dropping the last reference (leaving a for loop does that) cancel it and free its memory on the
     server. `generation` holds everything received so far.
     """
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __init__(self, recovery: Recovery, send: Callable[[Recovery], Any]) -> None:
+        self._recovery = recovery
+        self._send = send
+        self._call = send(recovery)
         self._ready: deque[Delta] = deque()
         self._closed = False
-        self.generation = Generation()
+        self.generation = recovery.generation
 
     def __iter__(self) -> Iterator[Delta]:
         return self
@@ -52,13 +56,27 @@ class Stream:
                 self._closed = True
                 raise
             except grpc.RpcError as error:
-                self._closed = True
-                raise from_grpc(error) from None
+                self._send_again(from_grpc(error))
             except BaseException:  # such as Ctrl-C
                 self.close()
                 raise
-            self._ready.extend(self.generation.add(response))
+            else:
+                self._ready.extend(self._recovery.received(response))
         return self._ready.popleft()
+
+    def _send_again(self, error: RpcError) -> None:
+        """After some time, if that makes sense; otherwise raises the error."""
+        pause = self._recovery.after(error)
+        if pause is None or self._closed:
+            self._closed = True
+            raise error from None
+        try:
+            time.sleep(pause)
+        except BaseException:
+            self._closed = True
+            raise
+        if not self._closed:
+            self._call = self._send(self._recovery)
 
     def result(self) -> Generation:
         """Reads to the end."""
@@ -83,15 +101,20 @@ class Stream:
 
 
 class Client:
-    """A connection to a service. Thread-safe; close() it, or use it in a with statement.
+    """Connections to a service. Thread-safe; close() it, or use it in a with statement.
 
     Every call raises an RpcError of pagewire.client.errors, and takes `timeout`, in seconds: after
     that the server gives up too, and DeadlineExceeded is raised.
     """
 
-    def __init__(self, address: str = "127.0.0.1:50051", *, model: str = "") -> None:
-        """address: HOST:PORT, or what gRPC resolves. model: served name; default: the only one."""
-        self._channel = grpc.insecure_channel(channel.target(address), options=channel.options(address))
+    def __init__(self, address: str | Sequence[str] = "127.0.0.1:50051", *, model: str = "") -> None:
+        """address: HOST:PORT, or what gRPC resolves; several are frontends of one service, of which one
+        is used as long as it lives. model: served name; default: the only one."""
+        self._channels = [
+            grpc.insecure_channel(channel.target(each), options=channel.options(each))
+            for each in channel.addresses(address)
+        ]
+        self._place = 0  # of the channel in use
         self._model = model
 
     def generate(
@@ -105,9 +128,18 @@ class Client:
         """Continues a prompt. Options are fields of SamplingParams, which they override, and
         RequestOptions."""
         request = generate_request(prompt, params, options, self._model)
-        result = Generation()
-        result.add(self._unary(channel.GENERATE_UNARY, request, timeout))
-        return result
+        recovery = self._recovery(request, timeout)
+        while True:
+            request, left = recovery.attempt()
+            self._place = recovery.place
+            try:
+                recovery.received(self._call(channel.GENERATE_UNARY, request, left))
+                return recovery.generation
+            except RpcError as error:
+                pause = recovery.after(error)
+                if pause is None:
+                    raise
+            time.sleep(pause)
 
     def chat(
         self,
@@ -130,7 +162,13 @@ class Client:
     ) -> Stream:
         """As generate(), delta by delta; a conversation too."""
         request = generate_request(prompt, params, options, self._model)
-        return Stream(self._streaming(channel.GENERATE, request, timeout))
+
+        def send(recovery: Recovery) -> Any:
+            request, left = recovery.attempt()
+            self._place = recovery.place
+            return self._streaming(channel.GENERATE, request, left)
+
+        return Stream(self._recovery(request, timeout), send)
 
     def abort(self, request_ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
         """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
@@ -216,8 +254,9 @@ class Client:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Cancels what is in flight and closes the connection."""
-        self._channel.close()
+        """Cancels what is in flight and closes the connections."""
+        for each in self._channels:
+            each.close()
 
     def __enter__(self) -> Self:
         return self
@@ -225,8 +264,21 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
+        return Recovery(request, len(self._channels), self._place, timeout)
+
     def _unary(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
-        call = self._channel.unary_unary(method.path, **method.codec).future(request, timeout=timeout)
+        """A call that any server can answer: where one is not there, the next one is asked."""
+        for _ in self._channels[1:]:
+            try:
+                return self._call(method, request, timeout)
+            except Unavailable:
+                self._place = (self._place + 1) % len(self._channels)
+        return self._call(method, request, timeout)
+
+    def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
+        server = self._channels[self._place]
+        call = server.unary_unary(method.path, **method.codec).future(request, timeout=timeout)
         try:
             response: R = call.result()
         except grpc.RpcError as error:
@@ -237,4 +289,5 @@ class Client:
         return response
 
     def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
-        return self._channel.unary_stream(method.path, **method.codec)(request, timeout=timeout)
+        server = self._channels[self._place]
+        return server.unary_stream(method.path, **method.codec)(request, timeout=timeout)

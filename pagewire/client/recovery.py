@@ -1,0 +1,102 @@
+"""A generation whose server may die: where to send its request, when again, and what of it is new. No I/O.
+
+A stream that broke is continued with what has been received (pagewire.v1.Continuation), at the next
+address or at the same one when a server is back. Whoever reads it sees a pause. docs/streams.md says
+what a continuation promises.
+"""
+
+import time
+from collections.abc import Callable
+
+from pagewire.client.errors import AlreadyExists, RpcError, Unavailable
+from pagewire.client.results import Delta, Generation
+from pagewire.v1 import generation_pb2
+
+PATIENCE_S = 30.0
+"""How long somebody who has seen the beginning waits for a server to go on; counted from the last message."""
+MAX_BREAKS = 4
+"""Connections that may break one after another without a new message: the request may be what breaks them."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_NOT_CONNECTED = "failed to connect to all addresses"
+"""How gRPC's core begins the message of a call that has not left this machine."""
+
+
+class Recovery:
+    """One request, over all its attempts."""
+
+    def __init__(
+        self,
+        request: generation_pb2.GenerateRequest,
+        num_servers: int,
+        place: int,
+        timeout: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """place: of the server to begin with, below num_servers. timeout: seconds for all attempts."""
+        self.generation = Generation()
+        self.place = place
+        self._request = request
+        self._num_servers = num_servers
+        self._timeout = timeout
+        self._clock = clock
+        self._start = self._last = clock()
+        self._begun = False  # something of the answer has been received
+        self._recovering = False
+        self._num_breaks = 0  # since the last message
+        self._num_failures = 0  # the same, with those that found no server
+
+    def attempt(self) -> tuple[generation_pb2.GenerateRequest, float | None]:
+        """What to send now, and its timeout in seconds."""
+        passed = self._clock() - self._start
+        left = None if self._timeout is None else max(self._timeout - passed, 0.0)
+        if not self._begun:
+            return self._request, left
+        request = generation_pb2.GenerateRequest()
+        request.CopyFrom(self._request)
+        request.sampling.seed = self.generation.seed
+        request.ClearField("continuation")
+        for output in self.generation.outputs:
+            request.continuation.sequences.add(index=output.index, token_ids=output.token_ids)
+        if request.stopping.HasField("time_limit"):
+            limit = request.stopping.time_limit
+            limit.FromNanoseconds(max(limit.ToNanoseconds() - round(passed * 1e9), 1))
+        return request, left
+
+    def received(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
+        """Takes in a message; what is new in it. A continuation repeats how sequences have ended."""
+        self._begun, self._recovering = True, False
+        self._last = self._clock()
+        self._num_breaks = self._num_failures = 0
+        outputs = self.generation.outputs
+        over = [output.index for output in outputs if output.finish_reason is not None]
+        for place in reversed(range(len(response.sequences))):
+            if response.sequences[place].index in over:
+                del response.sequences[place]
+        return self.generation.add(response)
+
+    def after(self, error: RpcError) -> float | None:
+        """Seconds until the next attempt, at `place`; None: the error is the end of it."""
+        if not self._may_go_on(error):
+            return None
+        self._num_failures += 1
+        self.place = (self.place + 1) % self._num_servers
+        if not self._recovering:  # nobody was there: each of the others is asked once
+            return 0.0 if self._num_failures < self._num_servers else None
+        if self._num_breaks > MAX_BREAKS or self._clock() - self._last > PATIENCE_S:
+            return None
+        rounds = self._num_failures // self._num_servers
+        return min(_FIRST_PAUSE_S * 2.0**rounds, _LONGEST_PAUSE_S) if self._num_failures > 1 else 0.0
+
+    def _may_go_on(self, error: RpcError) -> bool:
+        if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the server died
+            return self._recovering
+        if not isinstance(error, Unavailable):
+            return False
+        connected = not error.message.startswith(_NOT_CONNECTED)
+        broke = connected and (self._begun or not error.reason)
+        if broke:
+            self._num_breaks += 1
+            if not self._recovering:
+                self._recovering, self._last = True, self._clock()
+        return True

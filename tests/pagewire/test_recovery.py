@@ -1,0 +1,181 @@
+"""When a client tries again, where, and with what; and both clients against servers that die."""
+
+import grpc
+import pytest
+
+from pagewire import AsyncClient, Client
+from pagewire.client.errors import AlreadyExists, InternalError, RpcError, Unavailable
+from pagewire.client.recovery import MAX_BREAKS, PATIENCE_S, Recovery
+from pagewire.v1 import generation_pb2
+from tests.pagewire import fakes
+
+GONE = "failed to connect to all addresses; last error: UNKNOWN"
+RESET = "recvmsg:Connection reset by peer"
+
+
+def unavailable(message: str, reason: str = "") -> RpcError:
+    error = Unavailable(grpc.StatusCode.UNAVAILABLE, message)
+    error.reason = reason
+    return error
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(num_servers: int = 1, timeout: float | None = None, **fields) -> tuple[Recovery, Clock]:
+    clock = Clock()
+    request = generation_pb2.GenerateRequest(**fields)
+    return Recovery(request, num_servers, 0, timeout, clock), clock
+
+
+def message(
+    index: int, ids: list[int], first: bool = False, reason: int = 0
+) -> generation_pb2.GenerateResponse:
+    response = generation_pb2.GenerateResponse()
+    if first:
+        response.seed, response.prompt.tokens = 77, 3
+    output = response.sequences.add(index=index, token_ids=ids, text="x" * len(ids))
+    if reason:
+        output.finish.reason = reason
+    return response
+
+
+def test_nobody_there_is_said_at_once():
+    recovery, _ = make()
+    assert recovery.after(unavailable(GONE)) is None
+    recovery, _ = make()
+    assert recovery.after(unavailable("the engine is not ready: starting", "ENGINE_NOT_READY")) is None
+
+
+def test_each_address_is_asked_once():
+    recovery, _ = make(3)
+    assert [recovery.after(unavailable(GONE)) for _ in range(3)] == [0.0, 0.0, None]
+    recovery, _ = make(3)
+    places = [recovery.place]
+    while recovery.after(unavailable(GONE)) is not None:
+        places.append(recovery.place)
+    assert places == [0, 1, 2]
+
+
+def test_what_has_begun_waits_for_a_server():
+    recovery, clock = make()
+    recovery.received(message(0, [1], first=True))
+    pauses = []
+    while (pause := recovery.after(unavailable(GONE if pauses else RESET))) is not None:
+        pauses.append(pause)
+        clock.now += pause + 0.01
+    assert pauses[:4] == [0.0, 0.2, 0.4, 0.8] and max(pauses) == 1.0
+    assert PATIENCE_S - 2 < sum(pauses) < PATIENCE_S + 2
+
+
+def test_a_call_whose_connection_breaks_is_sent_again():
+    """Nothing of the answer was received: it may as well be another one."""
+    recovery, _ = make(request_id="x")
+    assert recovery.after(unavailable(RESET)) == 0.0
+    assert recovery.attempt()[0].request_id == "x" and not recovery.attempt()[0].HasField("continuation")
+
+
+def test_what_breaks_every_connection_ends():
+    recovery, _ = make()
+    recovery.received(message(0, [1], first=True))
+    assert all(recovery.after(unavailable(RESET)) is not None for _ in range(MAX_BREAKS))
+    assert recovery.after(unavailable(RESET)) is None
+
+
+def test_progress_is_a_new_beginning():
+    recovery, clock = make()
+    for number in range(20):
+        recovery.received(message(0, [number], first=True))
+        assert recovery.after(unavailable(RESET)) == 0.0
+        clock.now += PATIENCE_S
+
+
+def test_other_errors_are_the_end():
+    recovery, _ = make(2)
+    recovery.received(message(0, [1], first=True))
+    assert recovery.after(InternalError(grpc.StatusCode.INTERNAL, "REQUEST_QUARANTINED")) is None
+    in_use = AlreadyExists(grpc.StatusCode.ALREADY_EXISTS, "in use")
+    assert recovery.after(in_use) is None
+    recovery.after(unavailable(RESET))
+    assert recovery.after(in_use) is not None  # the engine has not missed the dead frontend yet
+
+
+def test_a_continuation():
+    stopping = {"time_limit": {"seconds": 10}}
+    recovery, clock = make(timeout=20.0, sampling={"n": 2, "temperature": 0.5}, stopping=stopping)
+    recovery.received(message(0, [1, 2], first=True))
+    recovery.received(message(1, [5], reason=generation_pb2.FINISH_REASON_STOP))
+    recovery.received(message(0, [3]))
+    clock.now = 4.0
+    request, timeout = recovery.attempt()
+    assert timeout == 16.0 and request.sampling.seed == 77
+    assert request.stopping.time_limit.ToSeconds() == 6
+    assert {part.index: list(part.token_ids) for part in request.continuation.sequences} == {
+        0: [1, 2, 3],
+        1: [5],
+    }
+    again = message(1, [], first=True, reason=generation_pb2.FINISH_REASON_STOP)
+    again.sequences.add(index=0, token_ids=[4], position=3)
+    (delta,) = recovery.received(again)
+    assert (delta.index, delta.token_ids) == (0, [4])
+    assert recovery.generation.token_ids == [1, 2, 3, 4]
+
+
+def breaking(request, context):
+    """Two messages of four, unless it is a continuation."""
+    start = len(request.continuation.sequences[0].token_ids) if request.HasField("continuation") else 0
+    for position in range(start, 4):
+        if position == start + 2:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        response = generation_pb2.GenerateResponse()
+        if position == start:
+            response.seed, response.prompt.tokens = 9, 1
+        output = response.sequences.add(token_ids=[position], text=str(position), position=position)
+        if position == 3:
+            output.finish.reason = generation_pb2.FINISH_REASON_MAX_TOKENS
+        yield response
+
+
+def test_a_stream_goes_on_elsewhere():
+    first, second = fakes.FakeService(), fakes.FakeService()
+    first.respond = second.respond = breaking
+    with fakes.running(first) as one, fakes.running(second) as other, Client([one, other]) as client:
+        deltas = list(client.stream("a", temperature=1.0))
+    assert [delta.position for delta in deltas] == [0, 1, 2, 3]
+    assert "".join(delta.text for delta in deltas) == "0123"
+    (again,) = second.requests
+    assert again.sampling.seed == 9 and list(again.continuation.sequences[0].token_ids) == [0, 1]
+    assert len(first.requests) == 1
+
+
+async def test_a_stream_goes_on_elsewhere_async():
+    first, second = fakes.FakeService(), fakes.FakeService()
+    first.respond = second.respond = breaking
+    with fakes.running(first) as one, fakes.running(second) as other:
+        async with AsyncClient([one, other]) as client, client.stream("a") as stream:
+            result = await stream.result()
+    assert result.text == "0123" and result.token_ids == [0, 1, 2, 3]
+    assert len(second.requests) == 1
+
+
+async def test_an_address_where_nobody_is():
+    """Calls of any kind go to the next one."""
+    service = fakes.FakeService()
+    service.respond = breaking
+    with fakes.running(service) as address:
+        with Client(["127.0.0.1:9", address]) as client:
+            assert client.model().name == "m"
+        with Client(["127.0.0.1:9", address]) as client:
+            assert client.stream("a").result().text == "0123"
+        async with AsyncClient(["127.0.0.1:9", address]) as client:
+            assert (await client.generate("a")).text == "0"
+            assert (await client.model()).name == "m"
+
+
+def test_no_address():
+    with pytest.raises(ValueError):
+        Client([])

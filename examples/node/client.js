@@ -3,12 +3,14 @@
 //   node client.js ADDRESS stream 'The capital of France is'
 //   node client.js ADDRESS unary  'The capital of France is'
 //   node client.js ADDRESS cancel 'Count to a thousand: 1, 2, 3,'
+//   node client.js ADDRESS steady 'Count to a thousand: 1, 2, 3,'
 //   node client.js ADDRESS chat   'What is the capital of Japan?'
 
 const path = require('path');
 const grpc = require('@grpc/grpc-js');
 const protoLoader = require('@grpc/proto-loader');
 
+const MAX_TOKENS = Number(process.env.MAX_TOKENS || 40);
 const PROTOS = process.env.PROTOS || path.join(__dirname, '..', '..', 'protos');
 
 function connect(address) {
@@ -26,7 +28,7 @@ function connect(address) {
 
 // Absent fields take the model's defaults; 0 is a value.
 function request(prompt) {
-  return { prompt, sampling: { temperature: 0 }, stopping: { max_tokens: 40 } };
+  return { prompt, sampling: { temperature: 0 }, stopping: { max_tokens: MAX_TOKENS } };
 }
 
 // One answer, when it is complete.
@@ -44,6 +46,35 @@ async function stream(client, prompt, onText) {
     usage = message.usage || usage;
   }
   return usage;
+}
+
+// Text as it is generated, also when the server dies: what we hold is continued on another frontend, or on the
+// same one when it is back.
+async function steady(client, prompt, onText) {
+  const sequences = []; // what we hold, by index
+  let seed;
+  for (let failures = 0; ; ) {
+    const again = { ...request(prompt), output: { token_ids: true } };
+    if (seed !== undefined) {
+      again.sampling = { ...again.sampling, seed };
+      again.continuation = { sequences };
+    }
+    try {
+      for await (const message of client.Generate(again)) {
+        failures = 0;
+        if (message.prompt) seed = message.seed; // first message
+        for (const { index, token_ids, text } of message.sequences) {
+          sequences[index] ??= { index, token_ids: [] };
+          sequences[index].token_ids.push(...token_ids);
+          onText(text);
+        }
+      }
+      return;
+    } catch (error) {
+      if (error.code !== grpc.status.UNAVAILABLE || seed === undefined || ++failures > 20) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 100 * failures));
+    }
+  }
 }
 
 // Cancelling the call ends the request on the server and frees its memory.
@@ -69,6 +100,9 @@ async function main([address, command, text]) {
     } else if (command === 'cancel') {
       const error = await cancelAfterFirstMessage(client, { text });
       write(`[${grpc.status[error.code]}]\n`);
+    } else if (command === 'steady') {
+      await steady(client, { text }, write);
+      write('\n');
     } else if (command === 'chat') {
       const messages = [{ role: 'user', content: [{ text }] }];
       await stream(client, { chat: { messages } }, write);

@@ -1,6 +1,8 @@
 """A client that knows only the .proto files: Node with @grpc/grpc-js."""
 
+import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from pagewire import Client
 from pagewire.service import Service
 from tests.e2e import services
 
+LONG = 300
 EXAMPLE = services.ROOT / "examples" / "node"
 
 pytestmark = pytest.mark.skipif(
@@ -29,11 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def environment() -> dict[str, str]:
+    return {"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")}
+
+
 def node(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["node", "client.js", *arguments],
         cwd=folder,
-        env={"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=60,
@@ -51,3 +58,23 @@ def test_a_node_client(folder: Path, demo: Service, client: Client):
     assert "Tokyo" in node(folder, demo.address, "chat", "What is the capital of Japan?")
     assert node(folder, demo.address, "cancel", "1, 2, 3,") == "[CANCELLED]\n"
     services.wait_until(lambda: services.is_idle(client))
+
+
+def test_a_node_client_continues(folder: Path):
+    """All frontends are killed when the first text is there."""
+    with services.start(dtype="float32", frontends=2) as service, Client(service.address) as client:
+        expected = client.generate("1, 2, 3,", temperature=0, max_tokens=LONG)
+        process = subprocess.Popen(
+            ["node", "client.js", service.address, "steady", "1, 2, 3,"],
+            cwd=folder,
+            env={**environment(), "MAX_TOKENS": str(LONG)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        for pid in services.processes(service.pid)["frontend"]:
+            os.kill(pid, signal.SIGKILL)
+        rest, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+        assert (first + rest).decode() == expected.text + "\n"

@@ -8,7 +8,8 @@ import torch
 
 from kernels.block_attention import BlockKernels, block_kernels
 from kernels.cpu.support import why_not
-from worker.layers.matrix import Matrix
+from kernels.row_kernels import row_kernels
+from worker.layers.layer import Layer
 from worker.models.base import LanguageModel
 
 logger = logging.getLogger(__name__)
@@ -48,16 +49,17 @@ def use_cpu_kernels(
 
     set_num_threads(torch.get_num_threads())
     blocks = block_kernels(dtype, block_size, head_dim)
-    layers = matrices(model)
+    rows = row_kernels()
+    layers = faster_layers(model)
     for done, layer in enumerate(layers):
-        layer.pack()
+        layer.use_kernels(rows)
         report("kernels", (done + 1) / len(layers))
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     logger.info("our CPU kernels compute (AVX512-BF16)%s", attention)
     return CPUKernels(True, blocks)
 
 
-def matrices(model: LanguageModel) -> list[Matrix]:
-    """The layers that multiply: all but an embedding that only looks up."""
+def faster_layers(model: LanguageModel) -> list[Layer]:
+    """All but an embedding that only looks up. Those that hold others come first."""
     only_looks_up = model.embedding if model.embedding is not model.head else None
-    return [layer for layer in model.modules() if isinstance(layer, Matrix) and layer is not only_looks_up]
+    return [layer for layer in model.modules() if isinstance(layer, Layer) and layer is not only_looks_up]

@@ -9,10 +9,33 @@ So the scores of 16 positions, and the values of two, are dot products of pairs 
 reordering, as in a packed weight.
 """
 
-from numba import prange
+from numba import njit, prange
 
-from kernels.cpu.compiler import compiled
+from kernels.cpu.compiler import FEW_VALUES, compiled
 from kernels.cpu.vectors import read_i64, read_u16, read_u32, write_u16, write_u32
+
+
+@njit(error_model="numpy")
+def _token(
+    token: int,
+    key: int,
+    value: int,
+    stride: int,
+    key_cache: int,
+    value_cache: int,
+    rows: int,
+    heads: int,
+    head_dim: int,
+) -> None:
+    for head in range(heads):
+        row = read_i64(rows + 8 * (token * heads + head))
+        source = token * stride + 2 * head * head_dim
+        k_to = key_cache + (row // 16) * 32 * head_dim + 4 * (row % 16)
+        for d in range(head_dim // 2):
+            write_u32(k_to + 64 * d, read_u32(key + source + 4 * d))
+        v_to = value_cache + (row // 2) * 4 * head_dim + 2 * (row % 2)
+        for d in range(head_dim):
+            write_u16(v_to + 4 * d, read_u16(value + source + 2 * d))
 
 
 @compiled("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -28,14 +51,10 @@ def store_kv_bf16(
     head_dim: int,
 ) -> None:
     """key, value: addresses of [tokens, heads, head_dim], `stride` bytes from token to token. rows: of
-    [tokens * heads] int64."""
-    for token in prange(tokens):
-        for head in range(heads):
-            row = read_i64(rows + 8 * (token * heads + head))
-            source = token * stride + 2 * head * head_dim
-            k_to = key_cache + (row // 16) * 32 * head_dim + 4 * (row % 16)
-            for d in range(head_dim // 2):
-                write_u32(k_to + 64 * d, read_u32(key + source + 4 * d))
-            v_to = value_cache + (row // 2) * 4 * head_dim + 2 * (row % 2)
-            for d in range(head_dim):
-                write_u16(v_to + 4 * d, read_u16(value + source + 2 * d))
+    [tokens * heads] int64. Tokens differ in their slots, so that threads never write to one address."""
+    if tokens * heads * head_dim < FEW_VALUES:
+        for token in range(tokens):
+            _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)
+    else:
+        for token in prange(tokens):
+            _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)

@@ -92,6 +92,12 @@ def broadcast(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(I32S, [0] * LANES))
 
 
+def widened(builder: Any, address: Any) -> Any:
+    """16 bfloat16 values as F32S."""
+    bits = builder.zext(load(builder, address, I16S), I32S)
+    return builder.bitcast(builder.shl(bits, ir.Constant(I32S, [16] * LANES)), F32S)
+
+
 def dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     """sums[i] + left[2 i] * right[2 i] + left[2 i + 1] * right[2 i + 1]: F32S and two BF16_PAIRS."""
     return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, left, right)
@@ -133,8 +139,7 @@ def rounded(builder: Any, values: Any) -> Any:
 
 
 def exp(builder: Any, x: Any) -> Any:
-    """e ** x for F32S that are at most 0, to 3e-7 of it; 0 for -inf, and for what float32 has no
-    normal number for.
+    """e ** x for F32S below infinity, to 3e-7 of it near 0; 0 for -inf, infinite where float32 ends.
 
     2 ** (n + f), n whole and f in -1/2 .. 1/2: the series of 2 ** f, then a shift of the exponent.
     """

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from kernels.row_kernels import RowKernels
+
 
 class Layer(torch.nn.Module):
     """A module whose call gives one tensor."""
@@ -14,6 +16,9 @@ class Layer(torch.nn.Module):
         """forward(), without torch's hooks: nothing here uses them, and they cost 1 us per call."""
         output: torch.Tensor = self.forward(*inputs)
         return output
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Once the weights are loaded, where the CPU kernels can run: takes those that fit. Here none."""
 
 
 @dataclass(frozen=True)

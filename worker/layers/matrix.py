@@ -3,13 +3,14 @@
 import torch
 
 from kernels.linear import PackedWeight, linear, pack_weight, packed_linear
+from kernels.row_kernels import RowKernels
 from worker.layers.layer import WeightOwner
 
 
 class Matrix(WeightOwner):
     """A weight [out, in] and perhaps a bias, and their product with an input.
 
-    Loading fills `weight`. After pack() it is gone, and `packed` holds the same numbers.
+    Loading fills `weight`. After use_kernels() it is gone, and `packed` holds the same numbers.
     """
 
     def __init__(
@@ -20,8 +21,8 @@ class Matrix(WeightOwner):
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
         self.packed: PackedWeight | None = None
 
-    def pack(self) -> None:
-        """Once the weight is loaded, and where kernels for packed weights can run."""
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Packs the weight."""
         self.packed = pack_weight(self.weight, self.bias if self.adds_bias else None)
         del self.weight
 

@@ -6,6 +6,7 @@ import torch
 
 from kernels.layer_norm import layer_norm
 from kernels.rms_norm import add_rms_norm, rms_norm
+from kernels.row_kernels import RowKernels
 from worker.layers.layer import Weight, WeightOwner
 from worker.parallel import Placement
 
@@ -17,13 +18,22 @@ class RMSNorm(WeightOwner):
         super().__init__()
         self.eps = eps
         self.weight = place.empty(width)
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Where the width fits."""
+        self.kernels = kernels if self.weight.shape[0] % 16 == 0 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
+        if self.kernels is not None:
+            return self.kernels.rms_norm(x, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm(x + residual), x + residual)."""
+        if self.kernels is not None:
+            return self.kernels.add_rms_norm(x, residual, self.weight, self.eps)
         return add_rms_norm(x, residual, self.weight, self.eps)
 
     def weights(self, *names: str) -> Iterator[Weight]:

@@ -18,6 +18,7 @@ import math
 import torch
 
 from kernels.rotary import rotary
+from kernels.row_kernels import RowKernels
 from worker.checkpoint import RopeConfig
 from worker.input_batch import InputBatch
 
@@ -31,8 +32,10 @@ class Rotation:
         self.cos = torch.cat((cos, cos), dim=-1)  # [T, D]
         self.sin = torch.cat((-sin, sin), dim=-1)  # [T, D]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, N, D] -> [T, N, D]."""
+    def __call__(self, x: torch.Tensor, kernels: RowKernels | None = None) -> torch.Tensor:
+        """[T, N, D] -> [T, N, D]; with kernels, which change x itself."""
+        if kernels is not None:
+            return kernels.rotate(x, self.cos, self.sin)
         return rotary(x, self.cos, self.sin)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.activation import gated_activation
+from kernels.row_kernels import RowKernels
 from worker.configs.llama import LlamaConfig
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache
@@ -40,6 +41,11 @@ class LlamaAttention(Layer):
             config.num_heads * config.head_dim, config.hidden_size, config.output_bias, place
         )
         self.attention = Attention(config.head_dim, config.windows[layer])
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """For the rotation, where the head size fits."""
+        self.kernels = kernels if self.head_dim % 32 == 0 else None
 
     def forward(
         self, x: torch.Tensor, rotation: Rotation, batch: InputBatch, cache: LayerCache
@@ -49,7 +55,7 @@ class LlamaAttention(Layer):
         query_key, value = qkv.split_with_sizes(
             (self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1
         )
-        query_key = rotation(self.norm_heads(query_key))
+        query_key = rotation(self.norm_heads(query_key), self.kernels)
         query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
         return self.output(self.attention(query, key, value, batch, cache))
 
@@ -67,10 +73,19 @@ class LlamaMLP(Layer):
         sizes = (config.intermediate_size, config.intermediate_size)
         self.gate_up = column_linear(config.hidden_size, sizes, config.mlp_bias, place)
         self.down = RowLinear(config.intermediate_size, config.hidden_size, config.mlp_bias, place)
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """For the activation, where it is SiLU and the width fits."""
+        fits = self.activation in ("silu", "swish") and self.down.weight.shape[1] % 16 == 0
+        self.kernels = kernels if fits else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        return self.down(gated_activation(self.gate_up(x), self.activation))
+        gate_up = self.gate_up(x)
+        if self.kernels is not None:
+            return self.down(self.kernels.gated_silu(gate_up))
+        return self.down(gated_activation(gate_up, self.activation))
 
 
 class LlamaBlock(torch.nn.Module):

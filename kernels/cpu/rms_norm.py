@@ -1,0 +1,79 @@
+"""kernels.rms_norm in bfloat16, a row at a time: 16 values per step, squares summed by lane, and the 16
+sums from left to right. Widths are multiples of 16."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+from kernels.cpu.compiler import FEW_VALUES, compiled
+from kernels.cpu.vectors import F32, broadcast, call, repeat, rounded, store, widened, word, zeros
+
+
+@intrinsic
+def _add_norm(
+    typing: Any,
+    x: Any,
+    residual: Any,
+    weight: Any,
+    normed: Any,
+    total: Any,
+    vectors: Any,
+    width: Any,
+    eps: Any,
+) -> Any:
+    """One row. residual: address, or 0 for none; then total is x. width: float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, residual, weight, normed, total, vectors, width, eps = args
+
+        def add_squares(v: Any, before: list[Any]) -> list[Any]:
+            at = builder.mul(v, word(32))
+            values = widened(builder, builder.add(x, at))
+            total_at = builder.add(total, at)
+            with builder.if_then(builder.icmp_signed("!=", residual, word(0))):
+                added = builder.fadd(values, widened(builder, builder.add(residual, at)))
+                store(builder, rounded(builder, added), total_at)
+            values = widened(builder, total_at)  # what was rounded is normed
+            return [call(builder, "llvm.fma.v16f32", values.type, values, values, before[0])]
+
+        (squares,) = repeat(builder, vectors, zeros(1), add_squares)
+        summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), squares)
+        mean = builder.fadd(builder.fdiv(summed, width), eps)
+        root = call(builder, "llvm.sqrt.f32", F32, mean)
+        factor = broadcast(builder, builder.fdiv(ir.Constant(F32, 1.0), root))
+
+        def write(v: Any, nothing: list[Any]) -> list[Any]:
+            at = builder.mul(v, word(32))
+            scaled = builder.fmul(widened(builder, builder.add(total, at)), factor)
+            weighted = builder.fmul(scaled, widened(builder, builder.add(weight, at)))
+            store(builder, rounded(builder, weighted), builder.add(normed, at))
+            return nothing
+
+        repeat(builder, vectors, [], write)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6, types.float32, types.float32), generate
+
+
+@njit(error_model="numpy")
+def _row(
+    row: int, x: int, residual: int, weight: int, normed: int, total: int, width: int, eps: float
+) -> None:
+    at = 2 * width * row
+    other = residual + at if residual else 0
+    _add_norm(x + at, other, weight, normed + at, total + at, width // 16, width, eps)
+
+
+@compiled("void(int64, int64, int64, int64, int64, int64, int64, float32)")
+def rms_norm_bf16(
+    x: int, residual: int, weight: int, normed: int, total: int, rows: int, width: int, eps: float
+) -> None:
+    """Addresses of [rows, width] bfloat16, weight [width]. residual: 0 for none; then total is x."""
+    if rows * width < FEW_VALUES:
+        for row in range(rows):
+            _row(row, x, residual, weight, normed, total, width, eps)
+    else:
+        for row in prange(rows):
+            _row(row, x, residual, weight, normed, total, width, eps)

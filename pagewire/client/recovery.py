@@ -20,6 +20,8 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _NOT_CONNECTED = "failed to connect to all addresses"
 """How gRPC's core begins the message of a call that has not left this machine."""
+_NOT_READY = "ENGINE_NOT_READY"
+"""A server that waits for its engine refuses whatever comes: that says nothing about the request."""
 
 
 class Recovery:
@@ -95,8 +97,8 @@ class Recovery:
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)
         broke = connected and (self._begun or not error.reason)
-        if broke:
+        if broke and not self._recovering:
+            self._recovering, self._last = True, self._clock()
+        if broke and error.reason != _NOT_READY:
             self._num_breaks += 1
-            if not self._recovering:
-                self._recovering, self._last = True, self._clock()
         return True

@@ -86,6 +86,18 @@ def test_what_breaks_every_connection_ends():
     assert recovery.after(unavailable(RESET)) is None
 
 
+def test_a_server_that_waits_for_its_engine_breaks_nothing():
+    """A frontend died, and the other one's engine is being started again: it refuses for seconds."""
+    recovery, clock = make(2)
+    recovery.received(message(0, [1], first=True))
+    assert recovery.after(unavailable(RESET)) == 0.0
+    refusals = 0
+    while (pause := recovery.after(unavailable("not ready", "ENGINE_NOT_READY"))) is not None:
+        refusals += 1
+        clock.now += pause + 0.01
+    assert refusals > 3 * MAX_BREAKS and clock.now > PATIENCE_S - 2
+
+
 def test_progress_is_a_new_beginning():
     recovery, clock = make()
     for number in range(20):

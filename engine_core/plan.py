@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from engine_core.request import RowParameters
 from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
 
 
@@ -24,6 +25,9 @@ class NewRow:
     blocks: list[int]
     sequence_index: int
     parameters: RowParameters
+    prompt_logprobs: LogprobOptions | None = None
+    prompt_logprobs_start: int = 0
+    num_beam_candidates: int = 0
 
 
 @dataclass(slots=True)
@@ -37,7 +41,8 @@ class ForkRow:
 
 @dataclass(slots=True)
 class Plan:
-    """One step. R rows compute, A rows sample, X block tables change, C blocks are copied.
+    """One step. R rows compute, A rows sample, P get a token that the core has chosen, X block tables
+    change, C blocks are copied, O swapped out, I swapped in.
 
     No copy reads a block that another copy of the plan writes, and none writes where another does.
     """
@@ -57,6 +62,12 @@ class Plan:
     counts: list[int] = field(default_factory=list)  # [R]
     sample_rows: list[int] = field(default_factory=list)  # [A]
     sample_sources: list[int] = field(default_factory=list)  # [A]
+    append_rows: list[int] = field(default_factory=list)  # [P]
+    append_token_ids: list[int] = field(default_factory=list)  # [P]
+    swap_out_blocks: list[int] = field(default_factory=list)  # [O]
+    swap_out_host_blocks: list[int] = field(default_factory=list)  # [O]
+    swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
+    swap_in_blocks: list[int] = field(default_factory=list)  # [I]
 
     def change_table(self, row: int, start: int, blocks: list[int]) -> None:
         """From index `start` on, the row's block table reads `blocks`."""
@@ -92,6 +103,12 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
         counts=pack_u32(plan.counts),
         sample_rows=pack_u32(plan.sample_rows),
         sample_sources=pack_u32(plan.sample_sources),
+        append_rows=pack_u32(plan.append_rows),
+        append_token_ids=pack_u32(plan.append_token_ids),
+        swap_out_blocks=pack_u32(plan.swap_out_blocks),
+        swap_out_host_blocks=pack_u32(plan.swap_out_host_blocks),
+        swap_in_host_blocks=pack_u32(plan.swap_in_host_blocks),
+        swap_in_blocks=pack_u32(plan.swap_in_blocks),
     )
 
 
@@ -106,4 +123,8 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         min_tokens=new.parameters.min_tokens,
         stop_token_ids=new.parameters.stop_token_ids,
         bad_words=[TokenIds(ids=word) for word in new.parameters.bad_words],
+        logprobs=new.parameters.logprobs,
+        prompt_logprobs=new.prompt_logprobs,
+        prompt_logprobs_start=new.prompt_logprobs_start,
+        num_beam_candidates=new.num_beam_candidates,
     )

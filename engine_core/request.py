@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pagewire.v1.generation_pb2 import SamplingParams
+    from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 NO_ROW = -1
 NO_TOKEN = (1 << 32) - 1
@@ -55,6 +55,7 @@ class RowParameters:
     min_tokens: int
     stop_token_ids: tuple[int, ...]
     bad_words: tuple[tuple[int, ...], ...]
+    logprobs: LogprobOptions | None = None  # of the output
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Columns: `bytes` fields that hold little-endian integers of one width.
+"""Columns: `bytes` fields that hold little-endian numbers of one width.
 
 A column costs one call to write and one to read, whatever its length; a repeated message costs one
 object per entry. `array` and `memoryview` do it without a dependency, so that the frontend and the
@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 
 _SWAP = sys.byteorder == "big"
-assert array("B").itemsize == 1 and array("I").itemsize == 4 and array("Q").itemsize == 8
+assert [array(code).itemsize for code in "BIfQ"] == [1, 4, 4, 8]
 
 
 def pack_u8(values: Iterable[int]) -> bytes:
@@ -28,6 +28,14 @@ def pack_u64(values: Iterable[int]) -> bytes:
     return _pack("Q", values)
 
 
+def pack_f32(values: Iterable[float]) -> bytes:
+    """Numbers as a column of float32."""
+    column = array("f", values)
+    if _SWAP:
+        column.byteswap()
+    return column.tobytes()
+
+
 def unpack_u8(column: bytes) -> list[int]:
     """The integers of a column of width 1."""
     return list(column)
@@ -41,6 +49,15 @@ def unpack_u32(column: bytes) -> list[int]:
 def unpack_u64(column: bytes) -> list[int]:
     """The integers of a column of width 8. Raises ValueError when the length does not fit."""
     return _unpack("Q", column)
+
+
+def unpack_f32(column: bytes) -> list[float]:
+    """The numbers of a column of float32. Raises ValueError when the length does not fit."""
+    values = array("f")
+    values.frombytes(column)
+    if _SWAP:
+        values.byteswap()
+    return values.tolist()
 
 
 def unpack_u32_array(column: bytes) -> "array[int]":

@@ -313,7 +313,11 @@ def decode_plan(message: StepPlan) -> Plan:
                     new.min_tokens,
                     tuple(new.stop_token_ids),
                     tuple(tuple(word.ids) for word in new.bad_words),
+                    new.logprobs if new.HasField("logprobs") else None,
                 ),
+                prompt_logprobs=new.prompt_logprobs if new.HasField("prompt_logprobs") else None,
+                prompt_logprobs_start=new.prompt_logprobs_start,
+                num_beam_candidates=new.num_beam_candidates,
             )
             for new in message.new_rows
         ],
@@ -335,4 +339,10 @@ _COLUMNS = (
     "counts",
     "sample_rows",
     "sample_sources",
+    "append_rows",
+    "append_token_ids",
+    "swap_out_blocks",
+    "swap_out_host_blocks",
+    "swap_in_host_blocks",
+    "swap_in_blocks",
 )

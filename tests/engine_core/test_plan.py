@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from engine_core.plan import ForkRow, NewRow, Plan, encode_plan
 from engine_core.request import RowParameters
 from pagewire.internal.v1.worker_pb2 import StepPlan
+from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import decode_plan, resolved_sampling
 
 u32 = st.integers(0, 2**32 - 1)
 column = st.lists(u32, max_size=5)
+logprobs = st.none() | st.builds(LogprobOptions, top_n=u32)
 new_rows = st.builds(
     NewRow,
     row=u32,
@@ -25,7 +27,11 @@ new_rows = st.builds(
         min_tokens=u32,
         stop_token_ids=column.map(tuple),
         bad_words=st.lists(column.map(tuple), max_size=3).map(tuple),
+        logprobs=logprobs,
     ),
+    prompt_logprobs=logprobs,
+    prompt_logprobs_start=u32,
+    num_beam_candidates=u32,
 )
 plans = st.builds(
     Plan,
@@ -44,6 +50,12 @@ plans = st.builds(
     counts=column,
     sample_rows=column,
     sample_sources=column,
+    append_rows=column,
+    append_token_ids=column,
+    swap_out_blocks=column,
+    swap_out_host_blocks=column,
+    swap_in_host_blocks=column,
+    swap_in_blocks=column,
 )
 
 
@@ -55,8 +67,10 @@ def test_a_plan_survives_the_wire(plan: Plan) -> None:
 
 def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
-    row = NewRow(1, array("I", [1]), 1, [1], 1, RowParameters(resolved_sampling(), 1, (1,), ((1,),)))
-    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 11))
+    top = LogprobOptions(top_n=1)
+    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top)
+    row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1)
+    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 17))
     message = encode_plan(plan)
     assert {field.name for field, _ in message.ListFields()} == {
         field.name for field in StepPlan.DESCRIPTOR.fields

@@ -92,7 +92,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,9 @@ class AddRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     CACHE_BYPASS_FIELD_NUMBER: _ClassVar[int]
     ENDED_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -119,7 +122,26 @@ class AddRequest(_message.Message):
     cache_salt: str
     cache_bypass: bool
     ended_indexes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+    logprobs: _generation_pb2.LogprobOptions
+    prompt_logprobs: _generation_pb2.LogprobOptions
+    prompt_logprobs_start: int
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ...) -> None: ...
+
+class LogprobColumns(_message.Message):
+    __slots__ = ("logprobs", "ranks", "candidate_counts", "candidate_token_ids", "candidate_logprobs", "candidate_ranks")
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_RANKS_FIELD_NUMBER: _ClassVar[int]
+    logprobs: bytes
+    ranks: bytes
+    candidate_counts: bytes
+    candidate_token_ids: bytes
+    candidate_logprobs: bytes
+    candidate_ranks: bytes
+    def __init__(self, logprobs: _Optional[bytes] = ..., ranks: _Optional[bytes] = ..., candidate_counts: _Optional[bytes] = ..., candidate_token_ids: _Optional[bytes] = ..., candidate_logprobs: _Optional[bytes] = ..., candidate_ranks: _Optional[bytes] = ...) -> None: ...
 
 class Delivered(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -176,7 +198,7 @@ class UtilityResult(_message.Message):
     def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
-    __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens")
+    __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens", "has_logprobs", "logprobs", "prompt_logprobs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +211,9 @@ class StepOutputs(_message.Message):
     STARTED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     STARTED_QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     STARTED_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     handles: bytes
@@ -201,23 +226,38 @@ class StepOutputs(_message.Message):
     started_handles: bytes
     started_queue_us: bytes
     started_cached_tokens: bytes
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., finish_reasons: _Optional[bytes] = ..., finish_token_ids: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_queue_us: _Optional[bytes] = ..., started_cached_tokens: _Optional[bytes] = ...) -> None: ...
+    has_logprobs: bytes
+    logprobs: LogprobColumns
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptLogprobs]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., finish_reasons: _Optional[bytes] = ..., finish_token_ids: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_queue_us: _Optional[bytes] = ..., started_cached_tokens: _Optional[bytes] = ..., has_logprobs: _Optional[bytes] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("handle", "start", "columns")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    start: int
+    columns: LogprobColumns
+    def __init__(self, handle: _Optional[int] = ..., start: _Optional[int] = ..., columns: _Optional[_Union[LogprobColumns, _Mapping]] = ...) -> None: ...
 
 class RequestFailed(_message.Message):
-    __slots__ = ("epoch", "handle", "code", "reason", "message", "field")
+    __slots__ = ("epoch", "handle", "code", "reason", "message", "field", "retry_delay")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
+    RETRY_DELAY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     handle: int
     code: int
     reason: str
     message: str
     field: str
-    def __init__(self, epoch: _Optional[int] = ..., handle: _Optional[int] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
+    retry_delay: _duration_pb2.Duration
+    def __init__(self, epoch: _Optional[int] = ..., handle: _Optional[int] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("epoch", "step", "load")

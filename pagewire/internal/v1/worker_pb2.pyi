@@ -44,7 +44,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile", "swap_space_bytes")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Initialize(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SWAP_SPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     device: str
     dtype: str
@@ -73,7 +74,8 @@ class Initialize(_message.Message):
     seed: int
     tensor_parallel_size: int
     profile: str
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ...) -> None: ...
+    swap_space_bytes: int
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("what", "fraction")
@@ -84,18 +86,24 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DEPENDS_ON_PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_US_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SWAP_US_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
     device: str
     depends_on_prompt_len: bool
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ...) -> None: ...
+    num_host_blocks: int
+    prefill_us_per_token: float
+    swap_us_per_block: float
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("type", "what", "why", "todo", "traceback")
@@ -112,7 +120,7 @@ class Failed(_message.Message):
     def __init__(self, type: _Optional[str] = ..., what: _Optional[str] = ..., why: _Optional[str] = ..., todo: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources")
+    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
     NEW_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +136,12 @@ class StepPlan(_message.Message):
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_ROWS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    APPEND_ROWS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     removed_rows: bytes
     new_rows: _containers.RepeatedCompositeFieldContainer[NewRow]
@@ -143,10 +157,16 @@ class StepPlan(_message.Message):
     counts: bytes
     sample_rows: bytes
     sample_sources: bytes
-    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ...) -> None: ...
+    append_rows: bytes
+    append_token_ids: bytes
+    swap_out_blocks: bytes
+    swap_out_host_blocks: bytes
+    swap_in_host_blocks: bytes
+    swap_in_blocks: bytes
+    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ...) -> None: ...
 
 class NewRow(_message.Message):
-    __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words")
+    __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "num_beam_candidates")
     ROW_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +176,10 @@ class NewRow(_message.Message):
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     row: int
     token_ids: bytes
     prompt_len: int
@@ -165,7 +189,11 @@ class NewRow(_message.Message):
     min_tokens: int
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     bad_words: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.TokenIds]
-    def __init__(self, row: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., blocks: _Optional[bytes] = ..., sequence_index: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ...) -> None: ...
+    logprobs: _generation_pb2.LogprobOptions
+    prompt_logprobs: _generation_pb2.LogprobOptions
+    prompt_logprobs_start: int
+    num_beam_candidates: int
+    def __init__(self, row: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., blocks: _Optional[bytes] = ..., sequence_index: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class ForkRow(_message.Message):
     __slots__ = ("row", "source_row", "sequence_index")
@@ -178,14 +206,34 @@ class ForkRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., source_row: _Optional[int] = ..., sequence_index: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step", "token_ids", "duration_us")
+    __slots__ = ("step", "token_ids", "duration_us", "started_ns", "logprobs", "prompt_logprobs", "beam_token_ids", "beam_logprobs")
     STEP_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    STARTED_NS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    BEAM_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEAM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     step: int
     token_ids: bytes
     duration_us: int
-    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ...) -> None: ...
+    started_ns: int
+    logprobs: _engine_pb2.LogprobColumns
+    prompt_logprobs: _containers.RepeatedCompositeFieldContainer[RowPromptLogprobs]
+    beam_token_ids: bytes
+    beam_logprobs: bytes
+    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ...) -> None: ...
+
+class RowPromptLogprobs(_message.Message):
+    __slots__ = ("row", "start", "columns")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    start: int
+    columns: _engine_pb2.LogprobColumns
+    def __init__(self, row: _Optional[int] = ..., start: _Optional[int] = ..., columns: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ...) -> None: ...
 
 class Shutdown(_message.Message):
     __slots__ = ()

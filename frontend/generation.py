@@ -3,6 +3,7 @@
 This knows nothing of gRPC: another front door may stand on it.
 """
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -51,6 +52,7 @@ class Generator:
         self._prompts = prompts
         self._engine = engine
         self._in_flight: dict[str, _InFlight] = {}
+        self._emptied = asyncio.Event()
 
     @asynccontextmanager
     async def open(
@@ -105,6 +107,12 @@ class Generator:
             finally:
                 self._engine.release(entry.ticket)
 
+    async def wait_until_idle(self) -> None:
+        """Until no request is in flight."""
+        while self._in_flight:
+            self._emptied.clear()
+            await self._emptied.wait()
+
     def abort_unsent(self, request_ids: Iterable[str]) -> set[str]:
         """Ends requests that no core has: not yet, or not any more; returns which those are."""
         found = set()
@@ -133,6 +141,8 @@ class Generator:
             yield entry
         finally:
             del self._in_flight[request_id]
+            if not self._in_flight:
+                self._emptied.set()
 
     async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
         words = request.sampling.bad_words

@@ -1,5 +1,7 @@
 """The parts of a frontend, put together, and its gRPC server."""
 
+import asyncio
+import contextlib
 import logging
 
 import grpc
@@ -53,10 +55,10 @@ class Frontend:
         self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
         address = config.engine or frontends_address(default_folder())
         self.engine = EngineClient(address, self.state, config.resume_timeout)
-        generator = Generator(config, model, self._prompts, self.engine)
+        self._generator = Generator(config, model, self._prompts, self.engine)
         self._server = grpc.aio.server(options=_options(config))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(generator, self.engine), self._server
+            GenerationServicer(self._generator, self.engine), self._server
         )
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
             TokenizerServicer(model, self._prompts, self.engine), self._server
@@ -86,9 +88,16 @@ class Frontend:
             await self.state.changed()
 
     async def stop(self, grace: float) -> None:
-        """Takes nothing new, lets running RPCs go on for `grace` seconds, ends the rest."""
+        """Takes nothing new, lets running RPCs go on for `grace` seconds, ends the rest.
+
+        It listens for as long as requests run: a new one is refused with UNAVAILABLE, which tells its
+        client to try another frontend. One that reaches a listener that is closing is only cancelled.
+        """
+        ends = asyncio.get_running_loop().time() + grace
         self.state.drain()
-        await self._server.stop(grace)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._generator.wait_until_idle(), grace)
+        await self._server.stop(max(ends - asyncio.get_running_loop().time(), 0))
         await self.engine.close()
         self._prompts.close()
 

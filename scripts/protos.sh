@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Generates pagewire/**/_pb2 code from protos/. With --check, fails when the checked-in code is stale.
+# Generates pagewire/**/_pb2 code from protos/, and protos/published.binpb: the public API as clients know
+# it. Refuses a change of the API that would break one of them. With --check, writes nothing, and fails
+# when something of it is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -12,6 +14,15 @@ generate() { # into folder $1
 }
 
 python=$(command -v "$python" | xargs realpath -s)
+buf=$(dirname "$python")/buf
+"$buf" breaking protos --against protos/published.binpb || {
+  echo "clients of the published API would break; to publish it all the same, delete protos/published.binpb" \
+    "and run 'buf build protos --path protos/pagewire/v1 --exclude-source-info -o protos/published.binpb'" >&2
+  exit 1
+}
+publish() { # to file $1
+  "$buf" build protos --path protos/pagewire/v1 --exclude-source-info -o "$1"
+}
 if [ "${1:-}" = --check ]; then
   fresh=$(mktemp -d)
   trap 'rm -rf "$fresh"' EXIT
@@ -22,7 +33,13 @@ if [ "${1:-}" = --check ]; then
       exit 1
     }
   done
+  publish "$fresh/published.binpb"
+  cmp "$fresh/published.binpb" protos/published.binpb >&2 || {
+    echo "protos/published.binpb is stale: run 'make protos'" >&2
+    exit 1
+  }
   echo "generated code is up to date"
 else
   generate "$PWD"
+  publish protos/published.binpb
 fi

@@ -78,11 +78,11 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
 
 
 def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
-    """The outputs, split by frontend; not copied when there is only one."""
-    frontends = {sequence.request.frontend for sequence in outputs.sequences}
-    frontends.update(start.request.frontend for start in outputs.started)
+    """The outputs, split by frontend, in the order of their progress; not copied when there is only one."""
+    frontends = dict.fromkeys(sequence.request.frontend for sequence in outputs.sequences)
+    frontends |= dict.fromkeys(start.request.frontend for start in outputs.started)
     if len(frontends) == 1:
-        return {frontends.pop(): outputs}
+        return {next(iter(frontends)): outputs}
     parts = {frontend: Outputs() for frontend in frontends}
     token = 0
     for entry, sequence in enumerate(outputs.sequences):

@@ -5,11 +5,12 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from frontend.engine_socket import EngineSocket
+from frontend.engine_socket import EngineSocket, Listener
 from frontend.errors import (
     EngineDead,
     EngineNotReady,
@@ -37,15 +38,35 @@ ANSWER = 10.0
 """Seconds that a question to the core may take; the same holds."""
 
 
+class Socket(Protocol):
+    """What an EngineSocket does for an EngineClient."""
+
+    def open(self) -> None:
+        """Starts connecting. Raises StartupError."""
+
+    def send(self, frame: bytes) -> bool:
+        """Sends without waiting. False when there is no connection or the core does not read."""
+
+    def close(self) -> None:
+        """Disconnects. Idempotent."""
+
+
 class EngineClient:
     """One engine core. All methods belong to the event loop's thread."""
 
-    def __init__(self, address: str, state: ServingState, resume_timeout: float = 0.0) -> None:
-        """resume_timeout: seconds that requests wait for another core when theirs has died."""
+    def __init__(
+        self,
+        address: str,
+        state: ServingState,
+        resume_timeout: float = 0.0,
+        make_socket: Callable[[str, bytes, Listener], Socket] = EngineSocket,
+    ) -> None:
+        """resume_timeout: seconds that requests wait for another core when theirs has died. make_socket:
+        takes the address, our identity, and who hears what comes in."""
         self.identity = new_identity()
         self.protocol_errors = 0
         self._state = state
-        self._socket = EngineSocket(address, self.identity, self)
+        self._socket = make_socket(address, self.identity, self)
         self._welcome: engine_pb2.Welcome | None = None
         self._epoch = 0  # of the connection's Welcome; 0: not welcomed yet
         self._heard = 0.0

@@ -64,3 +64,12 @@ def test_a_time_in_the_queue_fits_its_column(seconds: float, expected: int) -> N
     outputs = Outputs(started=[Start(request(b"a", 1), seconds, 0)])
     (message,) = (message for _, message in encode_outputs(outputs, 1, 1))
     assert unpack_u32(message.started_queue_us) == [expected]
+
+
+def test_the_order_of_messages_does_not_depend_on_hashes() -> None:
+    """A set of identities had an order of its own in each process, so that no run could be repeated."""
+    names = [bytes([number]) * 16 for number in (7, 3, 9, 1, 5)]
+    outputs = Outputs()
+    outputs.add_tokens([request(name, 1).sequences[0] for name in names[1:]], [4, 5, 6, 7])
+    outputs.started += [Start(request(name, 2), 0.0, 0) for name in names]
+    assert [frontend for frontend, _ in encode_outputs(outputs, 1, 1)] == [*names[1:], names[0]]

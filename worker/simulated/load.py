@@ -11,6 +11,7 @@ from worker.checkpoint import DTYPE_BYTES, ModelConfig
 from worker.configs.registry import read_model_config
 from worker.limits import check_group, choose_max_model_len
 from worker.rows import RowTable
+from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.faults import Faults
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
@@ -24,8 +25,10 @@ DEFAULT_DTYPE = "bfloat16"
 """Where neither the flag nor config.json says one."""
 
 
-def load(initialize: worker_pb2.Initialize, config: WorkerConfig) -> tuple[SimulatedRunner, worker_pb2.Ready]:
-    """Raises StartupError when anything does not fit."""
+def load(
+    initialize: worker_pb2.Initialize, config: WorkerConfig, clock: Clock = REAL_TIME
+) -> tuple[SimulatedRunner, worker_pb2.Ready]:
+    """clock: what steps take their time from. Raises StartupError when anything does not fit."""
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
     model = read_model_config(Path(initialize.model_path))
@@ -42,8 +45,10 @@ def load(initialize: worker_pb2.Initialize, config: WorkerConfig) -> tuple[Simul
         Roofline(model, weights, value_bytes, profile),
         Faults(config),
         initialize.max_num_batched_tokens,
+        clock,
     )
-    sleep_precisely()
+    if clock is REAL_TIME:
+        sleep_precisely()
     logger.info("simulating %s in %s on %s", model.architecture, dtype, profile.name)
     return runner, worker_pb2.Ready(
         model=engine_pb2.ModelFacts(

@@ -2,12 +2,12 @@
 
 import ctypes
 import sys
-import time
 
 import numpy as np
 
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable
+from worker.simulated.clock import Clock
 from worker.simulated.faults import Faults
 from worker.simulated.roofline import Roofline
 from worker.simulated.tokens import NO_TOKEN, TokenSource
@@ -26,21 +26,23 @@ class SimulatedRunner:
         roofline: Roofline,
         faults: Faults,
         max_num_batched_tokens: int,
+        clock: Clock,
     ) -> None:
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
+        self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Does the books of one step, and returns when its time is over. Raises PlanError."""
-        began = time.perf_counter()
+        began = self._clock.now()
         self._faults.strike(plan)
         apply_changes(plan, self._rows, self._tokens)
         block_copies(plan, self._rows.cache_blocks)
         seconds, token_ids = self._compute(plan) if plan.rows else (0.0, b"")
         seconds *= self._faults.slow_factor
-        left = began + seconds - time.perf_counter()
+        left = began + seconds - self._clock.now()
         if left > 0:
-            time.sleep(left)
+            self._clock.sleep(left)
         return worker_pb2.StepResult(step=plan.step, token_ids=token_ids, duration_us=round(1e6 * seconds))
 
     def _compute(self, plan: worker_pb2.StepPlan) -> tuple[float, bytes]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.rows import PlanError
+from worker.simulated.clock import Clock
 from worker.simulated.load import load
 from worker.simulated.runner import SimulatedRunner
 from worker.step import NO_TOKEN_COLUMN
@@ -83,14 +83,13 @@ def test_a_step_may_only_change_things(initialize: Initialize):
     assert (result.step, result.token_ids, result.duration_us) == (9, b"", 0)
 
 
-def test_time_passes_as_the_formula_says(initialize: Initialize, monkeypatch: pytest.MonkeyPatch):
+def test_time_passes_as_the_formula_says(initialize: Initialize):
     """Two layers on a CPU: 36 us of overhead, next to which the small model is nothing. Twice that
     when the worker is slowed down."""
     asleep: list[float] = []
-    monkeypatch.setattr(time, "perf_counter", lambda: 100.0)
-    monkeypatch.setattr(time, "sleep", asleep.append)
+    clock = Clock(now=lambda: 100.0, sleep=asleep.append)
     for factor in (1.0, 2.0):
-        runner = make(initialize(profile="cpu"), fault_slow_factor=factor)
+        runner, _ = load(initialize(profile="cpu"), WorkerConfig(fault_slow_factor=factor), clock)
         result = runner.execute(plan(new_row()))
         assert result.duration_us == pytest.approx(38 * factor, abs=1.5 * factor)
         assert 1e6 * asleep.pop() == pytest.approx(result.duration_us, abs=0.51)

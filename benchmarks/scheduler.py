@@ -19,6 +19,7 @@ from engine_core.block_pool import BlockPool
 from engine_core.outputs import encode_outputs
 from engine_core.plan import encode_plan
 from engine_core.request import Request
+from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
 from pagewire.columns import pack_u32
@@ -88,7 +89,8 @@ class Load:
         began = time.perf_counter()
         plan = scheduler.schedule(1.0)
         planned = time.perf_counter()
-        scheduler.update(self.tokens[: len(plan.sample_rows)])
+        result = Result(plan.step, self.tokens[: len(plan.sample_rows)])
+        scheduler.update(result)
         updated = time.perf_counter()
         encode_plan(plan).SerializeToString()
         for _, message in encode_outputs(scheduler.take_outputs(), 1, scheduler.step):

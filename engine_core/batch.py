@@ -1,5 +1,6 @@
 """Who computes in a step, from where, and within which budget: the scheduler's working set."""
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from engine_core.plan import Plan
@@ -15,6 +16,15 @@ class Batch:
     starts: list[int] = field(default_factory=list)  # position of the first token to compute
     is_cut: bool = False  # the last entry does not reach num_tokens
     forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
+
+    def add_decoding(self, sequences: Many[Sequence]) -> None:
+        """Each of the sequences computes one token, and has no more to compute."""
+        assert len(sequences) <= self.budget, "there are no more rows than tokens in the budget"
+        self.budget -= len(sequences)
+        self.starts += [sequence.num_computed_tokens for sequence in sequences]
+        self.sequences += sequences
+        for sequence in sequences:
+            sequence.num_computed_tokens += 1
 
     def add(self, sequence: Sequence) -> None:
         """The sequence computes what it has to, or as much of it as the budget has left."""
@@ -33,7 +43,10 @@ class Batch:
         self.forks.append((sequence, len(self.sequences) - 1))
 
     def write_columns(self, plan: Plan) -> list[Sequence]:
-        """Puts the batch into the plan; the sequences that get a token sampled, in order."""
+        """Puts the batch into the plan; the sequences that get a token sampled, in order.
+
+        From here on they count that token.
+        """
         plan.rows = [sequence.row for sequence in self.sequences]
         plan.starts = self.starts
         plan.counts = [
@@ -48,4 +61,6 @@ class Batch:
             plan.sample_rows.append(sequence.row)
             plan.sample_sources.append(entry)
             sampling.append(sequence)
+        for sequence in sampling:
+            sequence.num_tokens += 1
         return sampling

@@ -106,10 +106,12 @@ class BlockPool:
         return self._contents[block]
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """The content of these held blocks is not known any more."""
+        """The content of these blocks is not known any more."""
         for block in blocks:
-            assert self._references[block] > 0, "free blocks are forgotten when they are handed out"
             self._forget(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._blank.append(block)
 
     def forget_all(self) -> None:
         """No block's content is known any more."""

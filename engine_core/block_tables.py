@@ -35,7 +35,7 @@ class BlockTables:
         """
         self.pool.share(cached)  # first: what is free among them must not be handed out
         sequence.blocks = cached + self.pool.allocate(self.blocks_for(slots) - len(cached))
-        sequence.num_slots = len(sequence.blocks) * self.block_size
+        self._count_slots(sequence)
         sequence.num_computed_tokens = len(cached) * self.block_size
         sequence.num_committed = len(cached)
 
@@ -59,7 +59,7 @@ class BlockTables:
             new = pool.allocate(missing)
             plan.change_table(sequence.row, len(blocks), new)
             blocks += new
-        sequence.num_slots = len(blocks) * self.block_size
+        self._count_slots(sequence)
         return True
 
     def fork(self, leader: Sequence, sibling: Sequence) -> None:
@@ -73,6 +73,10 @@ class BlockTables:
         self.pool.share(sibling.blocks)
         sibling.num_computed_tokens = sibling.num_slots = leader.num_slots = computed
         sibling.hashes, sibling.num_committed = leader.hashes.copy(), leader.num_committed
+
+    def _count_slots(self, sequence: Sequence) -> None:
+        """As many as its blocks have; but the last token of a sequence needs no slot, and gets none."""
+        sequence.num_slots = min(len(sequence.blocks) * self.block_size, sequence.limit - 1)
 
     def close(self, sequence: Sequence) -> None:
         """Takes all blocks of a sequence back."""

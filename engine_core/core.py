@@ -1,7 +1,7 @@
 """The engine core: events in, one step, outputs out.
 
 EngineCore.step() can be called in-process, without sockets and threads: it takes its events from an
-inbox, asks a worker (anything that can execute a plan) and hands messages to a function.
+inbox, asks a worker (anything that can execute plans) and hands messages to a function.
 """
 
 import logging
@@ -15,6 +15,7 @@ from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFail
 from engine_core.outputs import encode_outputs
 from engine_core.plan import Plan
 from engine_core.request import FinishReason, Request
+from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters, Rate
 from engine_core.validation import Code, Limits, Refused, make_request
@@ -41,8 +42,11 @@ _IDLE_CHECK_INTERVAL_S = 60.0
 class Worker(Protocol):
     """What computes."""
 
-    def execute(self, plan: Plan) -> list[int]:
-        """Computes one step; one token for each of plan.sample_rows. Raises when it cannot."""
+    def submit(self, plan: Plan) -> None:
+        """Begins to compute a step, when those before it are done. Raises when there is nobody to do it."""
+
+    def collect(self) -> Result:
+        """Waits for the oldest result that was not collected. Raises when it will not come."""
 
     def wait_for(self, inbox: Inbox) -> None:
         """Returns when there may be events. Raises when there will be nobody to execute anything."""
@@ -96,7 +100,8 @@ class EngineCore:
         plan = self.scheduler.schedule(self._clock())
         self._publish(only_finishes=True)
         if plan.rows:
-            failed = self.scheduler.update(self._worker.execute(plan))
+            self._worker.submit(plan)
+            failed = self.scheduler.update(self._worker.collect())
             self._output_rate.add(len(plan.sample_rows), self._clock())
             self._publish()
             for request in failed:

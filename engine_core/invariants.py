@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from engine_core.block_pool import InvariantError
@@ -16,6 +17,9 @@ def check_scheduler(scheduler: Scheduler) -> None:
     running = [sequence for sequence in scheduler.running if sequence.status is Status.RUNNING]
     waiting = list(scheduler.waiting)
     forking = [sequence for request in scheduler.requests for sequence in request.forking]
+    pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
+    for sequence in running + waiting + forking:
+        _check_counts(sequence, pending[sequence])
     for sequence in running:
         _check_running(sequence, scheduler)
         scheduler.prefix_cache.check_invariants(sequence)
@@ -32,12 +36,17 @@ def check_scheduler(scheduler: Scheduler) -> None:
     scheduler.pool.check_invariants(sequence.blocks for sequence in running)
 
 
-def _check_running(sequence: Sequence, scheduler: Scheduler) -> None:
-    size = scheduler.tables.block_size
-    if not 0 <= sequence.num_computed_tokens <= sequence.num_tokens < sequence.limit:
+def _check_counts(sequence: Sequence, num_pending: int) -> None:
+    """num_pending: plans under way that sample for it."""
+    _equal("tokens", sequence.num_tokens, sequence.num_known_tokens + num_pending)
+    if not 0 <= sequence.num_computed_tokens <= sequence.num_tokens < sequence.limit + (num_pending > 0):
         raise InvariantError(
             f"{sequence.num_computed_tokens} computed of {sequence.num_tokens} tokens, limit {sequence.limit}"
         )
+
+
+def _check_running(sequence: Sequence, scheduler: Scheduler) -> None:
+    size = scheduler.tables.block_size
     if max(sequence.num_computed_tokens, sequence.num_slots) > len(sequence.blocks) * size:
         raise InvariantError("a sequence has fewer blocks than slots")
     writable = range(sequence.num_computed_tokens // size, -(-sequence.num_slots // size))
@@ -81,8 +90,8 @@ def _check_places(placed: list[Sequence], scheduler: Scheduler) -> None:
 def _check_rows(holders: list[Sequence], scheduler: Scheduler) -> None:
     """Each row is free or has one holder; a forking sequence holds one while its leader runs."""
     rows = [sequence.row for sequence in holders if sequence.row != NO_ROW]
-    if sorted(rows + scheduler.free_rows) != list(range(scheduler.num_rows)):
-        raise InvariantError(f"rows {sorted(rows)} are held, {sorted(scheduler.free_rows)} are free")
+    if sorted(rows + scheduler.rows.free) != list(range(scheduler.num_rows)):
+        raise InvariantError(f"rows {sorted(rows)} are held, {sorted(scheduler.rows.free)} are free")
     for sequence in holders:
         leader_runs = any(s.leads and s.status is Status.RUNNING for s in sequence.request.sequences)
         if (sequence.row != NO_ROW) != (sequence.status is Status.RUNNING or leader_runs):

@@ -60,11 +60,11 @@ class PrefixCache:
         return blocks
 
     def commit(self, sequence: Sequence) -> None:
-        """Makes known the blocks of a sequence that are full, up to num_computed_tokens. Idempotent.
+        """Makes known the blocks of a sequence that are full of known, computed tokens. Idempotent.
 
         A block whose content another one has already stays unknown: tables are not changed for it.
         """
-        full = sequence.num_computed_tokens // self._block_size
+        full = self._num_full_blocks(sequence)
         if full == sequence.num_committed or not self._serves(sequence.request):
             return
         self._extend_hashes(sequence, full)
@@ -72,11 +72,12 @@ class PrefixCache:
             self._pool.keep(sequence.blocks[i], sequence.hashes[i + 1])
         sequence.num_committed = full
 
-    def distrust(self, request: Request) -> None:
-        """Forgets every block that sequences of a request hold, and learns no more from them."""
-        for sequence in request.sequences:
-            self._pool.forget(sequence.blocks)
-        request.cache_bypass = True
+    def distrust(self, sequence: Sequence) -> None:
+        """Forgets every block that may hold tokens of a sequence, which may have left it before, and
+        learns no more from its request."""
+        found = map(self._pool.find, sequence.hashes[1:])
+        self._pool.forget(block for block in found if block is not None)
+        sequence.request.cache_bypass = True
 
     def reset(self) -> None:
         """Forgets everything. Sequences go on with their blocks, and what they fill from now on is known."""
@@ -93,7 +94,7 @@ class PrefixCache:
         Those that it may still write to are not known at all. Cost: all tokens of the sequence.
         """
         size = self._block_size
-        full = sequence.num_computed_tokens // size
+        full = self._num_full_blocks(sequence)
         if sequence.num_committed > full:
             raise InvariantError("a block was made known before it was full")
         hashes = [self._root(sequence.request)]
@@ -105,6 +106,10 @@ class PrefixCache:
                 raise InvariantError(f"block {block} is known as something that it is not")
         if sequence.hashes[: full + 1] != hashes[: len(sequence.hashes)]:
             raise InvariantError("a sequence has hashes that are not those of its tokens")
+
+    def _num_full_blocks(self, sequence: Sequence) -> int:
+        """Blocks that can be known by their tokens. The last computed one may be pending."""
+        return min(sequence.num_computed_tokens, sequence.num_known_tokens) // self._block_size
 
     def _serves(self, request: Request) -> bool:
         return self._enabled and not request.cache_bypass

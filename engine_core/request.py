@@ -3,6 +3,9 @@
 A request is born whole (see validation.py) and has `n` sequences. A sequence has `num_tokens`
 (prompt and output) and `num_computed_tokens` (those whose keys and values are in its blocks); all
 that scheduling does is to move the second toward the first.
+
+A plan counts ahead of its result: from the plan on that samples a token, `num_tokens` counts the token,
+and `num_computed_tokens` what the plan computes. The token itself, until it comes, is pending.
 """
 
 from __future__ import annotations
@@ -109,11 +112,11 @@ class Sequence:
     request: Request
     index: int
     output: array[int]  # token ids
-    num_tokens: int  # prompt and output
+    num_tokens: int  # prompt and output, pending tokens included
     limit: int  # num_tokens at which it ends
     stops: frozenset[int]  # tokens that may end it
     num_computed_tokens: int = 0
-    num_slots: int = 0  # it may write to slots below this one without asking for blocks
+    num_slots: int = 0  # it may have so many tokens without asking for blocks; below `limit`
     blocks: list[int] = field(default_factory=list)  # block table
     num_committed: int = 0  # blocks that the prefix cache knows, or knows others like
     hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
@@ -126,8 +129,13 @@ class Sequence:
         """Tokens that are still to be computed."""
         return self.num_tokens - self.num_computed_tokens
 
+    @property
+    def num_known_tokens(self) -> int:
+        """Prompt and output without pending tokens."""
+        return len(self.request.prompt) + len(self.output)
+
     def token_ids(self) -> array[int]:
-        """Prompt and output."""
+        """Prompt and output, as far as they are known."""
         return self.request.prompt + self.output
 
     def token_bytes(self, start: int, end: int) -> bytes:
@@ -140,7 +148,7 @@ class Sequence:
         return (prompt[start:] + self.output[: end - first]).tobytes()
 
     def finish(self) -> tuple[FinishReason, int]:
-        """Why the sequence ends after its last token, and the token that matched (0: none).
+        """Why the sequence ends after its last known token, and the token that matched (0: none).
 
         A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
         there, and a delivered one is taken as it is.
@@ -154,6 +162,6 @@ class Sequence:
                 return FinishReason.STOP, token
         if len(self.output) >= request.max_tokens:
             return FinishReason.MAX_TOKENS, 0
-        if self.num_tokens >= request.max_model_len:
+        if self.num_known_tokens >= request.max_model_len:
             return FinishReason.CONTEXT_LENGTH, 0
         return FinishReason.NONE, 0

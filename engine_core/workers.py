@@ -13,6 +13,7 @@ import select
 import signal
 import struct
 import subprocess
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -20,9 +21,9 @@ from google.protobuf.message import DecodeError
 
 from engine_core.events import Inbox
 from engine_core.plan import Plan, encode_plan
+from engine_core.result import Result, decode_result
 from engine_core.stop import Stopped, StopSignal
 from pagewire import process
-from pagewire.columns import unpack_u32
 from pagewire.errors import PagewireError
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
 from pagewire.transport import BadFrame, bind_router, pack, unpack
@@ -65,6 +66,7 @@ class WorkerLink:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
         self._stop = stop
+        self._submitted: deque[Plan] = deque()
         self._peer: bytes | None = None
         self._child: _Child | None = None
         self._connection: _Connection | None = None
@@ -99,19 +101,20 @@ class WorkerLink:
             if self._child is not None:
                 self._child.read_status()  # a full pipe would stop it
 
-    def execute(self, plan: Plan) -> list[int]:
-        """Computes one step; one token for each of plan.sample_rows. Raises WorkerDied, Stopped."""
+    def submit(self, plan: Plan) -> None:
+        """Sends a plan. Raises WorkerDied."""
         self._send(WorkerCommand(step_plan=encode_plan(plan)))
+        self._submitted.append(plan)
+
+    def collect(self) -> Result:
+        """Waits for the result of the oldest plan that has none. Raises WorkerDied, Stopped."""
         message = self._wait()
-        result = message.step_result
-        token_ids = unpack_u32(result.token_ids)
-        if result.step != plan.step or len(token_ids) != len(plan.sample_rows):
+        try:
+            return decode_result(message.step_result, self._submitted.popleft())
+        except ValueError as error:
             raise WorkerDied(
-                "cannot talk to the worker",
-                f"step {plan.step} with {len(plan.sample_rows)} samples was answered by"
-                f" {message.WhichOneof('message')}, step {result.step}, {len(token_ids)} tokens",
-            )
-        return token_ids
+                "cannot talk to the worker", f"{message.WhichOneof('message')}: {error}"
+            ) from error
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
@@ -138,7 +141,7 @@ class WorkerLink:
         assert self._peer is not None
         try:
             self._socket.send_multipart([self._peer, pack(command)], zmq.NOBLOCK)
-        except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot be: there is one command at a time
+        except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot be: there are few commands at a time
             raise self._death(f"it cannot be reached ({error})") from error
 
     def _wait(self) -> WorkerMessage:

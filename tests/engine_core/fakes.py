@@ -7,15 +7,17 @@ its block table: a wrong table, a missing copy or a block given to two owners is
 begin with the namespace of the request, so that a block that is shared where it must not be is found too.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 from engine_core.outputs import encode_outputs
 from engine_core.plan import ForkRow, NewRow, Plan
 from engine_core.request import FinishReason, Request, RowParameters
+from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
+from engine_core.workers import WorkerLink
 from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs
 from pagewire.internal.v1.worker_pb2 import StepPlan
@@ -117,18 +119,29 @@ def expected_output(
 
 
 def run(
-    scheduler: Scheduler, worker: "FakeWorker", ledger: "Ledger", *, steps: int = 10_000, now: float = 0.0
+    scheduler: Scheduler,
+    worker: "FakeWorker | WorkerLink",
+    ledger: "Ledger",
+    *,
+    steps: int = 10_000,
+    now: float = 0.0,
+    ahead: bool = False,
 ) -> int:
-    """Steps until nothing is left to do, or so many times; the number of steps that were executed."""
+    """Steps until nothing is left to do, or so many times; the number of steps that were executed.
+
+    ahead: a step is planned before the result of the one before it is taken in.
+    """
     for done in range(steps):
         plan = scheduler.schedule(now)
         scheduler.check_invariants()
         if plan.rows:
-            scheduler.update(worker.execute(plan))
+            worker.submit(plan)
+        if scheduler.under_way and (len(scheduler.under_way) > ahead or not plan.rows):
+            scheduler.update(worker.collect())
             scheduler.check_invariants()
         for _, message in encode_outputs(scheduler.take_outputs(), 1, scheduler.step):
             ledger.take(message)
-        if not plan.rows:
+        if not plan.rows and not scheduler.requests and not scheduler.under_way:
             return done
     return steps
 
@@ -163,6 +176,15 @@ class FakeWorker:
         self.namespaces: dict[int, Hashable] = {}  # of requests, by seed
         self.slots: dict[int, int] = {}  # slot -> history
         self.plans: list[Plan] = []
+        self._results: deque[Result] = deque()
+
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        self._results.append(Result(plan.step, self.execute(plan)))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        return self._results.popleft()
 
     def execute(self, plan: Plan) -> list[int]:
         """One step, in the order that worker.proto states."""

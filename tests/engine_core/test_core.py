@@ -7,8 +7,8 @@ import pytest
 
 from engine_core.core import EngineCore, Identity
 from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
-from engine_core.plan import Plan
 from engine_core.request import NO_TOKEN, FinishReason
+from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped
 from engine_core.validation import Code
@@ -298,7 +298,7 @@ def test_ends_by_the_clock_do_not_wait_for_the_step(house: House) -> None:
     house.step()
     (request,) = [r for r in house.scheduler.requests if r.handle == 1]
     request.time_limit_at = 1.0
-    house.scheduler._expiry.add(request)
+    house.scheduler.lifecycle.expiry.add(request)
     house.now = 1.0
     first, second = house.step()
     assert len(first[1].step_outputs.finish_reasons) == 1 and not first[1].step_outputs.token_ids
@@ -334,7 +334,7 @@ def test_books_that_do_not_balance_are_reported_when_idle(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once in a while: the check looks at every block."""
-    house.scheduler.free_rows.pop()
+    house.scheduler.rows.free.pop()
     house.put(Abort(handle=1))
     house.core.step()
     assert house.core.counters.broken_invariants == 0, "there was something to do"
@@ -349,10 +349,10 @@ def test_books_that_do_not_balance_are_reported_when_idle(
 
 def test_a_worker_that_raises_ends_the_loop(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def execute(plan: Plan) -> list[int]:
+    def collect() -> Result:
         raise OSError("gone")
 
-    monkeypatch.setattr(house.worker, "execute", execute)
+    monkeypatch.setattr(house.worker, "collect", collect)
     house.put(add_request(1))
     with pytest.raises(OSError, match="gone"):
         house.core.run()

@@ -7,6 +7,7 @@ from engine_core import prefix_cache
 from engine_core.block_pool import BlockPool, InvariantError
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_TOKEN, Sequence
+from engine_core.result import Result
 from tests.engine_core.fakes import add_request, fake_token, make
 from tests.engine_core.world import World, columns
 
@@ -213,7 +214,7 @@ def test_a_row_without_logits_takes_its_blocks_along() -> None:
     plan = world.scheduler.schedule(0.0)
     world.worker.execute(plan)
     assert plan.starts == [8]
-    world.scheduler.update([NO_TOKEN])
+    world.scheduler.update(Result(plan.step, [NO_TOKEN]))
     world.scheduler.check_invariants()
     assert world.scheduler.pool.num_cached == 0
     del world.messages[2]
@@ -228,8 +229,9 @@ def test_a_row_without_logits_leaves_nothing_behind() -> None:
     world.add(1, prompt(7))
     world.add(2, prompt=1, max_tokens=9, bypass=True)
     world.step()
-    world.worker.execute(world.scheduler.schedule(0.0))
-    world.scheduler.update([NO_TOKEN, 5])
+    plan = world.scheduler.schedule(0.0)
+    world.worker.execute(plan)
+    world.scheduler.update(Result(plan.step, [NO_TOKEN, 5]))
     assert world.scheduler.pool.num_cached == 0
 
 
@@ -431,4 +433,4 @@ def test_a_hash_that_collides_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         world.add(handle, [handle, 100 + handle, 200 + handle], max_tokens=1)
     with pytest.raises(AssertionError, match="what is not its own"):
         while (plan := world.scheduler.schedule(0.0)).rows:
-            world.scheduler.update(world.worker.execute(plan))
+            world.scheduler.update(Result(plan.step, world.worker.execute(plan)))

@@ -8,6 +8,7 @@ import pytest
 
 from engine_core.plan import Plan
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
+from engine_core.result import Result
 from tests.engine_core.fakes import EOS, VOCAB, add_request, expected_output, fake_token, make, run
 from tests.engine_core.world import World, columns
 
@@ -293,10 +294,10 @@ def test_a_leader_preempted_in_its_prompt_gives_all_rows_back() -> None:
     world.step(2)
     world.add(2, prompt=40, n=3, max_tokens=3)
     world.step()
-    assert world.scheduler.running[-1].leads and not world.scheduler.free_rows
+    assert world.scheduler.running[-1].leads and not world.scheduler.rows.free
     while not world.scheduler.num_preemptions:
         world.step()
-    assert len(world.scheduler.free_rows) == 3
+    assert len(world.scheduler.rows.free) == 3
     world.finish()
 
 
@@ -369,7 +370,7 @@ def test_a_stop_token_that_a_worker_samples_too_early_ends_nothing() -> None:
     world.add(1, max_tokens=3, min_tokens=3, stop_token_ids=[7])
     plan = world.scheduler.schedule(0.0)
     assert plan.sample_rows
-    world.scheduler.update([7])
+    world.scheduler.update(Result(plan.step, [7]))
     assert world.scheduler.requests
 
 
@@ -474,9 +475,9 @@ def test_an_abort_during_a_step_wins_over_its_result() -> None:
     world = World()
     kept, aborted = world.add(1, max_tokens=2), world.add(2, max_tokens=2)
     plan = world.scheduler.schedule(0.0)
-    sampled = world.worker.execute(plan)
+    world.worker.submit(plan)
     world.scheduler.abort(aborted)
-    world.scheduler.update(sampled)
+    world.scheduler.update(world.worker.collect())
     assert [sequence.request for sequence in world.scheduler.take_outputs().sequences] == [kept]
     world.scheduler.check_invariants()
 
@@ -578,7 +579,7 @@ def test_ended_requests_with_a_deadline_are_forgotten() -> None:
         request = make(message)
         world.scheduler.add(request)
         world.scheduler.abort(request)
-    assert len(world.scheduler._expiry) < 200
+    assert len(world.scheduler.lifecycle.expiry) < 200
 
 
 def test_a_row_without_logits_ends_its_request_alone() -> None:
@@ -589,7 +590,7 @@ def test_a_row_without_logits_ends_its_request_alone() -> None:
     plan = world.scheduler.schedule(0.0)
     tokens = world.worker.execute(plan)
     tokens[1] = NO_TOKEN
-    assert world.scheduler.update(tokens) == [broken]
+    assert world.scheduler.update(Result(plan.step, tokens)) == [broken]
     world.scheduler.check_invariants()
     assert [s.request.handle for s in world.scheduler.take_outputs().sequences] == [1]
     assert [request.handle for request in world.scheduler.requests] == [1]
@@ -603,13 +604,21 @@ def test_the_figures_are_true_at_each_step() -> None:
     scheduler = world.scheduler
     for handle in (1, 2, 3):
         world.add(handle, prompt=6, max_tokens=3)
-    assert (len(scheduler.requests), scheduler.num_running_requests, scheduler.waiting.num_tokens) == (
+    assert (
+        len(scheduler.requests),
+        scheduler.num_running_requests,
+        scheduler.waiting.num_tokens,
+    ) == (
         3,
         0,
         18,
     )
     world.step()
-    assert (len(scheduler.requests), scheduler.num_running_requests, scheduler.waiting.num_tokens) == (
+    assert (
+        len(scheduler.requests),
+        scheduler.num_running_requests,
+        scheduler.waiting.num_tokens,
+    ) == (
         3,
         2,
         6,

@@ -50,9 +50,16 @@ class SchedulerWalk(RuleBasedStateMachine):
         max_num_seqs=st.sampled_from([5, 4, 3, 2, 1]),
         budget=st.sampled_from([7, 40, 16, 4, 1]),
         prefix_cache=st.sampled_from([True, True, True, False]),
+        ahead=st.booleans(),
     )
     def start(
-        self, block_size: int, num_blocks: int, max_num_seqs: int, budget: int, prefix_cache: bool
+        self,
+        block_size: int,
+        num_blocks: int,
+        max_num_seqs: int,
+        budget: int,
+        prefix_cache: bool,
+        ahead: bool,
     ) -> None:
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
@@ -68,6 +75,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             eos_token_ids=frozenset({EOS}),
         )
         self.worker = FakeWorker(num_blocks, block_size)
+        self.ahead = ahead
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}
@@ -128,18 +136,21 @@ class SchedulerWalk(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6), abort_between=ONE_IN_FIVE, data=st.data())
     def step(self, steps: int, abort_between: bool, data: st.DataObject) -> None:
+        under_way = self.scheduler.under_way
         for _ in range(steps):
             plan = self.scheduler.schedule(self.now)
-            assert plan.rows or not self.scheduler.requests, "nobody waits while the worker idles"
+            assert plan.rows or under_way or not self.scheduler.requests, (
+                "nobody waits while the worker idles"
+            )
             assert sum(plan.counts) <= self.scheduler.max_num_batched_tokens
             self.scheduler.check_invariants()
-            if not plan.rows:
-                break
-            sampled = self.worker.execute(plan)
+            if plan.rows:
+                self.worker.submit(plan)
             if abort_between and self.scheduler.requests:
-                self.abort(data)  # an abort may come while a step is under way
-            self.scheduler.update(sampled)
-            self.scheduler.check_invariants()
+                self.abort(data)  # an abort may come while steps are under way
+            if len(under_way) > self.ahead or under_way and not plan.rows:
+                self.scheduler.update(self.worker.collect())
+                self.scheduler.check_invariants()
             self.collect()
         self.collect()
 
@@ -189,10 +200,10 @@ class SchedulerWalk(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.collect()
-        run(self.scheduler, self.worker, self.ledger, now=self.now)
+        run(self.scheduler, self.worker, self.ledger, now=self.now, ahead=self.ahead)
         assert not self.scheduler.requests
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
-        assert len(self.scheduler.free_rows) == self.scheduler.num_rows
+        assert len(self.scheduler.rows.free) == self.scheduler.num_rows
         for handle, message in self.sent.items():
             for index in range(message.sampling.n):
                 self.check_end(handle, index, message)

@@ -46,7 +46,8 @@ def pid_of(link: WorkerLink) -> int:
 def one_step(link: WorkerLink) -> None:
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
     scheduler.add(make(add_request(1)))
-    link.execute(scheduler.schedule(0.0))
+    link.submit(scheduler.schedule(0.0))
+    link.collect()
 
 
 def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSignal) -> None:
@@ -93,7 +94,7 @@ def test_a_worker_that_does_not_start(
     [
         ("fail-step", "a tensor is missing"),
         ("die-step", "killed by SIGKILL"),
-        ("wrong-step", "1 samples was answered by step_result, step 1, 2 tokens"),
+        ("wrong-step", "step_result: step 1 with 1 samples was answered by step 1, 2 tokens"),
     ],
 )
 def test_a_worker_that_fails_while_serving(

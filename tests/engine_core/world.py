@@ -73,7 +73,7 @@ class World:
         scheduler = self.scheduler
         assert not scheduler.requests and not scheduler.waiting and not scheduler.num_running_requests
         assert scheduler.pool.num_free == scheduler.pool.num_blocks
-        assert len(scheduler.free_rows) == scheduler.num_rows
+        assert len(scheduler.rows.free) == scheduler.num_rows
 
 
 def columns(plan: Plan) -> list[tuple[int, int]]:

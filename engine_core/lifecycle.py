@@ -1,0 +1,148 @@
+"""Where sequences are, and what they hold there: every change of a sequence's status is made here.
+
+    WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING
+       ^                │
+       └────preempt─────┘
+
+A running sequence holds a row and blocks. One that waits holds nothing. One that is to fork from its
+leader's prompt holds a row while the leader runs, so that it can start the moment the prompt is done.
+"""
+
+from __future__ import annotations
+
+from engine_core.block_tables import BlockTables
+from engine_core.expiry import Expiry
+from engine_core.in_flight import InFlight
+from engine_core.prefix_cache import PrefixCache
+from engine_core.request import NO_ROW, Request, Sequence, Status
+from engine_core.rows import Rows
+from engine_core.waiting import WaitingQueue
+
+
+class Lifecycle:
+    """The requests in flight, and their sequences in their places."""
+
+    def __init__(self, num_rows: int, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+        self.rows = Rows(num_rows)
+        self.requests = InFlight()
+        self.expiry = Expiry()
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
+        self.num_running_requests = 0
+        self.num_ended = 0
+        """Sequences that have ended since the start."""
+        self._num_dropped = 0
+        self._tables = tables
+        self._prefix_cache = prefix_cache
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        self.requests.add(request)
+        self.expiry.add(request)
+        for sequence in request.sequences:
+            if sequence.status is Status.WAITING:
+                self.waiting.add(sequence, self._num_cached_tokens(sequence))
+
+    def admit(self, sequence: Sequence, slots: int, cached: list[int]) -> None:
+        """A sequence that waits gets a row and blocks, its siblings theirs, and runs.
+
+        slots: for which it gets blocks. cached: blocks that hold its first tokens. All of it is there.
+        """
+        self.waiting.remove(sequence)
+        self._tables.open(sequence, slots, cached)
+        self._prefix_cache.count(sequence)
+        sequence.row = self.rows.take()
+        self._run(sequence)
+        if sequence.leads:
+            for sibling in sequence.request.forking:
+                sibling.row = self.rows.take()
+
+    def fork_siblings(self, leader: Sequence) -> list[Sequence]:
+        """The prompt of a request is complete: its other sequences, which now run, on its blocks."""
+        siblings = list(leader.request.forking)
+        for sibling in siblings:
+            self._tables.fork(leader, sibling)
+            self._run(sibling)
+        leader.request.forking.clear()
+        leader.leads = False
+        return siblings
+
+    def preempt(self, victim: Sequence) -> None:
+        """A running sequence loses row and blocks, and waits to be computed again, before all others."""
+        if self.running[-1] is victim:
+            self.running.pop()
+        else:
+            self.running.remove(victim)
+        self._stop(victim)
+        victim.num_computed_tokens = 0
+        victim.status = Status.WAITING
+        self.waiting.add_front(victim, self._num_cached_tokens(victim))
+
+    def end(self, sequence: Sequence) -> None:
+        """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""
+        request = sequence.request
+        if sequence.status is Status.ENDED:
+            return
+        if sequence.status is Status.RUNNING:
+            self._stop(sequence)
+        elif sequence.status is Status.FORKING:
+            del request.forking[sequence]
+            self._take_reserved_row(sequence)
+        else:
+            self.waiting.remove(sequence)
+        sequence.status = Status.ENDED
+        self.num_ended += 1
+        if sequence.leads and request.forking:
+            self._pass_lead(request)
+        request.num_live -= 1
+        if not request.num_live:
+            self.requests.remove(request)
+            self.expiry.remove(request)
+            request.sequences.clear()  # they refer to the request: without this only the gc frees them
+
+    def drop_ended(self) -> None:
+        """From here on `running` has only sequences that run."""
+        if self._num_dropped != self.num_ended:
+            self._num_dropped = self.num_ended
+            self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.status = Status.RUNNING
+        self.running.append(sequence)
+        sequence.request.num_running += 1
+        if sequence.request.num_running == 1:
+            self.num_running_requests += 1
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
+        request = sequence.request
+        self.rows.give_back(sequence.row, begun=True)
+        sequence.row = NO_ROW
+        self._prefix_cache.commit(sequence)
+        self._tables.close(sequence)
+        if sequence.leads:
+            for sibling in request.forking:
+                self._take_reserved_row(sibling)
+        request.num_running -= 1
+        if not request.num_running:
+            self.num_running_requests -= 1
+
+    def _take_reserved_row(self, sibling: Sequence) -> None:
+        if sibling.row != NO_ROW:
+            self.rows.give_back(sibling.row, begun=False)
+            sibling.row = NO_ROW
+
+    def _pass_lead(self, request: Request) -> None:
+        """The leader has ended before its siblings could fork: the first of them computes the prompt.
+
+        It begins anew (the worker's row was the leader's), but at the head of the queue: its turn
+        had come, or comes with that of its request.
+        """
+        heir = next(iter(request.forking))
+        del request.forking[heir]
+        heir.leads = True
+        heir.status = Status.WAITING
+        self.waiting.add_front(heir, self._num_cached_tokens(heir))
+
+    def _num_cached_tokens(self, sequence: Sequence) -> int:
+        return len(self._prefix_cache.find(sequence)) * self._tables.block_size

@@ -1,0 +1,25 @@
+"""The worker's rows: which of them sequences hold, and which the worker is yet to drop."""
+
+
+class Rows:
+    """Rows 0 to num_rows - 1, each free or held by one sequence."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+        self.free = list(range(num_rows - 1, -1, -1))  # a stack: low numbers first
+        self._removed: list[int] = []  # since take_removed()
+
+    def take(self) -> int:
+        """A free row; the caller knows that there is one."""
+        return self.free.pop()
+
+    def give_back(self, row: int, *, begun: bool) -> None:
+        """A row is free again. begun: the worker has it, and must be told."""
+        self.free.append(row)
+        if begun:
+            self._removed.append(row)
+
+    def take_removed(self) -> list[int]:
+        """Rows that the worker is to drop in the next plan, before new ones begin in it."""
+        removed, self._removed = self._removed, []
+        return removed

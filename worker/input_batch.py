@@ -29,6 +29,7 @@ class InputBatch:
     slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv
     attention: Mapping[int | None, AttentionPlan | BlockPlan]  # by window; without padding
     logit_tokens: torch.Tensor  # [A] int64: token (index into T) whose logits are sampled from
+    row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
 
 
 def token_sizes(most: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
@@ -68,9 +69,11 @@ def build_input_batch(
     tables = rows.blocks[computing, :used]
     last_tokens = np.empty(len(order), np.int64)  # [R] in the plan's order
     last_tokens[order] = np.cumsum(counts) - 1
+    row_starts = np.empty(len(order), np.int64)
+    row_starts[order] = np.cumsum(counts) - counts
 
     def tensor(values: Integers, padding: int) -> torch.Tensor:
-        missing = _padded(len(values), sizes) - len(values)
+        missing = padded(len(values), sizes) - len(values)
         if missing:
             values = np.concatenate((values, np.full(missing, padding)))
         return torch.from_numpy(values).to(shape.device)
@@ -83,6 +86,7 @@ def build_input_batch(
         slot_rows=slot_rows(padded_slots, shape.num_kv_heads, block_size),
         attention={window: _plan_attention(starts, counts, tables, window, shape) for window in windows},
         logit_tokens=tensor(last_tokens[sources], 0),
+        row_starts=row_starts,
     )
 
 
@@ -95,5 +99,6 @@ def _plan_attention(
     return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim)
 
 
-def _padded(length: int, sizes: tuple[int, ...]) -> int:
+def padded(length: int, sizes: tuple[int, ...]) -> int:
+    """The length with padding. sizes: see token_sizes()."""
     return sizes[bisect_left(sizes, length)] if sizes and length else length

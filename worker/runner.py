@@ -8,12 +8,15 @@ import torch
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
-from worker.input_batch import InputBatch, build_input_batch
+from worker.input_batch import InputBatch, build_input_batch, padded
 from worker.kv_cache import KVCache
+from worker.logprobs.prompts import score_prompts
+from worker.logprobs.sampled import SampledScores
+from worker.logprobs.wishes import LogprobWishes
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
 from worker.sampler import NO_TOKEN, Sampler
-from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step
+from worker.step import NO_TOKEN_COLUMN, Step, apply_changes, block_copies, read_step
 
 WARM_UP_TOKENS = 16
 """Largest step of the warm-up: a real model computes it in a fraction of a second."""
@@ -49,6 +52,7 @@ class Runner:
         """windows: of the model's layers; those of one window share an attention plan. sizes: that
         steps are padded to, see worker.input_batch."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
+        self._wishes = LogprobWishes(rows.vocab_size)
         self._windows = frozenset(windows)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._sizes = sizes
@@ -57,14 +61,12 @@ class Runner:
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step. Raises PlanError when the plan does not fit the rows."""
         began = time.perf_counter_ns()
-        apply_changes(plan, self._rows, self._sampler)
+        apply_changes(plan, self._rows, (self._sampler, self._wishes))
         self._copy_blocks(plan)
-        tokens = self._compute(plan) if plan.rows else np.empty(0, np.int64)
-        return worker_pb2.StepResult(
-            step=plan.step,
-            token_ids=tokens.astype("<u4").tobytes(),
-            duration_us=(time.perf_counter_ns() - began) // 1000,
-        )
+        result = self._compute(plan) if plan.rows else worker_pb2.StepResult()
+        result.step = plan.step
+        result.duration_us = (time.perf_counter_ns() - began) // 1000
+        return result
 
     def warm_up(self) -> None:
         """Runs steps of the sizes that idle services meet first, so that no request pays for what
@@ -94,8 +96,8 @@ class Runner:
                 torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device)
             )
 
-    def _compute(self, plan: worker_pb2.StepPlan) -> Integers:
-        """The tokens sampled in this step [A]."""
+    def _compute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """What the step computes and samples."""
         step = read_step(plan, self._rows, self._max_num_batched_tokens)
         batch = build_input_batch(
             self._rows,
@@ -109,16 +111,42 @@ class Runner:
         )
         hidden = self._model(batch, self._cache.layers)
         self._rows.finish_step(step.rows, step.starts + step.counts)
-        return self._sample(hidden, batch, step.sample_rows)
+        result = worker_pb2.StepResult()
+        self._score_prompts(hidden, batch, step, result)
+        self._sample(hidden, batch, step.sample_rows, result)
+        return result
 
-    def _sample(self, hidden: torch.Tensor, batch: InputBatch, rows: Integers) -> Integers:
-        """hidden: [T, E]; rows: [A]. Appends to the rows what it returns."""
+    def _score_prompts(
+        self, hidden: torch.Tensor, batch: InputBatch, step: Step, result: worker_pb2.StepResult
+    ) -> None:
+        """hidden: [T, E]. The log-probabilities of prompts that somebody wants."""
+        parts = self._wishes.prompt_parts(step.rows, step.starts, step.counts)
+        if not parts:
+            return
+
+        def logits_of(places: torch.Tensor) -> torch.Tensor:
+            missing = padded(len(places), self._sizes) - len(places)
+            index = torch.nn.functional.pad(places, (0, missing)).to(hidden.device)
+            return self._model.logits(hidden[index])[: len(places)]
+
+        result.prompt_logprobs.extend(
+            score_prompts(parts, batch.row_starts, self._rows.token_ids, logits_of, self._rows.vocab_size)
+        )
+
+    def _sample(
+        self, hidden: torch.Tensor, batch: InputBatch, rows: Integers, result: worker_pb2.StepResult
+    ) -> None:
+        """hidden: [T, E]; rows: [A]. Appends to the rows what it samples."""
         if not len(rows):
-            return rows
+            return
         logits = self._model.logits(hidden[batch.logit_tokens])[: len(rows)]
-        tokens = self._sampler.sample(logits, rows.tolist()).cpu().numpy()  # the step's one wait
+        scores = SampledScores(self._wishes)
+        tokens = self._sampler.sample(logits, rows.tolist(), scores).cpu().numpy()  # the step's one wait
         self._rows.append(rows, np.maximum(tokens, 0))
-        return np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens)
+        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        columns = scores.columns()
+        if columns is not None:
+            result.logprobs.CopyFrom(columns)
 
 
 def _plan(

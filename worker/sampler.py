@@ -11,6 +11,7 @@ import torch
 from kernels.argmax import argmax
 from kernels.inverse_cdf import inverse_cdf
 from pagewire.internal.v1 import worker_pb2
+from worker.logprobs.sampled import SampledScores
 from worker.sampling.bad_tokens import BadTokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.candidates import Candidates, Temperature, TopK
@@ -96,8 +97,12 @@ class Sampler:
             feature.remove_row(row)
 
     @torch.inference_mode()
-    def sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    def sample(
+        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None
+    ) -> torch.Tensor:
         """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
+
+        scores: what is to see the logits before they are overwritten, and the tokens.
 
         The tokens become part of the rows' output. NO_TOKEN where a row's largest logit is not
         finite after the masks: NaN or +inf anywhere (the model failed), or -inf everywhere. Such a
@@ -106,7 +111,10 @@ class Sampler:
         pieces = []
         for start in range(0, max(1, len(rows)), self._rows_per_piece):
             piece = slice(start, start + self._rows_per_piece)
+            kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
             pieces.append(self._sample(logits[piece], rows[piece]))
+            if scores is not None and kept is not None:
+                scores.add(kept, rows[piece], pieces[-1])
         tokens = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         self._record(rows, tokens)
         return tokens

@@ -1,5 +1,6 @@
 """A step plan, taken apart and checked against the rows. What every kind of runner does first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,17 +36,20 @@ class Step:
     sample_sources: Integers  # [A]: index into rows
 
 
-def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, feature: RowFeature) -> None:
+def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[RowFeature]) -> None:
     """Rows and block tables, in the order that the contract gives. Raises PlanError."""
     for row in column(plan.removed_rows).tolist():
         rows.remove(row)
-        feature.remove_row(row)
+        for feature in features:
+            feature.remove_row(row)
     for new in plan.new_rows:
         prompt_ids, output_ids = rows.add(new)
-        feature.add_row(new.row, new, prompt_ids, output_ids)
+        for feature in features:
+            feature.add_row(new.row, new, prompt_ids, output_ids)
     for fork in plan.forks:
         rows.fork(fork.row, fork.source_row)
-        feature.fork_row(fork.row, fork.source_row, fork.sequence_index)
+        for feature in features:
+            feature.fork_row(fork.row, fork.source_row, fork.sequence_index)
     if plan.table_rows:
         rows.set_blocks(
             column(plan.table_rows),

@@ -11,6 +11,7 @@ import torch
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
+from tests.logprob_columns import Scored, take_apart
 from worker.load import load
 from worker.runner import Runner
 
@@ -63,7 +64,7 @@ class GreedySampler:
     def remove_row(self, row: int) -> None:
         del self.logits[row]
 
-    def sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    def sample(self, logits: torch.Tensor, rows: list[int], scores: object = None) -> torch.Tensor:
         for row, row_logits in zip(rows, logits, strict=True):
             self.logits[row].append(row_logits.clone())
         return logits.argmax(-1)
@@ -84,6 +85,11 @@ class DrivenSequence:
     siblings: list["DrivenSequence"] = field(default_factory=list)  # forked when the prompt is complete
     started: bool = False
     logits: list[torch.Tensor] = field(default_factory=list)
+    wants: generation_pb2.LogprobOptions | None = None
+    prompt_wants: generation_pb2.LogprobOptions | None = None
+    prompt_start: int = 1
+    scores: list[Scored] = field(default_factory=list)  # of the output
+    prompt_scores: list[Scored] = field(default_factory=list)  # of the prompt, from prompt_start on
 
     @property
     def output(self) -> list[int]:
@@ -123,6 +129,9 @@ class Driver:
         params: generation_pb2.SamplingParams | None = None,
         n: int = 1,
         delivered: Sequence[int] = (),
+        wants: generation_pb2.LogprobOptions | None = None,
+        prompt_wants: generation_pb2.LogprobOptions | None = None,
+        prompt_start: int = 1,
     ) -> list[DrivenSequence]:
         """n sequences of one prompt; they begin in the next step."""
         made = [
@@ -133,6 +142,9 @@ class Driver:
                 max_tokens,
                 params or resolved_params(),
                 index,
+                wants=wants,
+                prompt_wants=prompt_wants if index == 0 else None,
+                prompt_start=prompt_start,
             )
             for index in range(n)
         ]
@@ -164,6 +176,16 @@ class Driver:
         tokens = unpack_u32(result.token_ids)
         for sequence, token in zip(sampled, tokens, strict=True):
             sequence.tokens.append(token)
+        scored = iter(take_apart(result.logprobs))
+        for sequence in sampled:
+            if sequence.wants is not None:
+                sequence.scores.append(next(scored))
+        assert not list(scored)
+        by_row = {sequence.row: sequence for sequence in self.running}
+        for part in result.prompt_logprobs:
+            sequence = by_row[part.row]
+            assert part.start == sequence.prompt_start + len(sequence.prompt_scores)
+            sequence.prompt_scores += take_apart(part.columns)
         for sequence in [sequence for sequence in self.running if sequence.done]:
             self.remove(sequence)
         return plan
@@ -195,6 +217,9 @@ class Driver:
                         blocks=pack_u32(blocks),
                         sequence_index=sequence.index,
                         sampling=sequence.params,
+                        logprobs=sequence.wants,
+                        prompt_logprobs=sequence.prompt_wants,
+                        prompt_logprobs_start=sequence.prompt_start,
                     )
                 )
             computing.append((sequence.row, sequence.num_computed, count))

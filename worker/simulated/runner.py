@@ -36,7 +36,7 @@ class SimulatedRunner:
         """Does the books of one step, and returns when its time is over. Raises PlanError."""
         began = self._clock.now()
         self._faults.strike(plan)
-        apply_changes(plan, self._rows, self._tokens)
+        apply_changes(plan, self._rows, (self._tokens,))
         block_copies(plan, self._rows.cache_blocks)
         seconds, token_ids = self._compute(plan) if plan.rows else (0.0, b"")
         seconds *= self._faults.slow_factor

@@ -1,0 +1,53 @@
+"""Log-probabilities as tests look at them: one object per token."""
+
+from dataclasses import dataclass, field
+
+from pagewire.columns import unpack_f32, unpack_u32
+from pagewire.internal.v1.engine_pb2 import LogprobColumns
+from pagewire.v1.generation_pb2 import LogprobOptions
+from pagewire.v1.prompt_pb2 import TokenIds
+
+
+@dataclass
+class Scored:
+    """One token: its own values, and those of its candidates in their order."""
+
+    logprob: float
+    rank: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+
+
+def take_apart(columns: LogprobColumns) -> list[Scored]:
+    """A token per entry; checks that the columns fit one another."""
+    logprobs, ranks = unpack_f32(columns.logprobs), unpack_u32(columns.ranks)
+    counts = unpack_u32(columns.candidate_counts) or [0] * len(logprobs)
+    candidates = list(
+        zip(
+            unpack_u32(columns.candidate_token_ids),
+            unpack_f32(columns.candidate_logprobs),
+            unpack_u32(columns.candidate_ranks),
+            strict=True,
+        )
+    )
+    assert len(candidates) == sum(counts)
+    tokens, end = [], 0
+    for logprob, rank, count in zip(logprobs, ranks, counts, strict=True):
+        start, end = end, end + count
+        ids, values, places = zip(*candidates[start:end], strict=True) if count else ((), (), ())
+        tokens.append(Scored(logprob, rank, list(ids), list(values), list(places)))
+    return tokens
+
+
+def top(n: int) -> LogprobOptions:
+    """The n likeliest; 0: only the chosen token."""
+    return LogprobOptions(top_n=n) if n else LogprobOptions()
+
+
+def listed(*token_ids: int) -> LogprobOptions:
+    """These tokens."""
+    return LogprobOptions(token_ids=TokenIds(ids=token_ids))
+
+
+EVERYTHING = LogprobOptions(all=True)

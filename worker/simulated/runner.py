@@ -5,11 +5,13 @@ import sys
 
 import numpy as np
 
+from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable
 from worker.simulated.clock import Clock
 from worker.simulated.faults import Faults
 from worker.simulated.roofline import Roofline
+from worker.simulated.scores import SimulatedScores
 from worker.simulated.tokens import NO_TOKEN, TokenSource
 from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step
 
@@ -29,6 +31,7 @@ class SimulatedRunner:
         clock: Clock,
     ) -> None:
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
+        self._scores = SimulatedScores(rows.vocab_size)
         self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
 
@@ -36,25 +39,36 @@ class SimulatedRunner:
         """Does the books of one step, and returns when its time is over. Raises PlanError."""
         began = self._clock.now()
         self._faults.strike(plan)
-        apply_changes(plan, self._rows, (self._tokens,))
+        apply_changes(plan, self._rows, (self._tokens, self._scores))
         block_copies(plan, self._rows.cache_blocks)
-        seconds, token_ids = self._compute(plan) if plan.rows else (0.0, b"")
-        seconds *= self._faults.slow_factor
+        result = worker_pb2.StepResult(step=plan.step)
+        seconds = self._faults.slow_factor * (self._compute(plan, result) if plan.rows else 0.0)
         left = began + seconds - self._clock.now()
         if left > 0:
             self._clock.sleep(left)
-        return worker_pb2.StepResult(step=plan.step, token_ids=token_ids, duration_us=round(1e6 * seconds))
+        result.duration_us = round(1e6 * seconds)
+        return result
 
-    def _compute(self, plan: worker_pb2.StepPlan) -> tuple[float, bytes]:
-        """Seconds that the step takes, and its tokens as a column."""
+    def _compute(self, plan: worker_pb2.StepPlan, result: worker_pb2.StepResult) -> float:
+        """Puts tokens and log-probabilities into the result; seconds that the step takes."""
         step = read_step(plan, self._rows, self._max_num_batched_tokens)
-        seconds = self._roofline.seconds(step.starts, step.counts, len(step.sample_rows))
+        parts = self._scores.prompt_parts(step.rows, step.starts, step.counts)
+        num_logits = len(step.sample_rows) + sum(part.end - part.start for part in parts)
         self._rows.finish_step(step.rows, step.starts + step.counts)
-        sampled = step.sample_rows
-        positions = self._rows.num_tokens[sampled] - self._rows.prompt_lens[sampled]
-        tokens = self._tokens.sample(sampled, positions)
-        self._rows.append(sampled, np.maximum(tokens, 0))
-        return seconds, np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        result.prompt_logprobs.extend(self._scores.prompts(parts, self._rows.token_ids))
+        self._sample(step.sample_rows, result)
+        return self._roofline.seconds(step.starts, step.counts, num_logits)
+
+    def _sample(self, rows: Integers, result: worker_pb2.StepResult) -> None:
+        """rows: [A]."""
+        num_tokens = self._rows.num_tokens[rows]
+        tokens = self._tokens.sample(rows, num_tokens - self._rows.prompt_lens[rows])
+        known = np.maximum(tokens, 0)
+        columns = self._scores.sampled(rows, num_tokens, known)
+        if columns is not None:
+            result.logprobs.CopyFrom(columns)
+        self._rows.append(rows, known)
+        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
 
 
 def sleep_precisely() -> None:

@@ -27,7 +27,7 @@ NO_TOKEN = -1
 """No candidate is left."""
 
 _MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
+GAMMA = 0x9E3779B97F4A7C15
 _FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 Hashes = npt.NDArray[np.uint64]
@@ -53,7 +53,7 @@ def token_reference(
 ) -> int:
     """The formula, for one token. candidates: ascending."""
     row = _row_hash(_prompt_hash(pack_u32(prompt_ids)), seed, index)
-    return candidates[mix(row + _GAMMA * (position + 1)) % len(candidates)]
+    return candidates[mix(row + GAMMA * (position + 1)) % len(candidates)]
 
 
 class TokenSource:
@@ -91,7 +91,7 @@ class TokenSource:
 
     def sample(self, rows: Integers, positions: Integers) -> Integers:
         """One token for each of the rows; all are [A]. NO_TOKEN where there is no candidate."""
-        steps = np.uint64(_GAMMA) * (positions + 1).astype(np.uint64)
+        steps = np.uint64(GAMMA) * (positions + 1).astype(np.uint64)
         hashes = mix_all(self._hashes[rows] + steps)
         tokens = _pick(self._usual, hashes)
         if self._unusual:
@@ -127,4 +127,4 @@ def _prompt_hash(column: bytes) -> int:
 
 
 def _row_hash(prompt: int, seed: int, index: int) -> int:
-    return mix(prompt + mix(seed) + _GAMMA * index)
+    return mix(prompt + mix(seed) + GAMMA * index)

@@ -1,6 +1,7 @@
 """A simulated runner behind the real scheduler, in this process."""
 
 import json
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine_core.plan import Plan, encode_plan
+from engine_core.result import Result, decode_result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
 from pagewire.columns import unpack_u32
@@ -37,17 +39,21 @@ class InProcess:
             folder, num_blocks=num_blocks, max_num_batched_tokens=budget, max_num_seqs=rows
         )
         self.runner, self.ready = load(initialize, WorkerConfig())
+        self._results: deque[Result] = deque()
         self.scheduler = Scheduler(
             num_blocks=num_blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
         )
         model = self.ready.model
         self.limits = Limits(model.vocab_size, model.max_model_len, rows, frozenset(model.eos_token_ids))
 
-    def execute(self, plan: Plan) -> list[int]:
-        """As the core's link to its worker."""
-        result = self.runner.execute(encode_plan(plan))
-        assert result.step == plan.step
-        return unpack_u32(result.token_ids)
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
+        self._results.append(decode_result(self.runner.execute(message), plan))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        return self._results.popleft()
 
     def outputs(self, *messages: engine_pb2.AddRequest) -> dict[tuple[int, int], list[int]]:
         """What the sequences become, by (handle, index), with what was delivered before."""

@@ -76,8 +76,13 @@ class EngineCore:
         inbox: Inbox,
         send: Callable[[bytes, EngineMessage], None],
         clock: Callable[[], float] = monotonic,
+        *,
+        ahead: bool = False,
     ) -> None:
-        """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at."""
+        """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
+
+        ahead: a step is planned while the one before it runs; else when its result has been taken in.
+        """
         self.scheduler = scheduler
         self.counters = Counters()
         self._identity = identity
@@ -86,6 +91,7 @@ class EngineCore:
         self._inbox = inbox
         self._send = send
         self._clock = clock
+        self._max_under_way = 2 if ahead else 1
         self._output_rate = Rate()
         self._next_idle_check = 0.0
 
@@ -95,19 +101,18 @@ class EngineCore:
             self.step()
 
     def step(self) -> None:
-        """Events, schedule, execute, update, outputs. Waits for an event when there is nothing to do."""
+        """Events, schedule, submit; then a result, update, outputs. Waits for an event when idle.
+
+        A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
+        """
         self._take_events()
         plan = self.scheduler.schedule(self._clock())
         self._publish(only_finishes=True)
         if plan.rows:
             self._worker.submit(plan)
-            failed = self.scheduler.update(self._worker.collect())
-            self._output_rate.add(len(plan.sample_rows), self._clock())
-            self._publish()
-            for request in failed:
-                self._send_failure(
-                    request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
-                )
+        under_way = len(self.scheduler.under_way)
+        if under_way == self._max_under_way or (under_way and not plan.rows):
+            self._take_result()
 
     def fail_all(self, reason: str, message: str) -> None:
         """Tells the owner of every request, also of one just arrived, that the core cannot go on."""
@@ -121,8 +126,8 @@ class EngineCore:
     # Events.
 
     def _take_events(self) -> None:
-        """Handles what has arrived. Blocks only when no request is in flight."""
-        if not self.scheduler.requests and not self._inbox:
+        """Handles what has arrived. Blocks only when no request is in flight, and no plan."""
+        if not (self.scheduler.requests or self.scheduler.under_way or self._inbox):
             self._check_when_idle()
             self._worker.wait_for(self._inbox)
         for event in self._inbox.take():
@@ -222,7 +227,17 @@ class EngineCore:
         if requests:
             log.warning("a frontend is gone: %d requests aborted", len(requests))
 
-    # Outputs.
+    # Results and outputs.
+
+    def _take_result(self) -> None:
+        result = self._worker.collect()
+        failed = self.scheduler.update(result)
+        self._output_rate.add(len(result.token_ids), self._clock())
+        self._publish()
+        for request in failed:
+            self._send_failure(
+                request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
+            )
 
     def _publish(self, only_finishes: bool = False) -> None:
         """Sends each frontend what happened to its sequences.

@@ -62,7 +62,14 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo) from error
     identity = make_identity(config, ready, time.time_ns())
-    core = EngineCore(identity, make_scheduler(config, ready), worker, inbox, frontends.send)
+    core = EngineCore(
+        identity,
+        make_scheduler(config, ready),
+        worker,
+        inbox,
+        frontends.send,
+        ahead=config.scheduling == "ahead",
+    )
     _settle()
     facts = identity.welcome.model
     log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)

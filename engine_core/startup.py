@@ -26,7 +26,6 @@ def check_config(config: EngineConfig) -> None:
         "--tensor-parallel-size": config.tensor_parallel_size > 1,
         "--pipeline-parallel-size": config.pipeline_parallel_size > 1,
         "--swap-space": config.swap_space > 0,
-        "--scheduling ahead": config.scheduling == "ahead",
     }
     for flag, asked in planned.items():
         if asked:

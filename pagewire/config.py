@@ -111,7 +111,7 @@ class EngineConfig(ModelConfig):
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "no captured graphs")
     no_prefix_cache: bool = flag(False, "do not reuse the keys and values of equal prefixes")
-    scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs (planned)")
+    scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,97 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.core import EngineCore, Identity
-from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.events import FrontendGone, SocketsFailed
 from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.result import Result
-from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped
 from engine_core.validation import Code
 from pagewire.columns import unpack_u32
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,
-    AddRequest,
-    EngineMessage,
-    FrontendMessage,
     GetLoad,
     Hello,
-    RequestFailed,
     ResetCache,
     Utility,
-    Welcome,
 )
-from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger, add_request, expected_output
-
-EPOCH = 77
-
-
-class StoppingWorker(FakeWorker):
-    """A fake worker that an idle core can wait for."""
-
-    stopped = False
-
-    def wait_for(self, inbox: Inbox) -> None:
-        """There is nothing that could arrive, except the wish to stop."""
-        assert self.stopped, "the core waits though there is something to do"
-        raise Stopped
-
-
-class House:
-    """A core, its worker, and frontends that only exist as names."""
-
-    def __init__(self, blocks: int = 64, rows: int = 8, budget: int = 64) -> None:
-        self.inbox = Inbox()
-        self.sent: list[tuple[bytes, EngineMessage]] = []
-        self.now = 0.0
-        self.worker = StoppingWorker(blocks, 4)
-        self.scheduler = Scheduler(
-            num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
-        )
-        self.core = EngineCore(
-            Identity(Welcome(epoch=EPOCH), LIMITS),
-            self.scheduler,
-            self.worker,
-            self.inbox,
-            lambda frontend, message: self.sent.append((frontend, message)),
-            lambda: self.now,
-        )
-        self.ledger = Ledger()
-
-    def put(
-        self,
-        message: AddRequest | Abort | Hello | Utility,
-        frontend: bytes = b"a",
-    ) -> None:
-        """A message arrives."""
-        fields = {AddRequest: "add_request", Abort: "abort", Hello: "hello", Utility: "utility"}
-        wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
-        self.inbox.put(Received(frontend, wrapped, self.now))
-
-    def step(self, steps: int = 1) -> list[tuple[bytes, EngineMessage]]:
-        """So many steps; what was sent in them."""
-        before = len(self.sent)
-        for _ in range(steps):
-            self.core.step()
-            self.scheduler.check_invariants()
-        return self.sent[before:]
-
-    def run(self) -> None:
-        """Steps until nothing is in flight."""
-        while self.scheduler.requests or self.inbox:
-            self.step()
-
-    def failures(self) -> list[RequestFailed]:
-        return [message.request_failed for _, message in self.sent if message.HasField("request_failed")]
-
-    def outputs_of(self, frontend: bytes) -> Ledger:
-        ledger = Ledger()
-        for owner, message in self.sent:
-            if owner == frontend and message.HasField("step_outputs"):
-                assert message.step_outputs.epoch == EPOCH
-                ledger.take(message.step_outputs)
-        return ledger
+from tests.engine_core.fakes import add_request, expected_output
+from tests.engine_core.house import EPOCH, House
 
 
 @pytest.fixture

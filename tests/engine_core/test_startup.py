@@ -33,7 +33,6 @@ def test_the_default_is_fine() -> None:
         ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size"),
         ({"swap_space": 1.0}, "--swap-space"),
         ({"swap_space": float("nan")}, "--swap-space"),
-        ({"scheduling": "ahead"}, "--scheduling ahead"),
         ({"block_size": 0}, "--block-size"),
         ({"max_num_batched_tokens": 0}, "--max-num-batched-tokens"),
         ({"max_num_seqs": 0}, "--max-num-seqs"),

@@ -29,7 +29,10 @@ class World:
         rows: int = 8,
         budget: int = 64,
         prefix_cache: bool = True,
+        ahead: bool = False,
     ) -> None:
+        """ahead: finish() plans one step ahead; step() never does."""
+        self.ahead = ahead
         self.scheduler = Scheduler(
             num_blocks=blocks,
             block_size=block_size,
@@ -61,7 +64,7 @@ class World:
 
     def finish(self) -> None:
         """Everything runs to its end, is right, and leaves nothing behind."""
-        run(self.scheduler, self.worker, self.ledger)
+        run(self.scheduler, self.worker, self.ledger, ahead=self.ahead)
         for handle, message in self.messages.items():
             for index in range(message.sampling.n):
                 output, reason = expected_output(message, index)

@@ -204,7 +204,7 @@ class EngineCore:
         elif call == "get_load":
             result.load.CopyFrom(self._load())
         elif call == "reset_cache":
-            self.scheduler.prefix_cache.reset()
+            self.scheduler.reset_cache()
             result.cache_reset.SetInParent()
         else:
             self.counters.bad_messages += 1

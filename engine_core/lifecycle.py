@@ -13,16 +13,20 @@ from __future__ import annotations
 from engine_core.block_tables import BlockTables
 from engine_core.expiry import Expiry
 from engine_core.in_flight import InFlight
+from engine_core.plan import Plan
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.rows import Rows
+from engine_core.swap import SwapSpace
 from engine_core.waiting import WaitingQueue
 
 
 class Lifecycle:
     """The requests in flight, and their sequences in their places."""
 
-    def __init__(self, num_rows: int, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+    def __init__(
+        self, num_rows: int, tables: BlockTables, prefix_cache: PrefixCache, swap: SwapSpace
+    ) -> None:
         self.rows = Rows(num_rows)
         self.requests = InFlight()
         self.expiry = Expiry()
@@ -34,6 +38,7 @@ class Lifecycle:
         self._num_dropped = 0
         self._tables = tables
         self._prefix_cache = prefix_cache
+        self._swap = swap
 
     def add(self, request: Request) -> None:
         """A request arrives."""
@@ -41,16 +46,18 @@ class Lifecycle:
         self.expiry.add(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
-                self.waiting.add(sequence, self._num_cached_tokens(sequence))
+                self.waiting.add(sequence, self._num_kept_tokens(sequence))
 
-    def admit(self, sequence: Sequence, slots: int, cached: list[int]) -> None:
+    def admit(self, sequence: Sequence, slots: int, cached: list[int], plan: Plan) -> None:
         """A sequence that waits gets a row and blocks, its siblings theirs, and runs.
 
         slots: for which it gets blocks. cached: blocks that hold its first tokens. All of it is there.
+        plan: brings back what the swap space kept.
         """
         self.waiting.remove(sequence)
         self._tables.open(sequence, slots, cached)
         self._prefix_cache.count(sequence)
+        self._swap.swap_in(sequence, plan)
         sequence.row = self.rows.take()
         self._run(sequence)
         if sequence.leads:
@@ -67,16 +74,18 @@ class Lifecycle:
         leader.leads = False
         return siblings
 
-    def preempt(self, victim: Sequence) -> None:
-        """A running sequence loses row and blocks, and waits to be computed again, before all others."""
-        if self.running[-1] is victim:
-            self.running.pop()
-        else:
-            self.running.remove(victim)
+    def preempt(self, victim: Sequence, plan: Plan) -> None:
+        """A running sequence loses row and blocks, and waits to go on, before all others.
+
+        plan: copies what it has computed to the swap space, where that pays.
+        """
+        self.running.remove(victim)
+        self._swap.swap_out(victim, plan)
         self._stop(victim)
         victim.num_computed_tokens = 0
         victim.status = Status.WAITING
-        self.waiting.add_front(victim, self._num_cached_tokens(victim))
+        victim.request.num_preemptions += 1
+        self.waiting.add_front(victim, self._num_kept_tokens(victim))
 
     def end(self, sequence: Sequence) -> None:
         """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""
@@ -90,6 +99,7 @@ class Lifecycle:
             self._take_reserved_row(sequence)
         else:
             self.waiting.remove(sequence)
+            self._swap.drop(sequence)
         sequence.status = Status.ENDED
         self.num_ended += 1
         if sequence.leads and request.forking:
@@ -142,7 +152,9 @@ class Lifecycle:
         del request.forking[heir]
         heir.leads = True
         heir.status = Status.WAITING
-        self.waiting.add_front(heir, self._num_cached_tokens(heir))
+        self.waiting.add_front(heir, self._num_kept_tokens(heir))
 
-    def _num_cached_tokens(self, sequence: Sequence) -> int:
-        return len(self._prefix_cache.find(sequence)) * self._tables.block_size
+    def _num_kept_tokens(self, sequence: Sequence) -> int:
+        """Tokens that a waiting sequence need not compute (again), as things are now."""
+        cached = len(self._prefix_cache.find(sequence)) * self._tables.block_size
+        return max(cached, self._swap.num_tokens(sequence))

@@ -75,6 +75,7 @@ class Request:
     eos_token_ids: frozenset[int]  # empty when EOS is ignored
     stop_token_ids: frozenset[int]
     arrival: float
+    priority: int = 0  # lower is sooner
     tenant: str = ""
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
@@ -84,6 +85,7 @@ class Request:
     forking: dict[Sequence, None] = field(default_factory=dict)  # in order; removal in O(1)
     num_live: int = 0  # sequences that have not ended
     num_running: int = 0  # sequences that are RUNNING
+    num_preemptions: int = 0  # of its sequences
     scheduled: bool = False  # was scheduled at least once
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:

@@ -29,6 +29,8 @@ from engine_core.plan import ForkRow, NewRow, Plan
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
+from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
+from engine_core.victims import victims_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         prefix_cache: bool = True,
+        num_host_blocks: int = 0,
+        swap_costs: SwapCosts = UNMEASURED,
     ) -> None:
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
@@ -61,7 +65,8 @@ class Scheduler:
         self.pool = BlockPool(num_blocks)
         self.tables = BlockTables(self.pool, block_size)
         self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
-        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache)
+        self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
+        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap)
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
         self.waiting = self.lifecycle.waiting
@@ -100,6 +105,11 @@ class Scheduler:
         """Ends a request, and tells its frontend why."""
         for sequence in _followers_first(request):
             self._finish(sequence, reason)
+
+    def reset_cache(self) -> None:
+        """Forgets the keys and values of all that does not run."""
+        self.prefix_cache.reset()
+        self.swap.drop_all()
 
     @property
     def has_finishes(self) -> bool:
@@ -172,7 +182,7 @@ class Scheduler:
         before = self.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
             self._meet_needs(needy, plan)
-            going = [sequence for sequence in self.running if sequence.num_tokens < sequence.limit]
+            going = [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
         if going:  # all but the last one are behind their prompts
@@ -182,27 +192,32 @@ class Scheduler:
         return self.num_preemptions == before
 
     def _meet_needs(self, needy: list[Sequence], plan: Plan) -> None:
-        """Those that have used up their slots get more, in order of admission.
+        """Those that have used up their slots get more: at most one block each.
 
-        Others are preempted for it while the pool is short, the last one admitted first. A sequence whose
-        last token is pending needs nothing more: it ends when the token comes.
+        Where the pool is short, the best come first, and the worst are preempted for them. But a sequence
+        whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
+        for what it will give back. Who lacks slots then sits this plan out.
         """
-        for sequence in needy:
-            if sequence.status is Status.RUNNING and sequence.num_tokens < sequence.limit:
+        growing = [sequence for sequence in needy if sequence.num_tokens < sequence.limit]
+        if len(growing) <= self.pool.num_free or len(growing) < len(needy):
+            for sequence in growing:
                 self._make_room(sequence, plan)
+            return
+        order = victims_first(self.running, self.tables)
+        victims = iter(order)
+        for sequence in reversed(order):
+            if sequence.num_tokens > sequence.num_slots:
+                while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
+                    self.lifecycle.preempt(next(victims), plan)
+                    self.num_preemptions += 1
 
-    def _make_room(self, sequence: Sequence, plan: Plan) -> None:
-        """Gets a running sequence the slots it lacks, or preempts it.
+    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
+        """Gets a running sequence the slots it lacks; False, and nothing changes, when the pool is short.
 
         It has filled its blocks: here they become known, and nothing is done for it in other steps.
         """
         self.prefix_cache.commit(sequence)
-        while not self.tables.reserve(sequence, sequence.num_tokens, plan):
-            victim = self.running[-1]  # the last one admitted: it has the least to lose
-            self.lifecycle.preempt(victim)
-            self.num_preemptions += 1
-            if victim is sequence:
-                return
+        return self.tables.reserve(sequence, sequence.num_tokens, plan)
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
@@ -235,18 +250,20 @@ class Scheduler:
         Of the cached ones, those that others hold cost nothing, and those that are free what all cost.
 
         Besides, a free block for every running sequence and sibling: they will ask for one soon, and
-        the last one admitted would be preempted for it. An empty engine admits whatever is valid.
+        somebody would be preempted for it. Whoever that was comes back only to more room each time, so
+        that nobody goes back and forth. An empty engine admits whatever is valid.
         """
         siblings = len(sequence.request.forking) if sequence.leads else 0
         if 1 + siblings > len(self.rows.free):
             return False
-        blocks = self.tables.missing(_slots_at_admission(sequence), cached) + siblings + len(self.running)
+        room = len(self.running) * (1 + sequence.request.num_preemptions)
+        blocks = self.tables.missing(_slots_at_admission(sequence), cached) + siblings + room
         return blocks <= self.pool.num_free or not self.running
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request
         assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
-        self.lifecycle.admit(sequence, _slots_at_admission(sequence), cached)
+        self.lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
         plan.new_rows.append(
             NewRow(
                 row=sequence.row,
@@ -271,12 +288,14 @@ class Scheduler:
             self.lifecycle.end(sequence)
 
     def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
-        """The requests that end so. What is wrong may be in their blocks, and in those of who has ended."""
+        """The requests that end so. What is wrong may be in their blocks, in those of who has ended, and
+        in copies of either."""
         pairs = zip(sequences, token_ids, strict=True)
         broken = [sequence for sequence, token in pairs if token == NO_TOKEN]
         failed = {sequence.request: None for sequence in broken if sequence.status is not Status.ENDED}
         for sequence in broken + [sibling for request in failed for sibling in request.sequences]:
             self.prefix_cache.distrust(sequence)
+        self.swap.drop_all()
         for request in failed:
             self.abort(request)
         return list(failed)

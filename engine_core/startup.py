@@ -5,6 +5,7 @@ import secrets
 
 from engine_core.core import Identity
 from engine_core.scheduler import Scheduler
+from engine_core.swap import SwapCosts
 from engine_core.validation import Limits
 from pagewire import __version__
 from pagewire.config import EngineConfig
@@ -77,6 +78,8 @@ def make_scheduler(config: EngineConfig, ready: Ready) -> Scheduler:
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
         prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
+        num_host_blocks=ready.num_host_blocks,
+        swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
     )
 
 

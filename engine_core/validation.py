@@ -83,6 +83,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         eos_token_ids=eos,
         stop_token_ids=stop,
         arrival=arrival,
+        priority=message.priority,
         tenant=message.tenant,
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,

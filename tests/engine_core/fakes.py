@@ -65,6 +65,7 @@ def add_request(
     tenant: str = "",
     salt: str = "",
     bypass: bool = False,
+    priority: int = 0,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -79,6 +80,7 @@ def add_request(
         tenant=tenant,
         cache_salt=salt,
         cache_bypass=bypass,
+        priority=priority,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
@@ -170,11 +172,12 @@ class FakeRow:
 class FakeWorker:
     """Executes plans on a model of the KV cache. Raises AssertionError when a plan is wrong."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks, self.block_size = num_blocks, block_size
+    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+        self.num_blocks, self.block_size, self.num_host_blocks = num_blocks, block_size, num_host_blocks
         self.rows: dict[int, FakeRow] = {}
         self.namespaces: dict[int, Hashable] = {}  # of requests, by seed
         self.slots: dict[int, int] = {}  # slot -> history
+        self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
         self._results: deque[Result] = deque()
 
@@ -205,6 +208,7 @@ class FakeWorker:
         for fork in plan.forks:
             self._fork(fork)
         self._change_tables(plan)
+        self._swap(plan)
         self._copy_blocks(plan)
         self._compute(plan)
         return [
@@ -232,6 +236,20 @@ class FakeWorker:
             assert count > 0 and start <= len(table), "a table has no holes"
             table[start : start + count] = [next(blocks) for _ in range(count)]
         assert next(blocks, None) is None
+
+    def _swap(self, plan: Plan) -> None:
+        """A host block that was read is empty: nobody may read it twice."""
+        targets = plan.swap_out_host_blocks
+        assert not targets or not plan.swap_in_host_blocks, "nobody comes back while others have to go"
+        assert len({*targets}) == len(targets)
+        assert all(0 <= block < self.num_host_blocks for block in targets)
+        size = self.block_size
+        for source, target in zip(plan.swap_out_blocks, targets, strict=True):
+            slots = range(source * size, (source + 1) * size)
+            self.host_blocks[target] = [self.slots.get(slot, 0) for slot in slots]
+        for source, target in zip(plan.swap_in_host_blocks, plan.swap_in_blocks, strict=True):
+            for offset, history in enumerate(self.host_blocks.pop(source)):
+                self.slots[target * size + offset] = history
 
     def _copy_blocks(self, plan: Plan) -> None:
         written: set[int] = set()

@@ -292,7 +292,7 @@ def test_a_leader_preempted_in_its_prompt_gives_all_rows_back() -> None:
     world = World(blocks=16, rows=4, budget=4)
     world.add(1, prompt=7, max_tokens=24)
     world.step(2)
-    world.add(2, prompt=40, n=3, max_tokens=3)
+    world.add(2, prompt=40, n=3, max_tokens=3, priority=1)
     world.step()
     assert world.scheduler.running[-1].leads and not world.scheduler.rows.free
     while not world.scheduler.num_preemptions:

@@ -22,6 +22,7 @@ from engine_core import prefix_cache
 from engine_core.outputs import encode_outputs
 from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
+from engine_core.swap import SwapCosts
 from engine_core.validation import Limits
 from pagewire.columns import unpack_u32, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest
@@ -51,6 +52,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         budget=st.sampled_from([7, 40, 16, 4, 1]),
         prefix_cache=st.sampled_from([True, True, True, False]),
         ahead=st.booleans(),
+        num_host_blocks=st.sampled_from([0, 4, 12, 40]),
+        swap_us_per_block=st.sampled_from([0.0, 1.0, 4.0]),
     )
     def start(
         self,
@@ -60,6 +63,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         budget: int,
         prefix_cache: bool,
         ahead: bool,
+        num_host_blocks: int,
+        swap_us_per_block: float,
     ) -> None:
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
@@ -67,6 +72,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             prefix_cache=prefix_cache,
+            num_host_blocks=num_host_blocks,
+            swap_costs=SwapCosts(1.0, swap_us_per_block),
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -74,8 +81,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             max_num_seqs=self.scheduler.num_rows,
             eos_token_ids=frozenset({EOS}),
         )
-        self.worker = FakeWorker(num_blocks, block_size)
         self.ahead = ahead
+        self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}
@@ -109,6 +116,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             tenant=data.draw(st.sampled_from(["", "", "t"]), "tenant"),
             salt=data.draw(st.sampled_from(["", "", "s"]), "salt"),
             bypass=data.draw(ONE_IN_FIVE, "bypass"),
+            priority=data.draw(st.sampled_from([0, 0, 1, -1]), "priority"),
         )
         if data.draw(ONE_IN_FIVE, "limited"):
             message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))
@@ -176,7 +184,7 @@ class SchedulerWalk(RuleBasedStateMachine):
     @rule(sure=ONE_IN_FIVE)
     def reset_cache(self, sure: bool) -> None:
         if sure:
-            self.scheduler.prefix_cache.reset()
+            self.scheduler.reset_cache()
 
     @rule(milliseconds=st.integers(1, 5))
     def wait(self, milliseconds: int) -> None:
@@ -204,6 +212,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         assert not self.scheduler.requests
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
         assert len(self.scheduler.rows.free) == self.scheduler.num_rows
+        assert self.scheduler.swap.num_free == self.scheduler.swap.num_blocks
         for handle, message in self.sent.items():
             for index in range(message.sampling.n):
                 self.check_end(handle, index, message)

@@ -5,6 +5,7 @@ import dataclasses
 from engine_core.plan import Plan
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
+from engine_core.swap import UNMEASURED, SwapCosts
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fakes import (
     LIMITS,
@@ -30,6 +31,8 @@ class World:
         budget: int = 64,
         prefix_cache: bool = True,
         ahead: bool = False,
+        host_blocks: int = 0,
+        swap_costs: SwapCosts = UNMEASURED,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -39,8 +42,10 @@ class World:
             max_num_seqs=rows,
             max_num_batched_tokens=budget,
             prefix_cache=prefix_cache,
+            num_host_blocks=host_blocks,
+            swap_costs=swap_costs,
         )
-        self.worker = FakeWorker(blocks, block_size)
+        self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.ledger = Ledger()
         self.messages: dict[int, AddRequest] = {}
 
@@ -77,6 +82,7 @@ class World:
         assert not scheduler.requests and not scheduler.waiting and not scheduler.num_running_requests
         assert scheduler.pool.num_free == scheduler.pool.num_blocks
         assert len(scheduler.rows.free) == scheduler.num_rows
+        assert scheduler.swap.num_free == scheduler.swap.num_blocks
 
 
 def columns(plan: Plan) -> list[tuple[int, int]]:

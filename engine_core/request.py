@@ -75,7 +75,7 @@ class Request:
     eos_token_ids: frozenset[int]  # empty when EOS is ignored
     stop_token_ids: frozenset[int]
     arrival: float
-    priority: int = 0  # lower is sooner
+    priority: int = 0  # its class: lower is sooner
     tenant: str = ""
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
@@ -124,6 +124,7 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
     row: int = NO_ROW
     status: Status = Status.WAITING
+    num_charged: int = 0  # its first tokens: its tenant need not pay for them (again); see tenants.py
     leads: bool = False  # others fork from it when its prompt is computed
 
     @property

@@ -74,12 +74,15 @@ class _Class:
             heapq.heapreplace(heap, entry)
 
     def move_up(self, line: _Line) -> None:
-        """The line has become smaller, or is new."""
+        """The line is new, or may have become smaller."""
+        entry = self._entry(line)
+        if line.entry is not None and line.entry <= entry:
+            return
         if len(self._heap) > _COMPACT_ABOVE + 2 * len(self.lines):
             self._heap = [entry for entry in self._heap if entry[2].entry is entry]
             heapq.heapify(self._heap)
-        line.entry = self._entry(line)
-        heapq.heappush(self._heap, line.entry)
+        line.entry = entry
+        heapq.heappush(self._heap, entry)
 
     def _entry(self, line: _Line) -> _Entry:
         turn = next(iter(line.places.values())).turn
@@ -178,7 +181,9 @@ class FairQueue:
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """What comes before a request if it arrives now: better classes, its tenant's own line, and of
         other tenants as much as brings their counters to where its own will be then."""
-        better = [self._classes[p] for p in self._priorities[: bisect_left(self._priorities, request.priority)]]
+        better = [
+            self._classes[p] for p in self._priorities[: bisect_left(self._priorities, request.priority)]
+        ]
         sequences = float(sum(class_.num_sequences for class_ in better))
         tokens = float(sum(class_.num_tokens for class_ in better))
         class_ = self._classes.get(request.priority)
@@ -202,14 +207,17 @@ class FairQueue:
             tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError when the books do not balance. Cost: all that wait, all tenants."""
+        self.tenants.check_invariants(num_running)
         if self._priorities != sorted(self._classes):
             raise InvariantError("the order of the classes is not that of the classes")
         for class_ in self._classes.values():
             class_.check_invariants()
         lines = [line for class_ in self._classes.values() for line in class_.lines.values()]
-        check_counts({s: place.num_tokens for line in lines for s, place in line.places.items()}, self.num_tokens)
+        check_counts(
+            {s: place.num_tokens for line in lines for s, place in line.places.items()}, self.num_tokens
+        )
         if self._num_sequences != sum(len(line.places) for line in lines):
             raise InvariantError("the number of those that wait is wrong")
         if sum(len(line.tenant.classes) for line in lines) < len(lines):

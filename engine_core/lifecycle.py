@@ -25,12 +25,18 @@ class Lifecycle:
     """The requests in flight, and their sequences in their places."""
 
     def __init__(
-        self, num_rows: int, tables: BlockTables, prefix_cache: PrefixCache, swap: SwapSpace
+        self,
+        num_rows: int,
+        tables: BlockTables,
+        prefix_cache: PrefixCache,
+        swap: SwapSpace,
+        waiting: WaitingQueue,
     ) -> None:
+        """waiting: empty; its policy is the order of admission."""
         self.rows = Rows(num_rows)
         self.requests = InFlight()
         self.expiry = Expiry()
-        self.waiting = WaitingQueue()
+        self.waiting = waiting
         self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
         self.num_running_requests = 0
         self.num_ended = 0
@@ -82,6 +88,7 @@ class Lifecycle:
         self.running.remove(victim)
         self._swap.swap_out(victim, plan)
         self._stop(victim)
+        self.waiting.stopped(victim)
         victim.num_computed_tokens = 0
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
@@ -94,6 +101,8 @@ class Lifecycle:
             return
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
+            sequence.num_tokens = sequence.num_known_tokens  # what is pending will not come
+            self.waiting.stopped(sequence)
         elif sequence.status is Status.FORKING:
             del request.forking[sequence]
             self._take_reserved_row(sequence)
@@ -119,6 +128,7 @@ class Lifecycle:
     def _run(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING
         self.running.append(sequence)
+        self.waiting.started(sequence)
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from engine_core.batch import Batch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
+from engine_core.fair_queue import FairQueue
 from engine_core.invariants import check_scheduler
 from engine_core.lifecycle import Lifecycle
 from engine_core.outputs import Outputs, Start
@@ -31,6 +32,7 @@ from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Statu
 from engine_core.result import Result
 from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.victims import victims_first
+from engine_core.waiting import WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ class Scheduler:
         prefix_cache: bool = True,
         num_host_blocks: int = 0,
         swap_costs: SwapCosts = UNMEASURED,
+        waiting: WaitingQueue | None = None,
     ) -> None:
+        """waiting: an empty queue, whose policy is the order of admission; default: fair."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -66,10 +70,10 @@ class Scheduler:
         self.tables = BlockTables(self.pool, block_size)
         self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
-        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap)
+        self.waiting: WaitingQueue = FairQueue() if waiting is None else waiting
+        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
-        self.waiting = self.lifecycle.waiting
         self.under_way: deque[UnderWay] = deque()  # oldest first
         self.step = 0
         self.num_preemptions = 0
@@ -134,6 +138,7 @@ class Scheduler:
         if plan.rows:
             self.step += 1
             plan.step = self.step
+            self.waiting.step()
             plan.removed_rows = self.rows.take_removed()
             self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended))
         return plan

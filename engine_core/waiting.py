@@ -57,8 +57,8 @@ class WaitingQueue(Protocol):
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """What comes before a request if it arrives now. mean_output: tokens that a sequence makes."""
 
-    def check_invariants(self) -> None:
-        """Raises InvariantError when the books do not balance."""
+    def check_invariants(self, num_running: int) -> None:
+        """Raises InvariantError when the books do not balance. num_running: sequences that run."""
 
 
 class FirstComeQueue:
@@ -105,7 +105,7 @@ class FirstComeQueue:
         """Everybody who is there."""
         return Ahead(len(self._queue), self.num_tokens)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError when the count is not that of the sequences."""
         check_counts(self._queue, self.num_tokens)
 

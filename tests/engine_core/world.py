@@ -6,6 +6,7 @@ from engine_core.plan import Plan
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
 from engine_core.swap import UNMEASURED, SwapCosts
+from engine_core.waiting import WaitingQueue
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fakes import (
     LIMITS,
@@ -33,6 +34,7 @@ class World:
         ahead: bool = False,
         host_blocks: int = 0,
         swap_costs: SwapCosts = UNMEASURED,
+        waiting: WaitingQueue | None = None,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -44,6 +46,7 @@ class World:
             prefix_cache=prefix_cache,
             num_host_blocks=host_blocks,
             swap_costs=swap_costs,
+            waiting=waiting,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.ledger = Ledger()

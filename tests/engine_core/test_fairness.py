@@ -1,0 +1,155 @@
+"""Order as those see it who wait: shares of tenants, classes, and what fairness costs."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from engine_core.fair_queue import FairQueue
+from engine_core.tenants import Weights
+from engine_core.waiting import FirstComeQueue, WaitingQueue
+from tests.engine_core.world import World
+
+PROMPT, OUTPUT = 6, 9
+PROMPT_WEIGHT, OUTPUT_WEIGHT = 1, 2  # those of Weights()
+
+
+def flood(world: World, tenants: dict[str, int], **options: object) -> None:
+    """So many requests of each tenant, one tenant after the other."""
+    handle = len(world.messages)
+    for tenant, count in tenants.items():
+        for _ in range(count):
+            handle += 1
+            world.add(handle, PROMPT, tenant=tenant, max_tokens=OUTPUT, ignore_eos=True, **options)  # type: ignore[arg-type]
+
+
+def service(world: World) -> Counter[str]:
+    """Virtual tokens that each tenant has had: all prompts that ran, all tokens that were made."""
+    had: Counter[str] = Counter()
+    for (handle, _), tokens in world.ledger.tokens.items():
+        message = world.messages[handle]
+        prompt = len(message.prompt_token_ids) // 4
+        had[message.tenant] += PROMPT_WEIGHT * prompt + OUTPUT_WEIGHT * len(tokens)
+    return had
+
+
+def waiting_tenants(world: World) -> set[str]:
+    return {sequence.request.tenant for sequence in world.scheduler.waiting}
+
+
+@pytest.mark.parametrize("weight", [1, 3, 0.5])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_flood_leaves_the_others_their_shares(weight: float, ahead: bool) -> None:
+    """A tenant has 300 requests waiting when a small one comes: from then on, while both wait, what they
+    are served is as their weights, within 10 %. (The pool is no limit, rows are.)"""
+    world = World(rows=8, blocks=256, budget=64, waiting=FairQueue(Weights(tenants={"small": weight})))
+    flood(world, {"flood": 300})
+    world.step(40)
+    flood(world, {"small": round(80 * max(weight, 1))})
+    before = service(world)
+    while waiting_tenants(world) == {"flood", "small"}:
+        world.step()
+    had = service(world)
+    ratio = (had["small"] - before["small"]) / (had["flood"] - before["flood"])
+    assert ratio == pytest.approx(weight, rel=0.1)
+    world.ahead = ahead
+    world.finish()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_fairness_costs_no_throughput(ahead: bool) -> None:
+    """Steps to serve everybody, prompts and outputs of all lengths, in a pool that is short at times."""
+    steps = {}
+    for policy in (FairQueue, FirstComeQueue):
+        world = World(rows=8, blocks=48, budget=48, waiting=policy(), ahead=ahead)
+        draw = random.Random(5)
+        for handle in range(1, 151):
+            tenant = draw.choice("aaaaaaabbc")
+            length, most = draw.randint(1, 30), draw.randint(1, 30)
+            world.add(handle, length, tenant=tenant, max_tokens=most, ignore_eos=True)
+        world.finish()
+        steps[policy] = world.scheduler.step
+    assert steps[FirstComeQueue] >= 0.95 * steps[FairQueue]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_one_tenant_in_one_class_is_served_first_come_first_served(ahead: bool) -> None:
+    """The same plans, step by step, with preemptions, siblings and aborts among them."""
+    plans = []
+    for policy in (FairQueue, FirstComeQueue):
+        world = World(rows=6, blocks=20, budget=24, waiting=policy(), ahead=ahead)
+        draw = random.Random(7)
+        requests = [
+            world.add(handle, draw.randint(1, 20), n=draw.choice([1, 1, 3]), max_tokens=draw.randint(1, 20))
+            for handle in range(1, 41)
+        ]
+        world.step(10)
+        for request in draw.sample(requests, 5):
+            world.scheduler.abort(request)
+            del world.messages[request.handle]
+        world.finish()
+        assert world.scheduler.num_preemptions > 3
+        plans.append(world.worker.plans)
+    assert plans[0] == plans[1]
+
+
+def test_classes_are_strict() -> None:
+    """Nobody of a class is admitted while somebody of a better one waits, whatever his tenant has had."""
+    world = World(rows=2, waiting=FairQueue())
+    flood(world, {"new": 5}, priority=7)
+    flood(world, {"old": 20}, priority=-3)
+    flood(world, {"new": 5}, priority=0)
+    world.finish()
+    assert [world.messages[handle].priority for handle in world.ledger.started] == [-3] * 20 + [0] * 5 + [
+        7
+    ] * 5
+
+
+def test_nobody_starves_within_a_class() -> None:
+    """A request that needs every row, of a tenant that has had more than the one that floods: its turn
+    comes, and those behind it wait until it fits."""
+    world = World(rows=8, blocks=256, budget=64, waiting=FairQueue())
+    flood(world, {"big": 30})
+    world.step(20)
+    wide = 1000
+    world.add(wide, PROMPT, n=8, tenant="big", max_tokens=OUTPUT, ignore_eos=True)
+    for step in range(400):
+        handle = 2000 + step
+        world.add(handle, PROMPT, tenant="flood", max_tokens=OUTPUT, ignore_eos=True)
+        world.step()
+        if wide in world.ledger.started:
+            break
+    assert wide in world.ledger.started
+    world.finish()
+
+
+def test_time_without_demand_earns_no_credit() -> None:
+    """A tenant that was away while another was served comes back to even shares, not to a monopoly."""
+    world = World(rows=4, blocks=256, waiting=FairQueue())
+    flood(world, {"away": 1})
+    flood(world, {"busy": 100})
+    while "busy" in waiting_tenants(world) and len(world.ledger.ends) < 60:
+        world.step()
+    flood(world, {"away": 40})
+    before = len(world.ledger.started)
+    while len(world.ledger.started) < before + 20:
+        world.step()
+    started = Counter(world.messages[handle].tenant for handle in world.ledger.started[before : before + 20])
+    assert abs(started["away"] - started["busy"]) <= 4
+    world.finish()
+
+
+@pytest.mark.parametrize("policy", [FairQueue, FirstComeQueue])
+def test_a_preempted_sequence_comes_before_its_equals(policy: type[WaitingQueue]) -> None:
+    world = World(rows=3, blocks=6, block_size=4, waiting=policy())
+    for handle in (1, 2, 3):
+        world.add(handle, 7, max_tokens=12, ignore_eos=True)
+    world.step(2)
+    while not world.scheduler.num_preemptions:
+        world.step()
+    world.add(4, 1, max_tokens=1)
+    order = []
+    while (sequence := world.scheduler.waiting.head()) is not None:
+        order.append(sequence.request.handle)
+        world.scheduler.abort(sequence.request)
+    assert order == sorted(order) and order[-1] == 4 and len(order) > 1

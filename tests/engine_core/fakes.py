@@ -62,7 +62,6 @@ def add_request(
     min_tokens: int = 0,
     delivered: dict[int, list[int]] | None = None,
     request_id: str | None = None,
-    priority: int = 0,
     tenant: str = "",
     salt: str = "",
     bypass: bool = False,
@@ -78,7 +77,6 @@ def add_request(
         prompt_token_ids=pack_u32(prompt),
         sampling=resolved_sampling(seed=handle, n=n),
         stopping=StoppingCriteria(max_tokens=max_tokens, min_tokens=min_tokens, **stopping),  # type: ignore[arg-type]
-        priority=priority,
         tenant=tenant,
         cache_salt=salt,
         cache_bypass=bypass,

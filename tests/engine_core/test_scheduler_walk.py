@@ -113,7 +113,6 @@ class SchedulerWalk(RuleBasedStateMachine):
             # Many tokens stop, so that sequences end at all sorts of places.
             stop_token_ids=range(100, 100 + data.draw(st.sampled_from([0, 50, 200]), "stops")),
             ignore_eos=data.draw(st.booleans(), "ignore_eos"),
-            priority=data.draw(st.sampled_from([0, 0, 0, 1, -1]), "priority"),
             tenant=data.draw(st.sampled_from(["", "", "t"]), "tenant"),
             salt=data.draw(st.sampled_from(["", "", "s"]), "salt"),
             bypass=data.draw(ONE_IN_FIVE, "bypass"),

@@ -10,6 +10,8 @@ leader's prompt holds a row while the leader runs, so that it can start the mome
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine_core.block_tables import BlockTables
 from engine_core.expiry import Expiry
 from engine_core.in_flight import InFlight
@@ -41,6 +43,8 @@ class Lifecycle:
         self.num_running_requests = 0
         self.num_ended = 0
         """Sequences that have ended since the start."""
+        self.on_end: Callable[[Sequence], None] | None = None
+        """Is told of each end; for recordings."""
         self._num_dropped = 0
         self._tables = tables
         self._prefix_cache = prefix_cache
@@ -118,6 +122,8 @@ class Lifecycle:
             self.requests.remove(request)
             self.expiry.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
+        if self.on_end is not None:
+            self.on_end(sequence)
 
     def drop_ended(self) -> None:
         """From here on `running` has only sequences that run."""

@@ -6,6 +6,8 @@ its block table. The walk keeps what a frontend would keep: the tokens of every 
 Prompts share prefixes, with one another and with what was generated, so that the prefix cache has work.
 """
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -66,7 +68,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_host_blocks: int,
         swap_us_per_block: float,
     ) -> None:
-        self.scheduler = Scheduler(
+        self.scheduler = self.make_scheduler(
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
@@ -88,6 +90,9 @@ class SchedulerWalk(RuleBasedStateMachine):
         self.sent: dict[int, AddRequest] = {}
         self.ledger = Ledger()
         self.silenced: set[tuple[int, int]] = set()
+
+    def make_scheduler(self, **settings: Any) -> Scheduler:
+        return Scheduler(**settings)
 
     @rule(data=st.data())
     def add(self, data: st.DataObject) -> None:

@@ -1,0 +1,168 @@
+"""A recording on disk: opened before anything is loaded, written beside the step loop, read to its end.
+
+The step loop fills in calls (protobuf objects, in place); a thread compresses and writes them, chunk by
+chunk. What goes wrong there ends the recording with one warning, and nothing else. The form of the file
+is stated in recording.proto.
+"""
+
+import logging
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+from google.protobuf.message import DecodeError
+
+from pagewire.errors import PagewireError, StartupError
+from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedChunk
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"pwrecord"
+FORMAT = 1
+MAX_CHUNK_BYTES = 1 << 30
+_HEADER = Struct("<II")  # length and CRC-32 of what follows
+_CHUNK_CALLS = 512
+_CHUNK_S = 1.0
+_MAX_QUEUED_CHUNKS = 128
+"""A disk that falls so far behind (a minute of 1,000 steps per second) has failed."""
+_MOST_NAMES = 1000
+
+
+class BadRecording(PagewireError):
+    """A file is not a recording, or not one that can be replayed."""
+
+
+def open_recording(path: Path) -> "RecordingWriter":
+    """Creates the file, for this user only. Raises StartupError.
+
+    A file that exists is never written over (a core that is started again after it died would destroy
+    what shows why): the recording goes to FILE.1, FILE.2 ... then.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    for number in range(_MOST_NAMES):
+        name = path if not number else path.with_name(f"{path.name}.{number}")
+        try:
+            fd = os.open(name, flags, 0o600)
+            os.write(fd, MAGIC)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise StartupError(
+                "cannot record", f"{name}: {error.strerror}", "choose another file for --record"
+            ) from error
+        log.info("recording to %s", name)
+        return RecordingWriter(fd, name)
+    raise StartupError("cannot record", f"{path} and its successors exist", "move them away")
+
+
+class RecordingWriter:
+    """Takes calls from the step loop. `is_open` is False once recording has ended, for whatever reason."""
+
+    def __init__(self, fd: int, path: Path) -> None:
+        """Takes over the descriptor."""
+        self.is_open = True
+        self.path = path
+        self._fd = fd
+        self._chunk = RecordedChunk()
+        self._flush_at: float | None = None
+        self._queue: queue.Queue[RecordedChunk | None] = queue.Queue(_MAX_QUEUED_CHUNKS)
+        self._thread = threading.Thread(target=self._write_chunks, name="recording", daemon=True)
+        self._thread.start()
+
+    def add(self) -> RecordedCall:
+        """The next call, to be filled in at once."""
+        return self._chunk.calls.add()
+
+    def flush_if_due(self, now: float) -> None:
+        """Hands over what there is when it is enough, or a second old. Never waits."""
+        if self._flush_at is None:
+            self._flush_at = now + _CHUNK_S
+        if now >= self._flush_at or len(self._chunk.calls) >= _CHUNK_CALLS:
+            self._flush_at = None
+            self._flush()
+
+    def close(self) -> None:
+        """Writes the rest and closes the file."""
+        if self._chunk.calls:
+            self._flush()
+        self._queue.put(None)
+        self._thread.join()
+        self.is_open = False
+        os.close(self._fd)
+
+    def _flush(self) -> None:
+        chunk, self._chunk = self._chunk, RecordedChunk()
+        if self.is_open:
+            try:
+                self._queue.put_nowait(chunk)
+            except queue.Full:
+                self._give_up("the disk is too slow")
+
+    def _write_chunks(self) -> None:
+        while (chunk := self._queue.get()) is not None:
+            if self.is_open:
+                try:
+                    _write_chunk(self._fd, chunk)
+                except OSError as error:
+                    self._give_up(error.strerror)
+
+    def _give_up(self, why: str | None) -> None:
+        self.is_open = False
+        log.warning("the recording to %s ends here: %s; serving goes on", self.path, why)
+
+
+def _write_chunk(fd: int, chunk: RecordedChunk) -> None:
+    payload = zlib.compress(chunk.SerializeToString(), 1)
+    rest = memoryview(_HEADER.pack(len(payload), zlib.crc32(payload)) + payload)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+class RecordingReader:
+    """The calls of a recording. May be iterated over any number of times."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadRecording when the file cannot be read at all."""
+        self.path = path
+        self.incomplete = ""
+        """After an iteration: why the recording ends before its time; empty: it does not."""
+        try:
+            with path.open("rb") as file:
+                if file.read(len(MAGIC)) != MAGIC:
+                    raise BadRecording(f"{path} is not a recording")
+        except OSError as error:
+            raise BadRecording(f"cannot read {path}: {error.strerror}") from error
+
+    def __iter__(self) -> Iterator[RecordedCall]:
+        """Calls, as far as they can be read."""
+        self.incomplete = ""
+        with self.path.open("rb") as file:
+            file.seek(len(MAGIC))
+            while header := file.read(_HEADER.size):
+                offset = file.tell() - len(header)
+                if len(header) < _HEADER.size:
+                    self.incomplete = f"it ends within the chunk at byte {offset}"
+                    return
+                length, checksum = _HEADER.unpack(header)
+                payload = file.read(length) if length <= MAX_CHUNK_BYTES else b""
+                if len(payload) < length <= MAX_CHUNK_BYTES:
+                    self.incomplete = f"it ends within the chunk at byte {offset}"
+                    return
+                chunk = _read_chunk(payload) if zlib.crc32(payload) == checksum else None
+                if chunk is None:
+                    self.incomplete = f"the chunk at byte {offset} is damaged"
+                    return
+                yield from chunk.calls
+
+
+def _read_chunk(payload: bytes) -> RecordedChunk | None:
+    """None where the bytes are not those of a chunk."""
+    unpacker = zlib.decompressobj()
+    try:
+        return RecordedChunk.FromString(unpacker.decompress(payload, MAX_CHUNK_BYTES))
+    except (zlib.error, DecodeError):
+        return None

@@ -1,0 +1,138 @@
+"""Replay: the same calls to another scheduler, and the first plan in which it decides otherwise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
+from engine_core.recording.plans import Columns, PlanReader, columns_of
+from engine_core.recording.stories import Stories
+from engine_core.recording.worker import ReplayedWorker
+from engine_core.request import FinishReason, Request
+from engine_core.scheduler import Scheduler
+from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedPlan, RecordedSetting, RecordingStart
+
+_SHOWN = 8
+"""Entries of a column in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a replay leaves the recording."""
+
+    step: int
+    now: float
+    field: str
+    expected: str
+    got: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of a replay, up to the first difference."""
+
+    num_plans: int = 0  # that are the same
+    difference: Difference | None = None
+
+
+class Replay:
+    """One pass through a recording. `settings` are the recorded ones."""
+
+    def __init__(self, recording: RecordingReader) -> None:
+        """Reads the recording once, for what became of the requests. Raises BadRecording."""
+        self._recording = recording
+        start = read_start(recording)
+        self.settings = read_settings(start)
+        self._stories = Stories(
+            recording, block_size=self.settings["block_size"], has_tokens=start.has_tokens
+        )
+        self._scheduler = Scheduler(**self.settings)
+        self._worker = ReplayedWorker(self._stories)
+        self._plans = PlanReader()
+        self._requests: dict[int, Request] = {}
+        self._outcome = Outcome()
+
+    def run(self) -> Outcome:
+        """Replays until the end or the first difference."""
+        handlers: dict[str, Callable[[Any], None]] = {
+            "arrival": lambda arrival: self._add(arrival.number),
+            "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
+            "finish": lambda finish: self._finish(finish.number, finish.reason),
+            "reset": lambda _: self._scheduler.reset_cache(),
+            "plan": self._plan,
+            "result": lambda result: self._update(tuple(result.without_token), result.duration_us),
+        }
+        for call in self._recording:
+            kind = call.WhichOneof("call")
+            if kind in handlers:
+                handlers[kind](getattr(call, kind))
+            if self._outcome.difference is not None:
+                break
+        return self._outcome
+
+    def _add(self, number: int) -> None:
+        request = self._stories.request(number)
+        self._requests[number] = request
+        self._worker.expect(request)
+        self._scheduler.add(request)
+
+    def _finish(self, number: int, reason: int) -> None:
+        self._scheduler.finish(self._requests[number], FinishReason(reason))
+
+    def _plan(self, record: RecordedPlan) -> None:
+        plan = self._scheduler.schedule(record.now)
+        self._scheduler.take_outputs()
+        expected = self._plans.read(record)
+        got = columns_of(plan, self._worker.number_of)
+        if expected != got:
+            step = record.step or plan.step
+            self._outcome.difference = Difference(step, record.now, *first_difference(expected, got))
+        elif plan.rows:
+            self._outcome.num_plans += 1
+            self._worker.submit(plan)
+
+    def _update(self, without_token: tuple[int, ...], duration_us: int) -> None:
+        self._scheduler.update(self._worker.collect(without_token, duration_us))
+
+
+def first_difference(expected: Columns, got: Columns) -> tuple[str, str, str]:
+    """The first column that differs, and what it has there on both sides."""
+    for name in dict.fromkeys([*expected, *got]):
+        left, right = expected.get(name), got.get(name)
+        if left == right:
+            continue
+        if left is None or right is None:
+            return name, _show(left), _show(right)
+        pairs = zip(left, right, strict=False)
+        index = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+        return (f"{name}[{index}]" if index else name), _show(left[index:]), _show(right[index:])
+    raise AssertionError("the columns are the same")
+
+
+def _show(column: list[Any] | None) -> str:
+    if column is None:
+        return "nothing"
+    more = f" and {len(column) - _SHOWN} more" if len(column) > _SHOWN else ""
+    return f"{column[:_SHOWN]}{more}"
+
+
+def read_start(recording: RecordingReader) -> RecordingStart:
+    """What a recording begins with. Raises BadRecording."""
+    first = next(iter(recording), RecordedCall())
+    if not first.HasField("start"):
+        raise BadRecording(f"{recording.path} holds no call: {recording.incomplete or 'it is empty'}")
+    if first.start.format != FORMAT:
+        raise BadRecording(
+            f"{recording.path} has format {first.start.format}, this is for format {FORMAT}:"
+            f" it was written by pagewire {first.start.version}"
+        )
+    return first.start
+
+
+def read_settings(start: RecordingStart) -> dict[str, Any]:
+    """Keyword arguments of Scheduler."""
+    return {setting.name: _value(setting) for setting in start.settings}
+
+
+def _value(setting: RecordedSetting) -> Any:
+    return getattr(setting, setting.WhichOneof("value") or "flag")

@@ -1,0 +1,58 @@
+"""A worker for replays: it knows which sequence each row is, and answers with what that became."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from engine_core.plan import NewRow, Plan
+from engine_core.recording.stories import Stories
+from engine_core.request import NO_TOKEN, Request
+from engine_core.result import Result
+
+
+@dataclass(slots=True)
+class _Row:
+    number: int
+    index: int
+    position: int  # of the next token, in the output
+
+
+class ReplayedWorker:
+    """Takes plans, and gives their results in order."""
+
+    def __init__(self, stories: Stories) -> None:
+        self._stories = stories
+        self._numbers: dict[int, int] = {}  # of requests, by id() of their parameters
+        self._rows: dict[int, _Row] = {}
+        self._submitted: deque[tuple[Plan, list[int]]] = deque()
+
+    def expect(self, request: Request) -> None:
+        """A request arrives; its handle is its number."""
+        self._numbers[id(request.parameters)] = request.handle
+
+    def number_of(self, new: NewRow) -> int:
+        """The number of a row's request."""
+        return self._numbers[id(new.parameters)]
+
+    def submit(self, plan: Plan) -> None:
+        """A plan is to be executed."""
+        for row in plan.removed_rows:
+            del self._rows[row]
+        for new in plan.new_rows:
+            position = len(new.token_ids) - new.prompt_len
+            self._rows[new.row] = _Row(self.number_of(new), new.sequence_index, position)
+        for fork in plan.forks:
+            source = self._rows[fork.source_row]
+            self._rows[fork.row] = _Row(source.number, fork.sequence_index, source.position)
+        self._submitted.append((plan, [self._sample(self._rows[row]) for row in plan.sample_rows]))
+
+    def collect(self, without_token: "tuple[int, ...]" = (), duration_us: int = 0) -> Result:
+        """The result of the oldest plan. without_token: entries that have NO_TOKEN."""
+        plan, token_ids = self._submitted.popleft()
+        for entry in without_token:
+            token_ids[entry] = NO_TOKEN
+        return Result(plan.step, token_ids, duration_us)
+
+    def _sample(self, row: _Row) -> int:
+        token = self._stories.token(row.number, row.index, row.position)
+        row.position += 1
+        return token

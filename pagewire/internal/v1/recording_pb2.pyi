@@ -1,0 +1,209 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RecordedChunk(_message.Message):
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[RecordedCall]
+    def __init__(self, calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ...) -> None: ...
+
+class RecordedCall(_message.Message):
+    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: RecordingStart
+    arrival: RecordedArrival
+    abort: RecordedAbort
+    finish: RecordedFinish
+    reset: RecordedReset
+    plan: RecordedPlan
+    result: RecordedResult
+    end: RecordedEnd
+    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ...) -> None: ...
+
+class RecordingStart(_message.Message):
+    __slots__ = ("format", "version", "settings", "has_tokens")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    HAS_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    version: str
+    settings: _containers.RepeatedCompositeFieldContainer[RecordedSetting]
+    has_tokens: bool
+    def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
+
+class RecordedSetting(_message.Message):
+    __slots__ = ("name", "flag", "integer", "number", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    INTEGER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    flag: bool
+    integer: int
+    number: float
+    text: str
+    def __init__(self, name: _Optional[str] = ..., flag: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class RecordedArrival(_message.Message):
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_BYPASS_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_AT_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_AT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    arrival: float
+    prompt_len: int
+    block_hashes: bytes
+    n: int
+    max_tokens: int
+    min_tokens: int
+    max_model_len: int
+    tenant: str
+    priority: int
+    cache_bypass: bool
+    time_limit_at: float
+    deadline_at: float
+    delivered: bytes
+    prompt_token_ids: bytes
+    namespace: int
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ...) -> None: ...
+
+class RecordedAbort(_message.Message):
+    __slots__ = ("number", "indexes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    indexes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, number: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecordedFinish(_message.Message):
+    __slots__ = ("number", "reason")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    reason: int
+    def __init__(self, number: _Optional[int] = ..., reason: _Optional[int] = ...) -> None: ...
+
+class RecordedReset(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RecordedPlan(_message.Message):
+    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_crc", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEW_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FORKS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_STARTS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COPY_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_CRC_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    IS_SAMPLE_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_SOURCES_FIELD_NUMBER: _ClassVar[int]
+    APPEND_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_OUT_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    now: float
+    step: int
+    removed_rows: bytes
+    new_rows: _containers.RepeatedCompositeFieldContainer[RecordedNewRow]
+    forks: bytes
+    table_rows: bytes
+    table_starts: bytes
+    table_counts: bytes
+    table_blocks: bytes
+    copy_sources: bytes
+    copy_targets: bytes
+    rows: bytes
+    starts: bytes
+    starts_crc: int
+    counts: bytes
+    sample_rows: bytes
+    is_sample_empty: bool
+    sample_sources: bytes
+    append_rows: bytes
+    swap_out_blocks: bytes
+    swap_out_host_blocks: bytes
+    swap_in_host_blocks: bytes
+    swap_in_blocks: bytes
+    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_crc: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ...) -> None: ...
+
+class RecordedNewRow(_message.Message):
+    __slots__ = ("row", "number", "sequence_index", "num_tokens", "blocks", "prompt_logprobs_start", "num_beam_candidates")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    number: int
+    sequence_index: int
+    num_tokens: int
+    blocks: bytes
+    prompt_logprobs_start: int
+    num_beam_candidates: int
+    def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
+
+class RecordedResult(_message.Message):
+    __slots__ = ("duration_us", "without_token")
+    DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    duration_us: int
+    without_token: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecordedEnd(_message.Message):
+    __slots__ = ("number", "index", "num_output_tokens", "reason", "block_hashes", "first_block", "output_token_ids")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    index: int
+    num_output_tokens: int
+    reason: int
+    block_hashes: bytes
+    first_block: int
+    output_token_ids: bytes
+    def __init__(self, number: _Optional[int] = ..., index: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., reason: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., first_block: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ...) -> None: ...

@@ -10,6 +10,7 @@ import zmq
 
 from engine_core.core import EngineCore
 from engine_core.events import Inbox
+from engine_core.recording.file import open_recording
 from engine_core.sockets import FrontendSockets
 from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.stop import Stopped, StopSignal
@@ -42,6 +43,9 @@ def run(config: EngineConfig) -> int:
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, last first."""
     initialize = initialize_message(config)
+    recording = open_recording(Path(config.record)) if config.record else None
+    if recording is not None:
+        stack.callback(recording.close)
     stop = stack.enter_context(StopSignal())
     inbox = stack.enter_context(contextlib.closing(Inbox()))
     context = stack.enter_context(zmq.Context())
@@ -64,7 +68,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     identity = make_identity(config, ready, time.time_ns())
     core = EngineCore(
         identity,
-        make_scheduler(config, ready),
+        make_scheduler(config, ready, recording),
         worker,
         inbox,
         frontends.send,

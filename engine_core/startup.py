@@ -2,8 +2,12 @@
 
 import logging
 import secrets
+from collections.abc import Callable
+from functools import partial
 
 from engine_core.core import Identity
+from engine_core.recording.file import RecordingWriter
+from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapCosts
 from engine_core.validation import Limits
@@ -31,6 +35,10 @@ def check_config(config: EngineConfig) -> None:
     for flag, asked in planned.items():
         if asked:
             raise StartupError("cannot start the engine core", f"{flag} is not built yet", "leave it out")
+    if config.record_tokens and not config.record:
+        raise StartupError(
+            "cannot start the engine core", "--record-tokens without --record", "add --record FILE"
+        )
     ranges: dict[str, tuple[float, float, float]] = {
         "--tensor-parallel-size": (config.tensor_parallel_size, 1, 1),
         "--pipeline-parallel-size": (config.pipeline_parallel_size, 1, 1),
@@ -70,9 +78,12 @@ def initialize_message(config: EngineConfig) -> Initialize:
     )
 
 
-def make_scheduler(config: EngineConfig, ready: Ready) -> Scheduler:
-    """A scheduler over the worker's blocks."""
-    return Scheduler(
+def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWriter | None = None) -> Scheduler:
+    """A scheduler over the worker's blocks; with a recording: one that is recorded there."""
+    kind: Callable[..., Scheduler] = Scheduler
+    if recording is not None:
+        kind = partial(RecordedScheduler, recording, with_tokens=config.record_tokens)
+    return kind(
         num_blocks=ready.num_blocks,
         block_size=config.block_size,
         max_num_seqs=_num_rows(config),

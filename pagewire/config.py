@@ -112,6 +112,8 @@ class EngineConfig(ModelConfig):
     enforce_eager: bool = flag(False, "no captured graphs")
     no_prefix_cache: bool = flag(False, "do not reuse the keys and values of equal prefixes")
     scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs")
+    record: str = flag("", "write what the scheduler sees and decides to this file", metavar="FILE")
+    record_tokens: bool = flag(False, "with --record: token ids, too; they are what people wrote")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,3 +206,10 @@ class HealthConfig(ClientConfig):
     """`pagewire health`: exits 0 when the service takes requests."""
 
     wait: float = flag(0.0, "seconds to wait for that", common=True, metavar="SECONDS", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """`pagewire replay`: tells a scheduler what a recording says, and compares its plans."""
+
+    recording: str = flag("", "file that --record has written", positional=True, metavar="FILE")

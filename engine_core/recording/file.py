@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -27,7 +27,7 @@ MAX_CHUNK_BYTES = 1 << 30
 _HEADER = Struct("<II")  # length and CRC-32 of what follows
 _CHUNK_CALLS = 512
 _CHUNK_S = 1.0
-_MAX_QUEUED_CHUNKS = 128
+_MAX_QUEUED_CALLS = 1 << 17
 """A disk that falls so far behind (a minute of 1,000 steps per second) has failed."""
 _MOST_NAMES = 1000
 
@@ -66,10 +66,13 @@ class RecordingWriter:
         """Takes over the descriptor."""
         self.is_open = True
         self.path = path
+        self.on_close: Callable[[], None] | None = None
+        """Is called by close(), for what is still to be said."""
         self._fd = fd
         self._chunk = RecordedChunk()
         self._flush_at: float | None = None
-        self._queue: queue.Queue[RecordedChunk | None] = queue.Queue(_MAX_QUEUED_CHUNKS)
+        self._queue: queue.SimpleQueue[RecordedChunk | None] = queue.SimpleQueue()
+        self._num_queued = self._num_written = 0  # calls, since the start
         self._thread = threading.Thread(target=self._write_chunks, name="recording", daemon=True)
         self._thread.start()
 
@@ -87,6 +90,8 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Writes the rest and closes the file."""
+        if self.on_close is not None:
+            self.on_close()
         if self._chunk.calls:
             self._flush()
         self._queue.put(None)
@@ -97,9 +102,9 @@ class RecordingWriter:
     def _flush(self) -> None:
         chunk, self._chunk = self._chunk, RecordedChunk()
         if self.is_open:
-            try:
-                self._queue.put_nowait(chunk)
-            except queue.Full:
+            self._num_queued += len(chunk.calls)
+            self._queue.put(chunk)
+            if self._num_queued - self._num_written > _MAX_QUEUED_CALLS:
                 self._give_up("the disk is too slow")
 
     def _write_chunks(self) -> None:
@@ -109,6 +114,7 @@ class RecordingWriter:
                     _write_chunk(self._fd, chunk)
                 except OSError as error:
                     self._give_up(error.strerror)
+            self._num_written += len(chunk.calls)
 
     def _give_up(self, why: str | None) -> None:
         self.is_open = False

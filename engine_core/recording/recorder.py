@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from engine_core.plan import NewRow, Plan
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter
+from engine_core.recording.settings import write_settings
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
@@ -20,7 +21,6 @@ from pagewire.internal.v1.recording_pb2 import RecordedArrival
 
 HASH_BYTES = 8
 """Of each hash, in the file. Among ten million blocks, two different ones look equal once in 10^5 times."""
-_KINDS = {bool: "flag", int: "integer", float: "number", str: "text"}
 
 
 class _Known(NamedTuple):
@@ -31,7 +31,7 @@ class _Known(NamedTuple):
 
 
 class RecordedScheduler(Scheduler):
-    """A Scheduler, and its recording; close() it when it is not used any more."""
+    """A Scheduler, and its recording."""
 
     def __init__(self, recording: RecordingWriter, *, with_tokens: bool = False, **settings: Any) -> None:
         """settings: those of Scheduler."""
@@ -42,18 +42,10 @@ class RecordedScheduler(Scheduler):
         self._known: dict[int, _Known] = {}  # by id() of Request.parameters: rows have them, too
         self._plans = PlanWriter(self._number_of)
         self._in_step = False  # what it calls itself now, a replay will call itself
-        self.lifecycle.on_end = self._on_end
+        self.lifecycle.on_end, recording.on_close = self._on_end, self._on_close
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
-        for name, value in settings.items():
-            start.settings.add(name=name, **{_KINDS[type(value)]: value})
-
-    def close(self) -> None:
-        """Writes down what is known of sequences that have not ended. Then the recording can be closed."""
-        for request in self.requests:
-            for sequence in request.sequences:
-                if sequence.status is not Status.ENDED:
-                    self._record_end(sequence)
+        start.settings.extend(write_settings(settings))
 
     # Calls.
 
@@ -112,6 +104,13 @@ class RecordedScheduler(Scheduler):
 
     # What they do.
 
+    def _on_close(self) -> None:
+        """Writes down what is known of sequences that have not ended."""
+        for request in self.requests:
+            for sequence in request.sequences:
+                if sequence.status is not Status.ENDED:
+                    self._record_end(sequence)
+
     def _on_end(self, sequence: Sequence) -> None:
         self._record_end(sequence)
         if not sequence.request.num_live:
@@ -136,6 +135,7 @@ class RecordedScheduler(Scheduler):
         arrival.n = len(request.sequences)
         arrival.max_tokens, arrival.min_tokens = request.max_tokens, request.parameters.min_tokens
         arrival.max_model_len = request.max_model_len
+        arrival.priority = request.priority
         arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
         if request.time_limit_at is not None:
             arrival.time_limit_at = request.time_limit_at

@@ -6,11 +6,12 @@ from typing import Any
 
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
+from engine_core.recording.settings import read_settings
 from engine_core.recording.stories import Stories
 from engine_core.recording.worker import ReplayedWorker
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler import Scheduler
-from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedPlan, RecordedSetting, RecordingStart
+from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedPlan, RecordingStart
 
 _SHOWN = 8
 """Entries of a column in a message."""
@@ -42,7 +43,7 @@ class Replay:
         """Reads the recording once, for what became of the requests. Raises BadRecording."""
         self._recording = recording
         start = read_start(recording)
-        self.settings = read_settings(start)
+        self.settings = read_settings(start.settings)
         self._stories = Stories(
             recording, block_size=self.settings["block_size"], has_tokens=start.has_tokens
         )
@@ -127,12 +128,3 @@ def read_start(recording: RecordingReader) -> RecordingStart:
             f" it was written by pagewire {first.start.version}"
         )
     return first.start
-
-
-def read_settings(start: RecordingStart) -> dict[str, Any]:
-    """Keyword arguments of Scheduler."""
-    return {setting.name: _value(setting) for setting in start.settings}
-
-
-def _value(setting: RecordedSetting) -> Any:
-    return getattr(setting, setting.WhichOneof("value") or "flag")

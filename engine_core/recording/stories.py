@@ -92,6 +92,7 @@ class Stories:
             eos_token_ids=eos,
             stop_token_ids=stop,
             arrival=arrival.arrival,
+            priority=arrival.priority,
             tenant=arrival.tenant,
             cache_salt=str(arrival.namespace),
             cache_bypass=arrival.cache_bypass,

@@ -20,6 +20,7 @@ _ALL = (
     configs.GenerateConfig,
     configs.ChatConfig,
     configs.HealthConfig,
+    configs.ReplayConfig,
 )
 
 

@@ -21,12 +21,16 @@ CANDIDATES = [token for token in range(VOCAB_SIZE) if token != EOS]
 NUM_REQUESTS = 64
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def without_weights(tmp_path: Path) -> Path:
     """The demo model without its weights."""
     shutil.copytree(checkpoint_folder("demo"), tmp_path / "demo")
     (tmp_path / "demo" / "model.safetensors").unlink()
     return tmp_path / "demo"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return without_weights(tmp_path)
 
 
 def prompt_of(number: int) -> list[int]:

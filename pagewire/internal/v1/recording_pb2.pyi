@@ -45,18 +45,26 @@ class RecordingStart(_message.Message):
     def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
 
 class RecordedSetting(_message.Message):
-    __slots__ = ("name", "flag", "integer", "number", "text")
+    __slots__ = ("name", "flag", "integer", "number", "text", "fields")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     flag: bool
     integer: int
     number: float
     text: str
-    def __init__(self, name: _Optional[str] = ..., flag: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+    fields: RecordedFields
+    def __init__(self, name: _Optional[str] = ..., flag: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., fields: _Optional[_Union[RecordedFields, _Mapping]] = ...) -> None: ...
+
+class RecordedFields(_message.Message):
+    __slots__ = ("fields",)
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.RepeatedCompositeFieldContainer[RecordedSetting]
+    def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
     __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace")

@@ -20,8 +20,7 @@ class RecordedWalk(SchedulerWalk):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "recording"
         self.recording = open_recording(self.path)
-        self.recorded = RecordedScheduler(self.recording, **settings)
-        return self.recorded
+        return RecordedScheduler(self.recording, **settings)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -30,7 +29,6 @@ class RecordedWalk(SchedulerWalk):
             try:
                 super().teardown()
             finally:
-                self.recorded.close()
                 self.recording.close()
             recording = RecordingReader(self.path)
             outcome = Replay(recording).run()

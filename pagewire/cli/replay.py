@@ -1,0 +1,39 @@
+"""`pagewire replay`: exits 0 when a recording's plans are the same again, 1 when one differs."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pagewire.config import ReplayConfig
+from pagewire.flags import UsageError
+
+if TYPE_CHECKING:
+    from engine_core.recording.replay import Difference
+
+CONFIG = ReplayConfig
+
+
+def run(config: ReplayConfig) -> int:
+    """Prints what came out; returns the exit code. Raises BadRecording."""
+    from engine_core.recording.file import RecordingReader
+    from engine_core.recording.replay import Replay
+
+    if not config.recording:
+        raise UsageError("no recording is named", todo="pagewire replay FILE; --record FILE writes one")
+    recording = RecordingReader(Path(config.recording))
+    outcome = Replay(recording).run()
+    if recording.incomplete:
+        print(f"the recording is not whole: {recording.incomplete}", file=sys.stderr)
+    if outcome.difference is None:
+        print(f"all {outcome.num_plans} plans are the same")
+        return 0
+    _print_difference(outcome.difference, outcome.num_plans)
+    return 1
+
+
+def _print_difference(difference: "Difference", num_plans: int) -> None:
+    print(f"step {difference.step} differs ({num_plans} plans before it are the same)")
+    print(f"clock:    {difference.now:.6f} s")
+    print(f"field:    {difference.field}")
+    print(f"expected: {difference.expected}")
+    print(f"got:      {difference.got}")

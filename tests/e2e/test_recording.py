@@ -1,0 +1,50 @@
+"""A service that records itself: what it wrote, told to another scheduler, gives the same plans."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewire import AsyncClient, SamplingParams
+from tests.e2e import services
+from tests.e2e.test_simulated import collect_all, without_weights
+
+
+def replay(*arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `pagewire replay`."""
+    command = [sys.executable, "-m", "pagewire", "replay", *map(str, arguments)]
+    run = subprocess.run(command, cwd=services.ROOT, capture_output=True, text=True)
+    return run.returncode, run.stdout, run.stderr
+
+
+async def abort_one(address: str) -> None:
+    """A stream that its client leaves."""
+    async with AsyncClient(address) as client:
+        params = SamplingParams(max_tokens=500, ignore_eos=True)
+        async with client.stream([17] * 40, params) as stream:
+            async for _ in stream:
+                break
+
+
+@pytest.mark.parametrize("scheduling", ["sync", "ahead"])
+def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
+    """Preemption, forks, cut prompts, an abort; two frontends."""
+    path = tmp_path / "recording"
+    limits = {"max_num_batched_tokens": 48, "max_num_seqs": 40, "num_blocks": 40}
+    with services.start(
+        without_weights(tmp_path),
+        device="simulated",
+        profile="instant",
+        frontends=2,
+        scheduling=scheduling,
+        record=str(path),
+        **limits,
+    ) as service:
+        asyncio.run(collect_all(service.address))
+        asyncio.run(abort_one(service.address))
+    code, output, error = replay(path)
+    assert (code, error) == (0, "")
+    words = output.split()
+    assert words[0] == "all" and int(words[1]) > 50 and output.endswith("plans are the same\n")

@@ -1,0 +1,138 @@
+"""What is in a recording, and what is not."""
+
+import dataclasses
+import zlib
+from array import array
+from pathlib import Path
+
+import pytest
+
+from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.recording.recorder import RecordedScheduler
+from engine_core.recording.replay import Replay
+from engine_core.request import Request
+from pagewire.columns import unpack_u32
+from pagewire.internal.v1.recording_pb2 import RecordedCall
+from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
+
+PROMPT = [701 + 7 * i % 291 for i in range(23)]
+
+
+def record(path: Path, *, with_tokens: bool = False) -> tuple[list[RecordedCall], Ledger]:
+    """Two requests with a common prefix, run to their ends."""
+    recording = open_recording(path)
+    settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)
+    worker, ledger = FakeWorker(64, 4), Ledger()
+    for handle in (1, 2):
+        scheduler.add(
+            make(add_request(handle, PROMPT, n=2, max_tokens=9, tenant="acme", salt="a secret salt"))
+        )
+        run(scheduler, worker, ledger)
+    recording.close()
+    return list(RecordingReader(path)), ledger
+
+
+def contents(path: Path) -> bytes:
+    """The uncompressed bytes of all chunks."""
+    data, rest = b"", path.read_bytes()[8:]
+    while rest:
+        length = int.from_bytes(rest[:4], "little")
+        data, rest = data + zlib.decompress(rest[8 : 8 + length]), rest[8 + length :]
+    return data
+
+
+def holds(data: bytes, tokens: list[int]) -> bool:
+    """Whether three of these tokens stand in a row, as a column or as protobuf varints."""
+    for i in range(len(tokens) - 2):
+        some = tokens[i : i + 3]
+        varints = b"".join(bytes([token & 127 | 128, token >> 7]) for token in some)
+        if array("I", some).tobytes() in data or varints in data:
+            return True
+    return False
+
+
+def test_no_tokens_and_no_texts_unless_asked_for(tmp_path: Path):
+    _, ledger = record(tmp_path / "without")
+    _, _ = record(tmp_path / "with", with_tokens=True)
+    without, with_tokens = contents(tmp_path / "without"), contents(tmp_path / "with")
+    for tokens in (PROMPT, *ledger.tokens.values()):
+        assert not holds(without, tokens)
+        assert holds(with_tokens, tokens)
+    for data in (without, with_tokens):
+        assert b"secret" not in data and b"request-1" not in data and b"acme" in data
+
+
+def test_equal_blocks_can_be_told_but_not_across_recordings(tmp_path: Path):
+    """Their hashes have a key that the process keeps to itself."""
+
+    def hashes(path: Path) -> list[bytes]:
+        return [call.arrival.block_hashes for call in record(path)[0] if call.HasField("arrival")]
+
+    first, second = hashes(tmp_path / "a"), hashes(tmp_path / "b")
+    assert len(first[0]) == 8 * (len(PROMPT) // 4) and first[0] == first[1]
+    assert first[0] != second[0]
+
+
+def test_with_tokens_everything_is_there(tmp_path: Path):
+    calls, ledger = record(tmp_path / "r", with_tokens=True)
+    ends = [call.end for call in calls if call.HasField("end")]
+    assert {(end.number, end.index): unpack_u32(end.output_token_ids) for end in ends} == ledger.tokens
+    assert Replay(RecordingReader(tmp_path / "r")).run().difference is None
+
+
+def test_what_a_request_is_to_a_scheduler_is_recorded():
+    """Whoever adds a field to Request decides here whether scheduling depends on it."""
+    recorded = {
+        "prompt",
+        "max_tokens",
+        "max_model_len",
+        "eos_token_ids",
+        "stop_token_ids",
+        "arrival",
+        "priority",
+        "tenant",
+        "cache_salt",
+        "cache_bypass",
+        "time_limit_at",
+        "deadline_at",
+        "parameters",  # of them, n and min_tokens
+    }
+    names = {"frontend", "handle", "request_id"}
+    state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "scheduled"}
+    assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
+
+
+def test_a_steady_batch_takes_few_bytes(tmp_path: Path):
+    recording = open_recording(tmp_path / "r")
+    settings = {"num_blocks": 600, "block_size": 16, "max_num_seqs": 256, "max_num_batched_tokens": 4096}
+    scheduler = RecordedScheduler(recording, **settings)
+    worker, ledger = FakeWorker(600, 16), Ledger()
+    for handle in range(256):
+        scheduler.add(make(add_request(handle, 3, max_tokens=13, ignore_eos=True)))
+    run(scheduler, worker, ledger, steps=1)
+    recording._flush()
+    run(scheduler, worker, ledger, steps=10)
+    before = recording._chunk.ByteSize()
+    assert before < 10 * 60
+
+
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_a_sequence_that_ends_by_nan_ends_again(tmp_path: Path, with_tokens: bool):
+    recording = open_recording(tmp_path / "r")
+    settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)
+    worker, ledger = FakeWorker(64, 4), Ledger()
+    scheduler.add(make(add_request(1, PROMPT, n=2, max_tokens=20, ignore_eos=True)))
+    scheduler.add(make(add_request(2, PROMPT[:12], max_tokens=20, ignore_eos=True)))
+    run(scheduler, worker, ledger, steps=4)
+    plan = scheduler.schedule(0.0)
+    worker.submit(plan)
+    result = worker.collect()
+    broken = dataclasses.replace(result, token_ids=[(1 << 32) - 1, *result.token_ids[1:]])
+    (failed,) = scheduler.update(broken)
+    assert failed.handle == 1
+    run(scheduler, worker, ledger)
+    recording.close()
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.difference is None and outcome.num_plans == scheduler.step

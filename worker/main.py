@@ -7,11 +7,12 @@ a wrong address is told at once.
 import gc
 import logging
 import os
+import select
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
 
 import zmq
 from google.protobuf.message import DecodeError
@@ -22,19 +23,13 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
 from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
+from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.threads import prepare_threads
 
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """How long the last message may take to leave."""
-
-
-class StepRunner(Protocol):
-    """What executes the plans: worker.runner.Runner, or its simulation."""
-
-    def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        """Runs one step. Raises what ends the worker."""
 
 
 class Stop(BaseException):
@@ -76,26 +71,36 @@ class Channel:
         """Raises StartupError when the address cannot be one."""
         self._socket = connect_dealer(context, address, new_identity())
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
         self._refused_frames = 0
 
     def send(self, message: worker_pb2.WorkerMessage) -> None:
         """Queues a message."""
         self._socket.send(pack(message))
 
-    def receive(self) -> worker_pb2.WorkerCommand:
-        """The next command. Raises EngineGone. A frame that is none is counted and left out."""
-        while True:
-            ready = dict(self._poller.poll())
-            if self._socket not in ready:
-                raise EngineGone
-            try:
-                return worker_pb2.WorkerCommand.FromString(unpack(self._socket.recv()))
-            except (BadFrame, DecodeError) as error:
-                self._refused_frames += 1
-                logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
+    def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
+        """The next command. An empty one when none comes for so many seconds (None: wait without end), and
+        for a frame that is none, which is counted. Raises EngineGone."""
+        if not self._wait(seconds):
+            return worker_pb2.WorkerCommand()
+        if not self._socket.poll(0):
+            raise EngineGone
+        try:
+            return worker_pb2.WorkerCommand.FromString(unpack(self._socket.recv()))
+        except (BadFrame, DecodeError) as error:
+            self._refused_frames += 1
+            logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
+            return worker_pb2.WorkerCommand()
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Whether something comes. zmq would count in milliseconds, of which a simulated step takes a few
+        or none; so its descriptors are watched, which tell of changes only."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not (self._socket.poll(0) or self._monitor.poll(0)):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            select.select([self._socket, self._monitor], [], [], left)
+        return True
 
     def close(self, linger_ms: int) -> None:
         """linger_ms: how long the last message may take to leave."""
@@ -111,7 +116,9 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
     prepare_threads()
     try:
         runner = _load(channel, config)
-        return 0 if runner is None else _execute_steps(channel, runner)
+        if runner is not None:
+            execute_steps(channel, runner)
+        return 0
     except EngineGone:
         logger.info("the engine core is gone")
         return 1
@@ -154,7 +161,8 @@ def _load_model(
         raise StartupError(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
         ) from error
-    return load(initialize, config.rank, config.threads, report)
+    runner, ready = load(initialize, config.rank, config.threads, report)
+    return BlockingRunner(runner.execute), ready
 
 
 def _load_simulated(
@@ -164,18 +172,6 @@ def _load_simulated(
     from worker.simulated.load import load
 
     return load(initialize, config)
-
-
-def _execute_steps(channel: Channel, runner: StepRunner) -> int:
-    """Until Shutdown."""
-    while True:
-        command = channel.receive()
-        kind = command.WhichOneof("command")
-        if kind == "shutdown":
-            return 0
-        if kind == "step_plan":
-            result = runner.execute(command.step_plan)
-            channel.send(worker_pb2.WorkerMessage(step_result=result))
 
 
 class _ProgressReport:

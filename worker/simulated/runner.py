@@ -1,7 +1,11 @@
-"""Executes step plans without a model: the rows are real, tokens and times are not."""
+"""Executes step plans without a model: the rows are real, tokens and times are not.
+
+The device has a timeline of its own: a step begins when it is launched, or when the step before it ends.
+"""
 
 import ctypes
 import sys
+from collections import deque
 
 import numpy as np
 
@@ -34,19 +38,40 @@ class SimulatedRunner:
         self._scores = SimulatedScores(rows.vocab_size)
         self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
+        self._busy_until = 0.0  # when the device has done all that was launched
+        self._under_way: deque[tuple[float, worker_pb2.StepResult]] = deque()  # with their ends
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        """Does the books of one step, and returns when its time is over. Raises PlanError."""
-        began = self._clock.now()
+        """One step, from its launch to its end."""
+        self.launch(plan)
+        return self.finish()
+
+    def launch(self, plan: worker_pb2.StepPlan) -> None:
+        """Does the books of a step, which the device begins when it is free. Raises PlanError."""
+        now = self._clock.now()
         self._faults.strike(plan)
         apply_changes(plan, self._rows, (self._tokens, self._scores))
         block_copies(plan, self._rows.cache_blocks)
         result = worker_pb2.StepResult(step=plan.step)
         seconds = self._faults.slow_factor * (self._compute(plan, result) if plan.rows else 0.0)
-        left = began + seconds - self._clock.now()
-        if left > 0:
+        start = max(now, self._busy_until)
+        self._busy_until = start + seconds
+        result.started_ns, result.duration_us = round(1e9 * start), round(1e6 * seconds)
+        self._under_way.append((self._busy_until, result))
+
+    def seconds_left(self) -> float | None:
+        """See worker.execution.StepRunner."""
+        if not self._under_way:
+            return None
+        end, _ = self._under_way[0]
+        return max(0.0, end - self._clock.now())
+
+    def finish(self) -> worker_pb2.StepResult:
+        """See worker.execution.StepRunner."""
+        left = self.seconds_left()
+        if left:
             self._clock.sleep(left)
-        result.duration_us = round(1e6 * seconds)
+        _, result = self._under_way.popleft()
         return result
 
     def _compute(self, plan: worker_pb2.StepPlan, result: worker_pb2.StepResult) -> float:

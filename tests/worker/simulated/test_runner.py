@@ -134,3 +134,26 @@ def test_a_poisoned_prompt(initialize: Initialize):
     runner.execute(plan(new_row(), resumed))
     with pytest.raises(Struck, match="death"):
         runner.execute(plan(new_row(2, (5, 66))))
+
+
+def test_the_device_goes_from_step_to_step_on_its_own(initialize: Initialize):
+    """A step that is launched while another one runs begins when that ends; a result waits for its step."""
+    now = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    runner, _ = load(initialize(profile="cpu"), WorkerConfig(), Clock(now=lambda: now[0], sleep=sleep))
+    assert runner.seconds_left() is None
+    runner.launch(plan(new_row()))
+    left = runner.seconds_left()
+    runner.launch(plan(rows=[0], starts=[3], counts=[1], sample_rows=[0], sample_sources=[0]))
+    assert left == runner.seconds_left() and left is not None and left > 0
+    first = runner.finish()
+    assert now[0] == 100.0 + left and runner.seconds_left()
+    second = runner.finish()
+    assert (first.started_ns, second.started_ns) == (100 * 10**9, round(1e9 * (100.0 + left)))
+    assert runner.seconds_left() is None
+    now[0] = 200.0
+    runner.launch(plan(rows=[0], starts=[4], counts=[1], sample_rows=[0], sample_sources=[0]))
+    assert runner.finish().started_ns == 200 * 10**9, "an idle device begins at once"

@@ -72,6 +72,8 @@ def _check_request(request: Request) -> None:
     _equal("running sequences", request.num_running, sum(s.status is Status.RUNNING for s in live))
     if not live:
         raise InvariantError("a request without live sequences is in flight")
+    if request.prompt_wish is not None and any(sequence.output for sequence in live):
+        raise InvariantError("a request has output before the log-probabilities of its prompt")
     if request.forking and sum(sequence.leads for sequence in live) != 1:
         raise InvariantError("siblings wait for a prompt that nobody computes")
 

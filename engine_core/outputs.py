@@ -9,6 +9,8 @@ from typing import NamedTuple
 from engine_core.request import FinishReason, Request, Sequence
 from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.internal.v1 import engine_pb2
+from pagewire.internal.v1.engine_pb2 import LogprobColumns
+from pagewire.logprob_columns import join, num_tokens, pick
 
 
 class Start(NamedTuple):
@@ -17,6 +19,21 @@ class Start(NamedTuple):
     request: Request
     queued: float  # seconds
     num_cached_tokens: int  # of the prompt
+
+
+class Scores(NamedTuple):
+    """Log-probabilities of the tokens of some entries, each of which has one token."""
+
+    entries: list[int]
+    columns: LogprobColumns
+
+
+class PromptPart(NamedTuple):
+    """Log-probabilities of a part of a request's prompt."""
+
+    request: Request
+    start: int
+    columns: LogprobColumns
 
 
 @dataclass(slots=True)
@@ -29,9 +46,11 @@ class Outputs:
     token_ids: list[int] = field(default_factory=list)  # [sum of counts]
     finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
     started: list[Start] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)  # entries ascend
+    prompt_parts: list[PromptPart] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.sequences or self.started)
+        return bool(self.sequences or self.started or self.prompt_parts)
 
     def add_tokens(self, sequences: list[Sequence], token_ids: list[int]) -> int:
         """One more token for each sequence, which does not hold it yet; the index of the first entry."""
@@ -41,6 +60,23 @@ class Outputs:
         self.counts += [1] * len(sequences)
         self.token_ids += token_ids
         return first
+
+    def add_scores(self, first: int, planned: list[Sequence], columns: LogprobColumns) -> None:
+        """Log-probabilities of the tokens whose entries begin with `first`.
+
+        columns: of all those among the planned sequences that want them; of some there may be no entry.
+        """
+        entries = {sequence: first + i for i, sequence in enumerate(self.sequences[first:])}
+        wanting = [sequence for sequence in planned if sequence.request.parameters.logprobs is not None]
+        assert len(wanting) == num_tokens(columns)
+        places = [place for place, sequence in enumerate(wanting) if sequence in entries]
+        if places:
+            found = [entries[wanting[place]] for place in places]
+            self.scores.append(Scores(found, pick(columns, places)))
+
+    def add_prompt_part(self, request: Request, start: int, columns: LogprobColumns) -> None:
+        """Log-probabilities of a request's prompt from position `start` on."""
+        self.prompt_parts.append(PromptPart(request, start, columns))
 
     def finish(self, sequence: Sequence, reason: FinishReason, token: int = 0) -> None:
         """A sequence ends without another token."""
@@ -58,38 +94,52 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
         matched = [0] * len(part.sequences)
         for entry, (reason, token) in part.finishes.items():
             reasons[entry], matched[entry] = reason, token
-        yield (
-            frontend,
-            engine_pb2.StepOutputs(
-                epoch=epoch,
-                step=step,
-                handles=pack_u64([sequence.request.handle for sequence in part.sequences]),
-                indexes=pack_u32([sequence.index for sequence in part.sequences]),
-                positions=pack_u32(part.positions),
-                counts=pack_u32(part.counts),
-                token_ids=pack_u32(part.token_ids),
-                finish_reasons=pack_u8(reasons),
-                finish_token_ids=pack_u32(matched),
-                started_handles=pack_u64([start.request.handle for start in part.started]),
-                started_queue_us=pack_u32(_microseconds(start.queued) for start in part.started),
-                started_cached_tokens=pack_u32([start.num_cached_tokens for start in part.started]),
-            ),
+        message = engine_pb2.StepOutputs(
+            epoch=epoch,
+            step=step,
+            handles=pack_u64([sequence.request.handle for sequence in part.sequences]),
+            indexes=pack_u32([sequence.index for sequence in part.sequences]),
+            positions=pack_u32(part.positions),
+            counts=pack_u32(part.counts),
+            token_ids=pack_u32(part.token_ids),
+            finish_reasons=pack_u8(reasons),
+            finish_token_ids=pack_u32(matched),
+            started_handles=pack_u64([start.request.handle for start in part.started]),
+            started_queue_us=pack_u32(_microseconds(start.queued) for start in part.started),
+            started_cached_tokens=pack_u32([start.num_cached_tokens for start in part.started]),
         )
+        _put_logprobs(message, part)
+        yield frontend, message
+
+
+def _put_logprobs(message: engine_pb2.StepOutputs, part: Outputs) -> None:
+    if part.scores:
+        has = bytearray(len(part.sequences))
+        for scores in part.scores:
+            for entry in scores.entries:
+                has[entry] = 1
+        message.has_logprobs = bytes(has)
+        message.logprobs.CopyFrom(join([scores.columns for scores in part.scores]))
+    for request, start, columns in part.prompt_parts:
+        message.prompt_logprobs.add(handle=request.handle, start=start, columns=columns)
 
 
 def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
     """The outputs, split by frontend, in the order of their progress; not copied when there is only one."""
     frontends = dict.fromkeys(sequence.request.frontend for sequence in outputs.sequences)
     frontends |= dict.fromkeys(start.request.frontend for start in outputs.started)
+    frontends |= dict.fromkeys(part.request.frontend for part in outputs.prompt_parts)
     if len(frontends) == 1:
         return {next(iter(frontends)): outputs}
     parts = {frontend: Outputs() for frontend in frontends}
+    places = []  # [S] of each entry in its part
     token = 0
     for entry, sequence in enumerate(outputs.sequences):
         part = parts[sequence.request.frontend]
         count = outputs.counts[entry]
         if entry in outputs.finishes:
             part.finishes[len(part.sequences)] = outputs.finishes[entry]
+        places.append(len(part.sequences))
         part.sequences.append(sequence)
         part.positions.append(outputs.positions[entry])
         part.counts.append(count)
@@ -97,7 +147,23 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
         token += count
     for start in outputs.started:
         parts[start.request.frontend].started.append(start)
+    for prompt_part in outputs.prompt_parts:
+        parts[prompt_part.request.frontend].prompt_parts.append(prompt_part)
+    for scores in outputs.scores:
+        _split_scores(scores, outputs.sequences, places, parts)
     return parts
+
+
+def _split_scores(
+    scores: Scores, sequences: list[Sequence], places: list[int], parts: dict[bytes, Outputs]
+) -> None:
+    """sequences: [S]; places: [S] of each entry in its part."""
+    tokens: dict[bytes, list[int]] = {}
+    for token, entry in enumerate(scores.entries):
+        tokens.setdefault(sequences[entry].request.frontend, []).append(token)
+    for frontend, own in tokens.items():
+        entries = [places[scores.entries[token]] for token in own]
+        parts[frontend].scores.append(Scores(entries, pick(scores.columns, own)))
 
 
 def _microseconds(seconds: float) -> int:

@@ -42,14 +42,14 @@ class PrefixCache:
     def find(self, sequence: Sequence) -> list[int]:
         """The blocks of the longest prefix that is cached; they may be free, so share() them at once.
 
-        Whole blocks only, and never all tokens: the last one has to be computed for its logits. (Where
-        the last token ends a block, that block is computed again, into a block of the sequence's own.
+        Whole blocks only, and never all tokens: the last one at least has to be computed for its logits.
+        (Where the last token ends a block, that block is computed again, into a block of its own.
         A copy could save this for all tokens but one; but it would be made before the plan computes,
         and could not be of a block that the plan itself writes.)
         """
         if not self._serves(sequence.request):
             return []
-        most = (sequence.num_tokens - 1) // self._block_size
+        most = sequence.num_skippable_tokens // self._block_size
         self._extend_hashes(sequence, most)
         blocks = []
         for content in islice(sequence.hashes, 1, most + 1):

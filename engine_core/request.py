@@ -61,6 +61,15 @@ class RowParameters:
     logprobs: LogprobOptions | None = None  # of the output
 
 
+@dataclass(slots=True)
+class PromptWish:
+    """The log-probabilities of the prompt that are still to come."""
+
+    options: LogprobOptions
+    next: int
+    """Position in the prompt, at least 1; those before it have come, or are not wanted."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request in flight. Times are in seconds on the core's monotonic clock."""
@@ -79,6 +88,7 @@ class Request:
     tenant: str = ""
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
+    prompt_wish: PromptWish | None = None
     time_limit_at: float | None = None
     deadline_at: float | None = None
     sequences: list[Sequence] = field(default_factory=list)
@@ -136,6 +146,16 @@ class Sequence:
     def num_known_tokens(self) -> int:
         """Prompt and output without pending tokens."""
         return len(self.request.prompt) + len(self.output)
+
+    @property
+    def num_skippable_tokens(self) -> int:
+        """Tokens at the beginning whose keys and values suffice: the logits of all others are needed.
+
+        Those of the last token for the next one, and those of a position for the log-probability of the
+        token after it.
+        """
+        wish = self.request.prompt_wish
+        return (self.num_tokens if wish is None else wish.next) - 1
 
     def token_ids(self) -> array[int]:
         """Prompt and output, as far as they are known."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine_core.plan import Plan
 from pagewire.columns import unpack_f32, unpack_u32
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.logprob_columns import check
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,10 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
             f"step {plan.step} with {len(plan.sample_rows)} samples was answered by"
             f" step {result.step}, {len(result.token_ids)} tokens"
         )
+    if result.logprobs is not None:
+        check(result.logprobs)
+    for part in result.prompt_logprobs:
+        check(part.columns)
     if len(result.beam_token_ids) != len(result.beam_logprobs):
         raise ValueError(
             f"step {plan.step}: {len(result.beam_token_ids)} candidates of beams,"

@@ -28,6 +28,7 @@ from engine_core.lifecycle import Lifecycle
 from engine_core.outputs import Outputs, Start
 from engine_core.plan import ForkRow, NewRow, Plan
 from engine_core.prefix_cache import PrefixCache
+from engine_core.prompt_logprobs import Asked, PromptLogprobs
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
 from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
@@ -42,6 +43,7 @@ class UnderWay:
     plan: Plan
     sampling: list[Sequence]  # in the order of its sample_rows
     num_ended: int  # Lifecycle.num_ended when it was made
+    prompts: Asked  # whose log-probabilities it may bring
 
 
 class Scheduler:
@@ -78,6 +80,7 @@ class Scheduler:
         self.step = 0
         self.num_preemptions = 0
         self._outputs = Outputs()
+        self._prompt_logprobs = PromptLogprobs()
 
     @property
     def running(self) -> list[Sequence]:
@@ -140,7 +143,8 @@ class Scheduler:
             plan.step = self.step
             self.waiting.step()
             plan.removed_rows = self.rows.take_removed()
-            self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended))
+            prompts = self._prompt_logprobs.planned()
+            self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))
         return plan
 
     def update(self, result: Result) -> list[Request]:
@@ -157,7 +161,10 @@ class Scheduler:
             pairs = zip(sequences, token_ids, strict=True)
             live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
             sequences, token_ids = [pair[0] for pair in live], [pair[1] for pair in live]
+        self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         entry = self._outputs.add_tokens(sequences, token_ids)
+        if result.logprobs is not None:
+            self._outputs.add_scores(entry, oldest.sampling, result.logprobs)
         for sequence, token in zip(sequences, token_ids, strict=True):
             sequence.output.append(token)
             if sequence.num_tokens >= sequence.limit or token in sequence.stops:
@@ -269,16 +276,16 @@ class Scheduler:
         request = sequence.request
         assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
         self.lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
-        plan.new_rows.append(
-            NewRow(
-                row=sequence.row,
-                token_ids=sequence.token_ids(),
-                prompt_len=len(request.prompt),
-                blocks=sequence.blocks.copy(),
-                sequence_index=sequence.index,
-                parameters=request.parameters,
-            )
+        new_row = NewRow(
+            row=sequence.row,
+            token_ids=sequence.token_ids(),
+            prompt_len=len(request.prompt),
+            blocks=sequence.blocks.copy(),
+            sequence_index=sequence.index,
+            parameters=request.parameters,
         )
+        self._prompt_logprobs.admit(sequence, new_row)
+        plan.new_rows.append(new_row)
         if not request.scheduled:
             request.scheduled = True
             found = min(sequence.num_computed_tokens, len(request.prompt))

@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isfinite
+from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
-from engine_core.request import Request, RowParameters
+from engine_core.request import PromptWish, Request, RowParameters
 from pagewire.columns import unpack_u32_array
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.v1.generation_pb2 import SamplingParams, StoppingCriteria
+from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
+
+M = TypeVar("M", bound=Message)
 
 
 class Code(IntEnum):
@@ -59,24 +64,25 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
             raise Refused("sampling.bad_words", "has a word without tokens")
         _check_tokens("sampling.bad_words", word.ids, limits)
     _check_choice(message, limits)
+    _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
+    prompt_wish = _prompt_wish(message, len(prompt), delivered, limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
     time_limit = stopping.time_limit if stopping.HasField("time_limit") else None
     deadline = message.deadline if message.HasField("deadline") else None
-    sampling = SamplingParams()
-    sampling.CopyFrom(message.sampling)  # a part of a message keeps all of it, the prompt too, in memory
     request = Request(
         frontend=frontend,
         handle=message.handle,
         request_id=message.request_id,
         prompt=prompt,
         parameters=RowParameters(
-            sampling=sampling,
+            sampling=_kept(message.sampling),
             min_tokens=stopping.min_tokens,
             stop_token_ids=tuple(sorted(eos | stop)),
             bad_words=tuple(tuple(word.ids) for word in message.bad_words),
+            logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
         ),
         max_tokens=stopping.max_tokens,
         max_model_len=limits.max_model_len,
@@ -87,6 +93,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant=message.tenant,
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
+        prompt_wish=prompt_wish,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
     )
@@ -165,6 +172,41 @@ def _check_choice(message: AddRequest, limits: Limits) -> None:
         raise Refused("sampling.allowed_token_ids", "are all forbidden by other parameters")
     if len(forbidden) >= limits.vocab_size:
         raise Refused("sampling.bad_token_ids", "leave no token to choose")
+
+
+def _check_candidates(path: str, options: LogprobOptions, limits: Limits) -> int:
+    """Refuses candidates that are not in the vocabulary; returns their number."""
+    if options.top_n > limits.vocab_size:
+        raise Refused(f"{path}.top_n", f"is more than the vocabulary of {limits.vocab_size}")
+    _check_tokens(f"{path}.token_ids", options.token_ids.ids, limits)
+    if len(options.token_ids.ids) > limits.vocab_size:
+        raise Refused(f"{path}.token_ids", f"are more than the vocabulary of {limits.vocab_size}")
+    return limits.vocab_size if options.all else options.top_n or len(options.token_ids.ids)
+
+
+def _prompt_wish(
+    message: AddRequest, prompt_len: int, delivered: "dict[int, array[int]]", limits: Limits
+) -> PromptWish | None:
+    """What is to be told of the prompt."""
+    if not message.HasField("prompt_logprobs"):
+        return None
+    path = "output.prompt_logprobs"
+    count = _check_candidates(path, message.prompt_logprobs, limits)
+    start = max(message.prompt_logprobs_start, 1)
+    if start > prompt_len or start == prompt_len > 1:
+        raise Refused("output.prompt_logprobs_start", f"is not below the prompt's length of {prompt_len}")
+    if delivered:
+        raise Refused(path, "come before the first output, and some was delivered")
+    if (prompt_len - start) * count > MAX_PROMPT_CANDIDATES:
+        raise Refused(path, f"are more than {MAX_PROMPT_CANDIDATES} candidates")
+    return PromptWish(_kept(message.prompt_logprobs), start) if start < prompt_len else None
+
+
+def _kept(part: M) -> M:
+    """A copy: a part of a message keeps all of it, the prompt too, in memory."""
+    copy = type(part)()
+    copy.CopyFrom(part)
+    return copy
 
 
 def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pagewire.columns import unpack_f32, unpack_u32
+from pagewire.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
@@ -38,6 +38,19 @@ def take_apart(columns: LogprobColumns) -> list[Scored]:
         ids, values, places = zip(*candidates[start:end], strict=True) if count else ((), (), ())
         tokens.append(Scored(logprob, rank, list(ids), list(values), list(places)))
     return tokens
+
+
+def put_together(tokens: list[Scored]) -> LogprobColumns:
+    """The other way round."""
+    counts = [len(token.ids) for token in tokens]
+    return LogprobColumns(
+        logprobs=pack_f32(token.logprob for token in tokens),
+        ranks=pack_u32(token.rank for token in tokens),
+        candidate_counts=pack_u32(counts) if any(counts) else b"",
+        candidate_token_ids=pack_u32(i for token in tokens for i in token.ids),
+        candidate_logprobs=pack_f32(x for token in tokens for x in token.logprobs),
+        candidate_ranks=pack_u32(rank for token in tokens for rank in token.ranks),
+    )
 
 
 def top(n: int) -> LogprobOptions:

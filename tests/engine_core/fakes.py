@@ -20,8 +20,9 @@ from engine_core.validation import Limits, make_request
 from engine_core.workers import WorkerLink
 from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs
-from pagewire.internal.v1.worker_pb2 import StepPlan
-from pagewire.v1.generation_pb2 import SamplingParams, StoppingCriteria
+from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
+from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
+from tests.logprob_columns import Scored, put_together, take_apart
 
 VOCAB = 997
 EOS = 2
@@ -34,6 +35,35 @@ def fake_token(seed: int, index: int, position: int, forbidden: frozenset[int] |
     while token in forbidden:
         token = (token + 1) % VOCAB
     return token
+
+
+def fake_score(before: int, token: int, options: LogprobOptions) -> Scored:
+    """Log-probabilities of a token, by the history of the one before it; exact in float32."""
+
+    def values(candidate: int) -> tuple[float, int]:
+        number = hash((before, candidate, 777))
+        return -(number % 4096) / 64, number % VOCAB + 1
+
+    ids = list(options.token_ids.ids) or [(before + i) % VOCAB for i in range(options.top_n)]
+    return Scored(*values(token), ids, [values(i)[0] for i in ids], [values(i)[1] for i in ids])
+
+
+def histories(namespace: Hashable, tokens: list[int]) -> list[int]:
+    """For each token, a hash of the namespace and all tokens up to it."""
+    hashes, history = [], hash(namespace)
+    for token in tokens:
+        history = hash((history, token))
+        hashes.append(history)
+    return hashes
+
+
+def expected_scores(
+    message: AddRequest, output: list[int], first: int, end: int, options: LogprobOptions
+) -> list[Scored]:
+    """Log-probabilities of the tokens at positions first to end - 1 of prompt and output."""
+    tokens = unpack_u32(message.prompt_token_ids) + output
+    before = histories(namespace(message), tokens)
+    return [fake_score(before[p - 1], tokens[p], options) for p in range(first, end)]
 
 
 def resolved_sampling(seed: int = 0, n: int = 1, **fields: object) -> SamplingParams:
@@ -66,6 +96,9 @@ def add_request(
     salt: str = "",
     bypass: bool = False,
     priority: int = 0,
+    logprobs: LogprobOptions | None = None,
+    prompt_logprobs: LogprobOptions | None = None,
+    prompt_logprobs_start: int = 0,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -81,6 +114,9 @@ def add_request(
         cache_salt=salt,
         cache_bypass=bypass,
         priority=priority,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        prompt_logprobs_start=prompt_logprobs_start,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
@@ -159,14 +195,12 @@ class FakeRow:
     parameters: RowParameters
     namespace: Hashable
     num_computed: int | None = None  # not known before it computes: a prefix may be cached
+    prompt_logprobs: LogprobOptions | None = None
+    prompt_next: int = 0  # the first position whose log-probabilities are still wanted
 
     def histories(self) -> list[int]:
-        """For each token, a hash of the namespace and all tokens up to it."""
-        hashes, history = [], hash(self.namespace)
-        for token in self.tokens:
-            history = hash((history, token))
-            hashes.append(history)
-        return hashes
+        """See histories()."""
+        return histories(self.namespace, self.tokens)
 
 
 class FakeWorker:
@@ -180,10 +214,14 @@ class FakeWorker:
         self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
         self._results: deque[Result] = deque()
+        self._scores: list[Scored] = []  # of the last plan
+        self._prompt_parts: list[RowPromptLogprobs] = []
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
-        self._results.append(Result(plan.step, self.execute(plan)))
+        tokens = self.execute(plan)
+        scores = put_together(self._scores) if self._scores else None
+        self._results.append(Result(plan.step, tokens, logprobs=scores, prompt_logprobs=self._prompt_parts))
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""
@@ -192,6 +230,7 @@ class FakeWorker:
     def execute(self, plan: Plan) -> list[int]:
         """One step, in the order that worker.proto states."""
         self.plans.append(plan)
+        self._scores, self._prompt_parts = [], []
         assert len({*plan.removed_rows}) == len(plan.removed_rows)
         for row in plan.removed_rows:
             del self.rows[row]
@@ -204,6 +243,8 @@ class FakeWorker:
                 new.sequence_index,
                 new.parameters,
                 self.namespaces.get(new.parameters.sampling.seed),
+                prompt_logprobs=new.prompt_logprobs,
+                prompt_next=new.prompt_logprobs_start,
             )
         for fork in plan.forks:
             self._fork(fork)
@@ -274,10 +315,23 @@ class FakeWorker:
                 written.add(slot)
                 self.slots[slot] = history
             state.num_computed = start + count
+            self._score_prompt(row, state, start, start + count)
         for row in plan.rows:
             state = self.rows[row]
             for position, history in enumerate(state.histories()[: state.num_computed]):
                 assert self.slots[self._slot(state, position)] == history, "a row reads what is not its own"
+
+    def _score_prompt(self, row: int, state: FakeRow, start: int, end: int) -> None:
+        if state.prompt_logprobs is None or state.prompt_next == state.prompt_len:
+            return
+        assert 0 < state.prompt_next < state.prompt_len and start < state.prompt_next
+        before = state.histories()
+        positions = range(state.prompt_next, max(state.prompt_next, min(end + 1, state.prompt_len)))
+        scores = [fake_score(before[p - 1], state.tokens[p], state.prompt_logprobs) for p in positions]
+        if scores:
+            columns = put_together(scores)
+            self._prompt_parts.append(RowPromptLogprobs(row=row, start=positions.start, columns=columns))
+        state.prompt_next = positions.stop
 
     def _sample(self, row: int, source: int) -> int:
         state, computed = self.rows[row], self.rows[source]
@@ -288,6 +342,8 @@ class FakeWorker:
         parameters = state.parameters
         forbidden = parameters.stop_token_ids if position < parameters.min_tokens else ()
         token = fake_token(parameters.sampling.seed, state.index, position, forbidden)
+        if parameters.logprobs is not None:
+            self._scores.append(fake_score(state.histories()[-1], token, parameters.logprobs))
         state.tokens.append(token)
         return token
 
@@ -305,9 +361,15 @@ class Ledger:
         self.ends: dict[tuple[int, int], FinishReason] = {}
         self.started: list[int] = []
         self.cached: dict[int, int] = {}  # prompt tokens found in the prefix cache, by handle
+        self.scores: dict[tuple[int, int], list[Scored]] = defaultdict(list)
+        self.prompt_starts: dict[int, int] = {}  # of the first part, by handle
+        self.prompt_scores: dict[int, list[Scored]] = defaultdict(list)
 
     def take(self, message: StepOutputs) -> None:
         """Each position comes once and in order, and nothing comes after the end."""
+        self._take_prompt_parts(message)
+        scores = iter(take_apart(message.logprobs))
+        has_scores = iter(message.has_logprobs or bytes(len(unpack_u32(message.indexes))))
         tokens = iter(unpack_u32(message.token_ids))
         columns = zip(
             unpack_u64(message.handles),
@@ -323,18 +385,46 @@ class Ledger:
             assert key not in self.ends, "something comes after the end"
             assert position == len(self.tokens[key]), "a token is lost or repeated"
             self.tokens[key] += [next(tokens) for _ in range(count)]
+            self.scores[key] += [next(scores) for _ in range(count * next(has_scores))]
             if reason:
                 self.ends[key] = FinishReason(reason)
             if reason in (FinishReason.EOS, FinishReason.STOP):
                 assert matched == self.tokens[key][-1]
             else:
                 assert matched == 0
-        assert next(tokens, None) is None
+        assert next(tokens, None) is next(scores, None) is next(has_scores, None) is None
         started = unpack_u64(message.started_handles)
         assert len(unpack_u32(message.started_queue_us)) == len(started)
         assert not {*started} & {*self.started}
         self.cached.update(zip(started, unpack_u32(message.started_cached_tokens), strict=True))
         self.started += started
+
+    def check_scores(self, message: AddRequest, index: int) -> None:
+        """Log-probabilities of every token that was made, and of the prompt before the first one."""
+        key = message.handle, index
+        output, prompt_len = self.tokens[key], len(unpack_u32(message.prompt_token_ids))
+        if message.HasField("logprobs"):
+            given = next((len(part.token_ids) // 4 for part in message.delivered if part.index == index), 0)
+            first, end = prompt_len + given, prompt_len + len(output)
+            assert self.scores[key] == expected_scores(message, output, first, end, message.logprobs)
+        else:
+            assert not self.scores[key]
+        if message.HasField("prompt_logprobs"):
+            start, found = max(message.prompt_logprobs_start, 1), self.prompt_scores[message.handle]
+            assert self.prompt_starts.get(message.handle, start) == start
+            assert not output or len(found) == prompt_len - min(start, prompt_len)
+            end = start + len(found)
+            assert found == expected_scores(message, [], start, end, message.prompt_logprobs)
+        else:
+            assert message.handle not in self.prompt_scores
+
+    def _take_prompt_parts(self, message: StepOutputs) -> None:
+        """In order, without gap and overlap, before the first output."""
+        for part in message.prompt_logprobs:
+            assert not any(tokens for (handle, _), tokens in self.tokens.items() if handle == part.handle)
+            scores = self.prompt_scores[part.handle]
+            assert part.start == self.prompt_starts.setdefault(part.handle, part.start) + len(scores)
+            scores += take_apart(part.columns)
 
 
 def decode_plan(message: StepPlan) -> Plan:

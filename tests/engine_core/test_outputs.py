@@ -1,12 +1,16 @@
 """Outputs: one message per frontend, entries in order, each token once."""
 
+import dataclasses
+
 import pytest
 
 from engine_core.outputs import Outputs, Start, encode_outputs
 from engine_core.request import FinishReason, Request
 from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
+from pagewire.internal.v1.engine_pb2 import LogprobColumns, PromptLogprobs
 from pagewire.v1 import generation_pb2
 from tests.engine_core.fakes import add_request, make
+from tests.logprob_columns import Scored, put_together, take_apart, top
 
 
 def request(frontend: bytes, handle: int, n: int = 1) -> Request:
@@ -43,6 +47,43 @@ def test_one_message_for_each_frontend() -> None:
     assert unpack_u8(of_b.finish_reasons) == [FinishReason.EOS]
     assert unpack_u32(of_b.finish_token_ids) == [80]
     assert unpack_u64(of_b.started_handles) == [1]
+
+
+def scored(*values: float) -> LogprobColumns:
+    """Tokens with these log-probabilities, and one candidate each."""
+    return put_together([Scored(value, 1, [int(-value)], [value], [1]) for value in values])
+
+
+def test_log_probabilities_go_to_whom_they_belong() -> None:
+    """Some tokens have them, some sequences have ended, and two steps travel in one message."""
+    a, b, silent = request(b"a", 1, n=2), request(b"b", 1), request(b"a", 3)
+    for wanting in (a, b):
+        wanting.parameters = dataclasses.replace(wanting.parameters, logprobs=top(1))
+    outputs = Outputs()
+    planned = [b.sequences[0], silent.sequences[0], a.sequences[0], a.sequences[1]]
+    first = outputs.add_tokens(planned, [10, 11, 12, 13])
+    outputs.add_scores(first, planned, scored(-1, -2, -3))
+    first = outputs.add_tokens(planned[1:], [20, 21, 22])
+    outputs.add_scores(first, planned, scored(-4, -5, -6))  # b has ended meanwhile
+    outputs.add_prompt_part(a, 7, scored(-8, -9))
+    messages = dict(encode_outputs(outputs, 1, 1))
+    of_a, of_b = messages[b"a"], messages[b"b"]
+    assert unpack_u32(of_a.token_ids) == [11, 12, 13, 20, 21, 22]
+    assert unpack_u8(of_a.has_logprobs) == [0, 1, 1, 0, 1, 1]
+    assert [token.logprob for token in take_apart(of_a.logprobs)] == [-2, -3, -5, -6]
+    assert [token.ids for token in take_apart(of_a.logprobs)] == [[2], [3], [5], [6]]
+    assert unpack_u8(of_b.has_logprobs) == [1]
+    assert of_b.logprobs == scored(-1)
+    assert list(of_a.prompt_logprobs) == [PromptLogprobs(handle=1, start=7, columns=scored(-8, -9))]
+    assert not of_b.prompt_logprobs
+
+
+def test_those_of_a_prompt_are_reason_enough_for_a_message() -> None:
+    outputs = Outputs()
+    outputs.add_prompt_part(request(b"a", 1), 1, scored(-1))
+    ((frontend, message),) = encode_outputs(outputs, 1, 1)
+    assert outputs and frontend == b"a" and len(message.prompt_logprobs) == 1
+    assert not message.handles and not message.has_logprobs
 
 
 def test_positions_count_what_the_frontend_holds() -> None:

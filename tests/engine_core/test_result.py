@@ -49,3 +49,11 @@ def test_a_result_with_everything() -> None:
 def test_a_wrong_answer_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         decode_result(answer(**fields), PLAN)
+
+
+def test_log_probabilities_that_do_not_fit_one_another() -> None:
+    bad = LogprobColumns(logprobs=pack_f32([-1]), ranks=pack_u32([1, 2]))
+    with pytest.raises(ValueError, match="log-probabilities"):
+        decode_result(answer(logprobs=bad), PLAN)
+    with pytest.raises(ValueError, match="log-probabilities"):
+        decode_result(answer(prompt_logprobs=[RowPromptLogprobs(row=1, start=2, columns=bad)]), PLAN)

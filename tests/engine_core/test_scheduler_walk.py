@@ -40,7 +40,9 @@ from tests.engine_core.fakes import (
     namespace,
     run,
 )
+from tests.logprob_columns import listed, top
 
+LOGPROBS = st.sampled_from([None, None, None, top(0), top(2), listed(5, 3, 9)])
 ONE_IN_FIVE = st.sampled_from([False, False, False, False, True])
 
 
@@ -108,9 +110,13 @@ class SchedulerWalk(RuleBasedStateMachine):
             length = data.draw(st.integers(0, most), "length")
             forbidden = frozenset({EOS, 5, 6, 7})
             delivered[index] = [fake_token(self.handle, index, p, forbidden) for p in range(length)]
+        start = data.draw(st.integers(0, len(prompt) - 1), "prompt_logprobs_start")
         message = add_request(
             self.handle,
             prompt,
+            logprobs=data.draw(LOGPROBS, "logprobs"),
+            prompt_logprobs=None if any(delivered.values()) else data.draw(LOGPROBS, "prompt_logprobs"),
+            prompt_logprobs_start=start,
             n=n,
             max_tokens=max_tokens,
             min_tokens=min_tokens,
@@ -232,6 +238,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             assert self.ledger.tokens[key] == output[: len(self.ledger.tokens[key])]
         else:
             assert (self.ledger.tokens[key], end) == (output, reason)
+        self.ledger.check_scores(message, index)
 
 
 SchedulerWalk.TestCase.settings = settings(

@@ -12,6 +12,7 @@ from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.engine_core.fakes import EOS, LIMITS, VOCAB, add_request, make
+from tests.logprob_columns import listed, top
 
 
 def changed(change: Callable[[AddRequest], object], **options: object) -> AddRequest:
@@ -52,7 +53,35 @@ def test_ignored_eos_is_not_among_the_stop_tokens() -> None:
     assert request.parameters.stop_token_ids == (9,)
 
 
+def test_log_probabilities_are_wishes() -> None:
+    """That of position 0 does not exist, so that a prompt of one token has none."""
+    message = add_request(prompt=9, logprobs=top(3), prompt_logprobs=listed(4, 1))
+    request = make(message)
+    assert request.parameters.logprobs == top(3)
+    assert request.prompt_wish is not None
+    assert (request.prompt_wish.options, request.prompt_wish.next) == (listed(4, 1), 1)
+    assert make(add_request(prompt=1, prompt_logprobs=top(0))).prompt_wish is None
+    assert make(add_request()).prompt_wish is make(add_request()).parameters.logprobs is None
+
+
 REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
+    "more candidates than tokens": (
+        lambda m: m.logprobs.CopyFrom(top(VOCAB + 1)),
+        "output.logprobs.top_n",
+    ),
+    "a candidate beyond": (lambda m: m.logprobs.CopyFrom(listed(3, VOCAB)), "output.logprobs.token_ids"),
+    "a repeated crowd of candidates": (
+        lambda m: m.prompt_logprobs.CopyFrom(listed(*[3] * (VOCAB + 1))),
+        "output.prompt_logprobs.token_ids",
+    ),
+    "a start behind the prompt": (
+        lambda m: (m.prompt_logprobs.CopyFrom(top(1)), setattr(m, "prompt_logprobs_start", 5)),
+        "output.prompt_logprobs_start",
+    ),
+    "a prompt behind output": (
+        lambda m: (m.prompt_logprobs.CopyFrom(top(1)), m.delivered.add(index=0, token_ids=pack_u32([3]))),
+        "output.prompt_logprobs",
+    ),
     "no id": (lambda m: m.ClearField("request_id"), "request_id"),
     "no prompt": (lambda m: m.ClearField("prompt_token_ids"), "prompt"),
     "half a token": (lambda m: setattr(m, "prompt_token_ids", b"\1\0\0\0\1"), "prompt"),

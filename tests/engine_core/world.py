@@ -78,6 +78,7 @@ class World:
                 output, reason = expected_output(message, index)
                 assert self.ledger.tokens[handle, index] == output
                 assert self.ledger.ends[handle, index] is reason
+                self.ledger.check_scores(message, index)
         self.assert_empty()
 
     def assert_empty(self) -> None:

@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"frontend", "engine_core", "worker", "kernels"}
-FLOOR = {"config", "columns", "errors", "transport", "process", "logs", "models", "v1", "internal"}
+FLOOR = {
+    "config",
+    "columns",
+    "logprob_columns",
+    "errors",
+    "transport",
+    "process",
+    "logs",
+    "models",
+    "v1",
+    "internal",
+}
 """The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
 HEAVY = {"torch", "transformers", "triton", "safetensors"}
 

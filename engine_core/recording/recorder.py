@@ -141,6 +141,8 @@ class RecordedScheduler(Scheduler):
             arrival.time_limit_at = request.time_limit_at
         if request.deadline_at is not None:
             arrival.deadline_at = request.deadline_at
+        if request.prompt_wish is not None:
+            arrival.prompt_logprobs_start = request.prompt_wish.next
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
 

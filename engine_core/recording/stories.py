@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from engine_core.recording.recorder import HASH_BYTES
-from engine_core.request import FinishReason, Request, RowParameters
+from engine_core.request import FinishReason, PromptWish, Request, RowParameters
 from pagewire.columns import unpack_u32, unpack_u32_array
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedEnd
-from pagewire.v1.generation_pb2 import SamplingParams
+from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 _PLAIN = 0
 _FIRST_OWN = 1 << 31
@@ -99,6 +99,8 @@ class Stories:
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
         )
+        if arrival.prompt_logprobs_start:
+            request.prompt_wish = PromptWish(LogprobOptions(), arrival.prompt_logprobs_start)
         request.start_sequences(arrival.n, self._delivered(number))
         return request
 

@@ -1,12 +1,15 @@
 """A worker for replays: it knows which sequence each row is, and answers with what that became."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine_core.plan import NewRow, Plan
 from engine_core.recording.stories import Stories
 from engine_core.request import NO_TOKEN, Request
 from engine_core.result import Result
+from pagewire.internal.v1.engine_pb2 import LogprobColumns
+from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
 
 
 @dataclass(slots=True)
@@ -14,6 +17,8 @@ class _Row:
     number: int
     index: int
     position: int  # of the next token, in the output
+    prompt_len: int = 0
+    prompt_next: int = 0  # position of the prompt whose log-probability comes next; 0: of none
 
 
 class ReplayedWorker:
@@ -23,7 +28,7 @@ class ReplayedWorker:
         self._stories = stories
         self._numbers: dict[int, int] = {}  # of requests, by id() of their parameters
         self._rows: dict[int, _Row] = {}
-        self._submitted: deque[tuple[Plan, list[int]]] = deque()
+        self._submitted: deque[tuple[Plan, list[int], list[RowPromptLogprobs]]] = deque()
 
     def expect(self, request: Request) -> None:
         """A request arrives; its handle is its number."""
@@ -39,18 +44,36 @@ class ReplayedWorker:
             del self._rows[row]
         for new in plan.new_rows:
             position = len(new.token_ids) - new.prompt_len
-            self._rows[new.row] = _Row(self.number_of(new), new.sequence_index, position)
+            self._rows[new.row] = _Row(
+                self.number_of(new),
+                new.sequence_index,
+                position,
+                new.prompt_len,
+                new.prompt_logprobs_start,
+            )
         for fork in plan.forks:
             source = self._rows[fork.source_row]
             self._rows[fork.row] = _Row(source.number, fork.sequence_index, source.position)
-        self._submitted.append((plan, [self._sample(self._rows[row]) for row in plan.sample_rows]))
+        parts = list(self._score_prompts(plan))
+        self._submitted.append((plan, [self._sample(self._rows[row]) for row in plan.sample_rows], parts))
 
     def collect(self, without_token: "tuple[int, ...]" = (), duration_us: int = 0) -> Result:
         """The result of the oldest plan. without_token: entries that have NO_TOKEN."""
-        plan, token_ids = self._submitted.popleft()
+        plan, token_ids, parts = self._submitted.popleft()
         for entry in without_token:
             token_ids[entry] = NO_TOKEN
-        return Result(plan.step, token_ids, duration_us)
+        return Result(plan.step, token_ids, duration_us, prompt_logprobs=parts)
+
+    def _score_prompts(self, plan: Plan) -> Iterator[RowPromptLogprobs]:
+        """As many log-probabilities of prompts as a worker would give, all 0."""
+        for row_id, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+            row = self._rows[row_id]
+            end = min(start + count + 1, row.prompt_len)
+            if 0 < row.prompt_next < end:
+                zeros = bytes(4 * (end - row.prompt_next))
+                columns = LogprobColumns(logprobs=zeros, ranks=zeros)
+                yield RowPromptLogprobs(row=row_id, start=row.prompt_next, columns=columns)
+                row.prompt_next = end
 
     def _sample(self, row: _Row) -> int:
         token = self._stories.token(row.number, row.index, row.position)

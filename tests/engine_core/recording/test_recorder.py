@@ -96,6 +96,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "cache_bypass",
         "time_limit_at",
         "deadline_at",
+        "prompt_wish",  # of it, where it begins
         "parameters",  # of them, n and min_tokens
     }
     names = {"frontend", "handle", "request_id"}

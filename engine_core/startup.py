@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
+_MOST_GIB = 1 << 20
+"""Of swap space: more than any host has, and still countable in blocks."""
 
 
 def check_config(config: EngineConfig) -> None:
@@ -30,7 +32,6 @@ def check_config(config: EngineConfig) -> None:
     planned = {
         "--tensor-parallel-size": config.tensor_parallel_size > 1,
         "--pipeline-parallel-size": config.pipeline_parallel_size > 1,
-        "--swap-space": config.swap_space > 0,
     }
     for flag, asked in planned.items():
         if asked:
@@ -42,7 +43,7 @@ def check_config(config: EngineConfig) -> None:
     ranges: dict[str, tuple[float, float, float]] = {
         "--tensor-parallel-size": (config.tensor_parallel_size, 1, 1),
         "--pipeline-parallel-size": (config.pipeline_parallel_size, 1, 1),
-        "--swap-space": (config.swap_space, 0, 0),
+        "--swap-space": (config.swap_space, 0, _MOST_GIB),
         "--block-size": (config.block_size, 1, _U32),
         "--max-num-batched-tokens": (config.max_num_batched_tokens, 1, _U32),
         "--max-num-seqs": (config.max_num_seqs, 1, _U32),
@@ -75,6 +76,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         seed=config.seed,
         tensor_parallel_size=config.tensor_parallel_size,
         profile=config.profile,
+        swap_space_bytes=int(config.swap_space * (1 << 30)),
     )
 
 

@@ -50,13 +50,14 @@ class SwapSpace:
         self.num_swapped_out = 0  # sequences, since the start
         self._costs = costs
         self._tables = tables
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._free: list[int] = []  # that were used before
+        self._next = 0  # it and those above were never used: host memory is touched no sooner than needed
         self._copies: dict[Sequence, _Copy] = {}
 
     @property
     def num_free(self) -> int:
         """Host blocks that hold nothing."""
-        return len(self._free)
+        return len(self._free) + self.num_blocks - self._next
 
     def num_tokens(self, sequence: Sequence) -> int:
         """Tokens of a waiting sequence that need not be computed again."""
@@ -66,12 +67,11 @@ class SwapSpace:
     def swap_out(self, sequence: Sequence, plan: Plan) -> None:
         """Keeps what a sequence has computed, if that pays and there is room. It still has its blocks."""
         count = self._tables.blocks_for(sequence.num_computed_tokens)
-        if not 0 < count <= len(self._free):
+        if not 0 < count <= self.num_free:
             return
         if not self._costs.is_swap_cheaper(count, num_tokens_lost(sequence, self._tables)):
             return
-        blocks = self._free[-count:]
-        del self._free[-count:]
+        blocks = self._take(count)
         plan.swap_out_blocks += sequence.blocks[:count]
         plan.swap_out_host_blocks += blocks
         self._copies[sequence] = _Copy(blocks, sequence.num_computed_tokens)
@@ -100,13 +100,18 @@ class SwapSpace:
         for sequence in list(self._copies):
             self.drop(sequence)
 
+    def _take(self, count: int) -> list[int]:
+        blocks = self._free[: -count - 1 : -1]
+        del self._free[-count:]
+        fresh = range(self._next, self._next + count - len(blocks))
+        self._next += len(fresh)
+        return [*blocks, *fresh]
+
     def check_invariants(self, waiting: Iterable[Sequence]) -> None:
         """Raises InvariantError unless each host block is free or holds one block of one waiting sequence."""
         held = [block for copy in self._copies.values() for block in copy.blocks]
-        if sorted(self._free + held) != list(range(self.num_blocks)):
-            raise InvariantError(
-                f"{len(self._free)} free + {len(held)} held is not {self.num_blocks} host blocks"
-            )
+        if sorted(self._free + held) != list(range(self._next)) or self._next > self.num_blocks:
+            raise InvariantError(f"{self.num_free} free, {len(held)} held of {self.num_blocks} host blocks")
         if not self._copies.keys() <= set(waiting):
             raise InvariantError("a sequence that does not wait holds host blocks")
         for sequence, copy in self._copies.items():

@@ -105,7 +105,11 @@ class EngineConfig(ModelConfig):
     block_size: int = flag(16, "tokens per KV block", at_least=1)
     num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True, at_least=0)
     gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use", at_least=0.05, at_most=1)
-    swap_space: float = flag(0.0, "GiB of host memory for swapped blocks (planned)", at_least=0)
+    swap_space: float = flag(
+        0.0,
+        "GiB of host memory for the KV blocks of preempted sequences; 0: compute them again",
+        at_least=0,
+    )
     tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)

@@ -23,6 +23,8 @@ The rest is for activations, the other processes and whatever else runs there.""
 ALIGNMENT = 64
 """Of its memory, in bytes: a register of a CPU's vector unit is then filled from one cache line."""
 WHAT = "cannot allocate the KV cache"
+NO_MEMORY = (MemoryError, RuntimeError, ValueError)
+"""What numpy and torch raise when an allocation fails."""
 
 
 class KVCache:
@@ -33,7 +35,11 @@ class KVCache:
         assert shape.pad_block == num_blocks
         self.num_blocks, self.shape = num_blocks, shape
         size = (num_layers, 2, num_blocks + 1, shape.num_kv_heads, shape.block_size, shape.head_dim)
-        self.tensor = _zeros(size, shape.dtype, shape.device)
+        try:
+            self.tensor = zeros(size, shape.dtype, shape.device)
+        except NO_MEMORY as error:
+            why = f"{num_blocks} blocks do not fit: {error}"
+            raise StartupError(WHAT, why, "ask for fewer blocks") from error
         self.layers = [LayerCache(key=layer[0], value=layer[1]) for layer in self.tensor]
 
     @property
@@ -101,13 +107,13 @@ def _read(path: str) -> str:
         return ""
 
 
-def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on a CPU in pages that the system hands out when they are first written."""
-    try:
-        if device.type != "cpu":
-            return torch.zeros(size, dtype=dtype, device=device)
-        memory = np.zeros(math.prod(size) * dtype.itemsize + ALIGNMENT, np.uint8)
-        begin = -memory.ctypes.data % ALIGNMENT
-        return torch.from_numpy(memory)[begin : begin - ALIGNMENT].view(dtype).view(size)
-    except (MemoryError, RuntimeError, ValueError) as error:
-        raise StartupError(WHAT, f"{size[2]} blocks do not fit: {error}", "ask for fewer blocks") from error
+def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU in pages that the system hands out when they are first written.
+
+    Raises one of NO_MEMORY when they do not fit.
+    """
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    memory = np.zeros(math.prod(size) * dtype.itemsize + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory)[begin : begin - ALIGNMENT].view(dtype).view(size)

@@ -3,6 +3,9 @@
 from pagewire.errors import StartupError
 from worker.checkpoint import ModelConfig
 
+NO_SWAP_SPACE = "cannot allocate the swap space"
+_U32 = (1 << 32) - 1
+
 
 def check_group(rank: int, size: int) -> None:
     """Refuses a tensor-parallel group of more than one worker."""
@@ -25,3 +28,24 @@ def choose_max_model_len(requested: int, config: ModelConfig) -> int:
             "leave --max-model-len out, or ask for less",
         )
     return requested or config.max_position
+
+
+def choose_num_host_blocks(swap_space_bytes: int, bytes_per_block: int, available: float) -> int:
+    """Blocks in so many bytes of host memory. Raises StartupError when they do not fit, or not one does.
+
+    available: bytes of memory that nobody has claimed; infinite where none will be used.
+    """
+    if 0 < swap_space_bytes < bytes_per_block:
+        raise StartupError(
+            NO_SWAP_SPACE,
+            f"--swap-space is {swap_space_bytes} bytes, but a KV block has {bytes_per_block}",
+            "choose a larger --swap-space, or leave it out",
+        )
+    if swap_space_bytes > max(0, available):
+        raise StartupError(
+            NO_SWAP_SPACE,
+            f"--swap-space is {swap_space_bytes >> 20} MiB, but beside weights and KV cache"
+            f" {max(0, int(available)) >> 20} MiB of memory are available",
+            "choose a smaller --swap-space, or leave it out",
+        )
+    return min(swap_space_bytes // bytes_per_block, _U32)

@@ -14,14 +14,16 @@ from worker.checkpoint import ModelConfig
 from worker.configs.registry import read_model_config
 from worker.cpu_kernels import use_cpu_kernels
 from worker.input_batch import token_sizes
-from worker.kv_cache import KVCache, block_bytes, choose_num_blocks
-from worker.limits import check_group, choose_max_model_len
+from worker.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks
+from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
+from worker.measure import measure_prefill
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.rows import RowTable
 from worker.runner import Runner
 from worker.sampler import Sampler
+from worker.swap_space import SwapSpace
 from worker.threads import choose_threads
 from worker.weights import Checkpoint, fill_dummy, load_weights, weight_table
 
@@ -50,14 +52,20 @@ def load(
 
     report("KV cache", 0.0)
     cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)
+    swap_space = make_swap_space(initialize.swap_space_bytes, cache)
     rows = RowTable(
         initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
     )
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device)
     sizes = () if kernels.packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
-    runner = Runner(model, config.windows, cache, rows, sampler, initialize.max_num_batched_tokens, sizes)
+    runner = Runner(
+        model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, sizes
+    )
     report("warm-up", 0.0)
     runner.warm_up()
+    most_tokens = min(
+        initialize.max_num_batched_tokens, max_model_len - 1, cache.num_blocks * initialize.block_size
+    )
     logger.info(
         "%s in %s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
         config.architecture,
@@ -80,6 +88,9 @@ def load(
         kv_cache_bytes=cache.num_bytes,
         depends_on_prompt_len=config.depends_on_prompt_len,
         device=device.type,
+        num_host_blocks=swap_space.num_blocks,
+        prefill_us_per_token=measure_prefill(runner.execute, most_tokens, initialize.block_size),
+        swap_us_per_block=swap_space.measure_us_per_block(),
     )
 
 
@@ -135,6 +146,14 @@ def make_cache(
         kernels=blocks,
     )
     return KVCache(config.num_layers, num_blocks, shape)
+
+
+def make_swap_space(num_bytes: int, cache: KVCache) -> SwapSpace:
+    """So many bytes of host memory, which on a CPU are of the same memory as the cache."""
+    in_use = cache.num_bytes if cache.shape.device.type == "cpu" else 0  # claimed, but not yet written
+    per_block = cache.num_bytes // (cache.num_blocks + 1)
+    num_blocks = choose_num_host_blocks(num_bytes, per_block, available_memory() - in_use)
+    return SwapSpace(num_blocks, cache)
 
 
 def choose_device(name: str) -> torch.device:

@@ -16,7 +16,8 @@ from worker.logprobs.wishes import LogprobWishes
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
 from worker.sampler import NO_TOKEN, Sampler
-from worker.step import NO_TOKEN_COLUMN, Step, apply_changes, block_copies, read_step
+from worker.step import NO_TOKEN_COLUMN, Step, apply_changes, block_copies, read_step, read_swaps
+from worker.swap_space import SwapSpace
 
 WARM_UP_TOKENS = 16
 """Largest step of the warm-up: a real model computes it in a fraction of a second."""
@@ -44,6 +45,7 @@ class Runner:
         model: LanguageModel,
         windows: tuple[int | None, ...],
         cache: KVCache,
+        swap_space: SwapSpace,
         rows: RowTable,
         sampler: Sampler,
         max_num_batched_tokens: int,
@@ -52,6 +54,7 @@ class Runner:
         """windows: of the model's layers; those of one window share an attention plan. sizes: that
         steps are padded to, see worker.input_batch."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
+        self._swap_space = swap_space
         self._wishes = LogprobWishes(rows.vocab_size)
         self._windows = frozenset(windows)
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -62,7 +65,7 @@ class Runner:
         """Runs one step. Raises PlanError when the plan does not fit the rows."""
         began = time.monotonic_ns()
         apply_changes(plan, self._rows, (self._sampler, self._wishes))
-        self._copy_blocks(plan)
+        self._move_blocks(plan)
         result = self._compute(plan) if plan.rows else worker_pb2.StepResult()
         result.step = plan.step
         result.duration_us = (time.perf_counter_ns() - began) // 1000
@@ -88,7 +91,11 @@ class Runner:
                 self.execute(_plan(rows, rows * 0 + 1, rows * 0 + 1, []))
             self.execute(worker_pb2.StepPlan(removed_rows=_pack(rows)))
 
-    def _copy_blocks(self, plan: worker_pb2.StepPlan) -> None:
+    def _move_blocks(self, plan: worker_pb2.StepPlan) -> None:
+        """To host memory, back from there, then within the cache."""
+        swaps = read_swaps(plan, self._cache.num_blocks, self._swap_space.num_blocks)
+        if swaps:
+            self._swap_space.execute(swaps)
         sources, targets = block_copies(plan, self._cache.num_blocks)
         if len(sources):
             device = self._cache.shape.device

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable, column, require
@@ -36,6 +38,20 @@ class Step:
     sample_sources: Integers  # [A]: index into rows
 
 
+@dataclass(frozen=True)
+class Swaps:
+    """Blocks that go to host memory [O] and come back [I]."""
+
+    out_blocks: Integers  # [O]
+    out_host_blocks: Integers  # [O]
+    in_host_blocks: Integers  # [I]
+    in_blocks: Integers  # [I]
+
+    def __len__(self) -> int:
+        """Copies."""
+        return len(self.out_blocks) + len(self.in_blocks)
+
+
 def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[RowFeature]) -> None:
     """Rows and block tables, in the order that the contract gives. Raises PlanError."""
     for row in column(plan.removed_rows).tolist():
@@ -66,6 +82,31 @@ def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, 
     for blocks in (sources, targets):
         require((blocks < num_blocks).all(), "a copied block is out of range")
     return sources, targets
+
+
+def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int) -> Swaps | None:
+    """What the plan copies to host memory and back; None: nothing, as in most plans. Raises PlanError."""
+    if not (
+        plan.swap_out_blocks or plan.swap_out_host_blocks or plan.swap_in_host_blocks or plan.swap_in_blocks
+    ):
+        return None
+    swaps = Swaps(
+        column(plan.swap_out_blocks),
+        column(plan.swap_out_host_blocks),
+        column(plan.swap_in_host_blocks),
+        column(plan.swap_in_blocks),
+    )
+    outs, ins = (swaps.out_blocks, swaps.out_host_blocks), (swaps.in_host_blocks, swaps.in_blocks)
+    for name, sources, targets in (("out", *outs), ("in", *ins)):
+        require(len(sources) == len(targets), f"the columns of blocks to swap {name} differ in length")
+        require(len(np.unique(targets)) == len(targets), f"two blocks are swapped {name} to one place")
+    for blocks in (swaps.out_blocks, swaps.in_blocks):
+        require((blocks < num_blocks).all(), "a swapped block is out of range")
+    for blocks in (swaps.out_host_blocks, swaps.in_host_blocks):
+        require((blocks < num_host_blocks).all(), "a host block is out of range")
+    overlap = np.intersect1d(swaps.out_host_blocks, swaps.in_host_blocks)
+    require(not len(overlap), "a host block is written and read in one plan")
+    return swaps
 
 
 def read_step(plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int) -> Step:

@@ -247,8 +247,8 @@ def test_a_worker_that_cannot_load(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_not_built_is_refused_before_anything_starts(folder: Path) -> None:
-    engine = Engine(folder, swap_space=1.0)
-    assert "--swap-space" in str(engine.wait_for("failed")["why"])
+    engine = Engine(folder, tensor_parallel_size=2)
+    assert "--tensor-parallel-size" in str(engine.wait_for("failed")["why"])
     assert engine.wait() == 1
     engine.close()
 

@@ -31,7 +31,7 @@ def test_the_default_is_fine() -> None:
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size"),
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size"),
         ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size"),
-        ({"swap_space": 1.0}, "--swap-space"),
+        ({"swap_space": -1.0}, "--swap-space"),
         ({"swap_space": float("nan")}, "--swap-space"),
         ({"block_size": 0}, "--block-size"),
         ({"max_num_batched_tokens": 0}, "--max-num-batched-tokens"),

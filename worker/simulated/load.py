@@ -2,6 +2,7 @@
 generation_config.json; weights need not be there."""
 
 import logging
+import math
 from pathlib import Path
 
 from pagewire.config import WorkerConfig
@@ -9,13 +10,13 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.checkpoint import DTYPE_BYTES, ModelConfig
 from worker.configs.registry import read_model_config
-from worker.limits import check_group, choose_max_model_len
+from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
 from worker.rows import RowTable
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.faults import Faults
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
-from worker.simulated.runner import SimulatedRunner, sleep_precisely
+from worker.simulated.runner import HostLink, SimulatedRunner, sleep_precisely
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
 
@@ -39,10 +40,14 @@ def load(
     weight_bytes = weights.total * value_bytes
     block_bytes = initialize.block_size * kv_token_bytes(model, value_bytes)
     num_blocks = choose_num_blocks(initialize, max_model_len, profile, weight_bytes, block_bytes)
+    num_host_blocks = choose_num_host_blocks(initialize.swap_space_bytes, block_bytes, available=math.inf)
+    host_link = HostLink(num_host_blocks, block_bytes / profile.host_bandwidth)
+    roofline = Roofline(model, weights, value_bytes, profile)
     runner = SimulatedRunner(
         RowTable(initialize.max_num_seqs, max_model_len, model.vocab_size, initialize.block_size, num_blocks),
         TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids),
-        Roofline(model, weights, value_bytes, profile),
+        roofline,
+        host_link,
         Faults(config),
         initialize.max_num_batched_tokens,
         clock,
@@ -62,6 +67,11 @@ def load(
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
         device="simulated",
+        num_host_blocks=num_host_blocks,
+        prefill_us_per_token=roofline.prefill_us_per_token(
+            min(initialize.max_num_batched_tokens, max_model_len)
+        ),
+        swap_us_per_block=1e6 * host_link.seconds_per_block,
     )
 
 

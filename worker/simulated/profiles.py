@@ -17,6 +17,8 @@ class Profile:
     """FLOP per second of large products of 2-byte numbers."""
     memory: float
     """Bytes for weights and KV cache together, before --gpu-memory-utilization."""
+    host_bandwidth: float
+    """Bytes per second between the KV cache and host memory, one way at a time."""
     layer_overhead: float
     """Seconds per layer that a step takes beyond the two above: launches, and gaps between them."""
 
@@ -29,6 +31,8 @@ H200 = Profile(
     # Measured on random bfloat16 matrices of 8192 x 8192: 769 to 798 TFLOP/s.
     peak=790e12,
     memory=141e9,  # datasheet
+    # PCIe 5.0 x16 carries 63 GB/s each way; what large copies from pinned memory see of it is about 50.
+    host_bandwidth=50e9,
     # About ten kernels per layer, and 1 to 1.5 us from one to the next inside a captured graph: the
     # expectation, for an engine that does everything else in time.
     layer_overhead=10 * 1.25e-6,
@@ -42,11 +46,20 @@ CPU = Profile(
     # The same cores at 128 rows: 450 GFLOP/s, of 469 that the instruction could do.
     peak=450e9,
     memory=16e9,
+    # Host memory is the same memory: a copy reads and writes at half of the bandwidth each.
+    host_bandwidth=25e9,
     # Ten parallel regions per layer at 1.8 us each, measured for two threads.
     layer_overhead=10 * 1.8e-6,
 )
 
-INSTANT = Profile(name="instant", bandwidth=math.inf, peak=math.inf, memory=H200.memory, layer_overhead=0.0)
+INSTANT = Profile(
+    name="instant",
+    bandwidth=math.inf,
+    peak=math.inf,
+    memory=H200.memory,
+    host_bandwidth=math.inf,
+    layer_overhead=0.0,
+)
 """Takes no time: for tests."""
 
 PROFILES = {profile.name: profile for profile in (H200, CPU, INSTANT)}

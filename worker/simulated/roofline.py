@@ -53,6 +53,10 @@ class Roofline:
         num_tokens = int(counts.sum())
         return self._linear(num_tokens, num_sampled) + self._attention(starts, counts) + self._overhead
 
+    def prefill_us_per_token(self, num_tokens: int) -> float:
+        """Microseconds for each token of a prompt of so many tokens that is computed at once."""
+        return 1e6 * self.seconds(np.array([0]), np.array([num_tokens]), 1) / num_tokens
+
     def _linear(self, num_tokens: int, num_sampled: int) -> float:
         weights = self._layers_weights + (self._head_weights if num_sampled else 0)
         flops = 2 * num_tokens * self._layers_weights + 2 * num_sampled * self._head_weights

@@ -6,6 +6,7 @@ The device has a timeline of its own: a step begins when it is launched, or when
 import ctypes
 import sys
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,9 +18,17 @@ from worker.simulated.faults import Faults
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
 from worker.simulated.tokens import NO_TOKEN, TokenSource
-from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step
+from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step, read_swaps
 
 _PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """To the swap space."""
+
+    num_blocks: int  # there
+    seconds_per_block: float  # for a copy, either way
 
 
 class SimulatedRunner:
@@ -30,12 +39,14 @@ class SimulatedRunner:
         rows: RowTable,
         tokens: TokenSource,
         roofline: Roofline,
+        host_link: HostLink,
         faults: Faults,
         max_num_batched_tokens: int,
         clock: Clock,
     ) -> None:
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
         self._scores = SimulatedScores(rows.vocab_size)
+        self._host_link = host_link
         self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
         self._busy_until = 0.0  # when the device has done all that was launched
@@ -51,9 +62,11 @@ class SimulatedRunner:
         now = self._clock.now()
         self._faults.strike(plan)
         apply_changes(plan, self._rows, (self._tokens, self._scores))
+        seconds = self._swap(plan)
         block_copies(plan, self._rows.cache_blocks)
         result = worker_pb2.StepResult(step=plan.step)
-        seconds = self._faults.slow_factor * (self._compute(plan, result) if plan.rows else 0.0)
+        seconds += self._compute(plan, result) if plan.rows else 0.0
+        seconds *= self._faults.slow_factor
         start = max(now, self._busy_until)
         self._busy_until = start + seconds
         result.started_ns, result.duration_us = round(1e9 * start), round(1e6 * seconds)
@@ -73,6 +86,11 @@ class SimulatedRunner:
             self._clock.sleep(left)
         _, result = self._under_way.popleft()
         return result
+
+    def _swap(self, plan: worker_pb2.StepPlan) -> float:
+        """Seconds that the plan's copies over the host link take."""
+        swaps = read_swaps(plan, self._rows.cache_blocks, self._host_link.num_blocks)
+        return len(swaps) * self._host_link.seconds_per_block if swaps else 0.0
 
     def _compute(self, plan: worker_pb2.StepPlan, result: worker_pb2.StepResult) -> float:
         """Puts tokens and log-probabilities into the result; seconds that the step takes."""

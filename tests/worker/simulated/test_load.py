@@ -50,12 +50,14 @@ def test_an_8b_model_fills_an_h200(tmp_path: Path, initialize: Initialize):
         "num_key_value_heads": 8,
         "max_position_embeddings": 8192,
     }
-    made = initialize(profile="h200", block_size=16, max_num_seqs=256)
+    made = initialize(profile="h200", block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
     (tmp_path / "config.json").write_text(json.dumps(fields))
     facts = ready(made)
     assert facts.model.weight_bytes == 2 * 8_030_261_248
     assert facts.num_blocks == (126_900_000_000 - 2 * 8_030_261_248) // (16 * 131_072)
     assert facts.num_blocks * 16 == pytest.approx(845_632, abs=100)
+    assert facts.swap_us_per_block == pytest.approx(16 * 131_072 / 50e3), "42 us at 50 GB/s"
+    assert 18 < facts.prefill_us_per_token < 20, "14 GFLOP at 790 TFLOP/s, and some attention"
 
 
 @pytest.mark.parametrize(

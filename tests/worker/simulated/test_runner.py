@@ -52,6 +52,7 @@ BAD_PLANS = {
     "max_num_batched_tokens": plan(*(new_row(row) for row in range(3))),
     "copied block is out of range": plan(new_row(), copy_sources=[0], copy_targets=[600]),
     "copy_sources and copy_targets": plan(new_row(), copy_sources=[0], copy_targets=[]),
+    "a host block is out of range": plan(new_row(), swap_out_blocks=[0], swap_out_host_blocks=[0]),
     "is not in use": plan(new_row(), removed_rows=[2]),
     "a token out of range": plan(new_row(tokens=(1, 320, 2))),
     "row 8 is out of range": plan(new_row(8)),
@@ -93,6 +94,18 @@ def test_time_passes_as_the_formula_says(initialize: Initialize):
         result = runner.execute(plan(new_row()))
         assert result.duration_us == pytest.approx(38 * factor, abs=1.5 * factor)
         assert 1e6 * asleep.pop() == pytest.approx(result.duration_us, abs=0.51)
+
+
+def test_copies_over_the_host_link_take_time(initialize: Initialize):
+    """A block has 4 tokens * 2 layers * 2 * 2 heads * 12 numbers of 2 bytes: 25 GB/s take 31 ns for it."""
+    command = initialize(profile="cpu", num_blocks=400, swap_space_bytes=1 << 20)
+    runner, ready = load(command, WorkerConfig())
+    assert ready.num_host_blocks == (1 << 20) // 768
+    assert ready.swap_us_per_block == pytest.approx(768 / 25e3)
+    blocks = pack_u32(range(390))
+    out = worker_pb2.StepPlan(swap_out_blocks=blocks, swap_out_host_blocks=blocks)
+    back = worker_pb2.StepPlan(swap_in_host_blocks=blocks, swap_in_blocks=blocks)
+    assert [runner.execute(plan).duration_us for plan in (out, back)] == [12, 12]
 
 
 class Struck(Exception):

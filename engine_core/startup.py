@@ -6,11 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_core.core import Identity
+from engine_core.fair_queue import FairQueue
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapCosts
-from engine_core.validation import Limits
+from engine_core.tenants import Weights
+from engine_core.validation import MAX_PRIORITY, Limits
+from engine_core.waiting import FirstComeQueue, WaitingQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
@@ -51,7 +54,11 @@ def check_config(config: EngineConfig) -> None:
         "--num-blocks": (config.num_blocks, 0, _U32),
         "--seed": (config.seed, 0, _U64),
         "--gpu-memory-utilization": (config.gpu_memory_utilization, 0.01, 1),
+        "--prompt-token-weight": (config.prompt_token_weight, 0, 1000),
+        "--output-token-weight": (config.output_token_weight, 0.001, 1000),
     }
+    for name, weight in _tenant_weights(config).items():
+        ranges[f"--tenant-weight {name}"] = weight, 0.001, 1000
     for flag, (value, lowest, highest) in ranges.items():
         if not lowest <= value <= highest:
             raise StartupError(
@@ -91,9 +98,18 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
         prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
+        waiting=make_queue(config),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
     )
+
+
+def make_queue(config: EngineConfig) -> WaitingQueue:
+    """An empty queue with the policy that was asked for."""
+    if config.policy == "fcfs":
+        return FirstComeQueue()
+    weights = Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config))
+    return FairQueue(weights)
 
 
 def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:
@@ -112,6 +128,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_num_batched_tokens=config.max_num_batched_tokens,
         device=ready.device or config.device,
         parallelism=Parallelism(tensor=1, pipeline=1, data=1, expert=1),
+        max_priority=MAX_PRIORITY if config.policy == "fair" else 0,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(
@@ -119,6 +136,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_model_len=model.max_model_len,
         max_num_seqs=_num_rows(config),
         eos_token_ids=frozenset(model.eos_token_ids),
+        max_priority=welcome.max_priority,
     )
     return Identity(welcome, limits)
 
@@ -140,6 +158,11 @@ def _max_model_len(config: EngineConfig, ready: Ready) -> int:
             ready.model.max_model_len,
         )
     return min(ready.model.max_model_len, slots)
+
+
+def _tenant_weights(config: EngineConfig) -> dict[str, float]:
+    pairs = (part.rpartition("=") for part in config.tenant_weight)
+    return {name: float(weight) for name, _, weight in pairs}
 
 
 def _num_rows(config: EngineConfig) -> int:

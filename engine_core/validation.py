@@ -28,8 +28,13 @@ class Code(IntEnum):
 
     INVALID_ARGUMENT = 3
     ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
     INTERNAL = 13
     UNAVAILABLE = 14
+
+
+MAX_PRIORITY = 1000
+MAX_TENANT_BYTES = 256
 
 
 class Refused(Exception):
@@ -50,12 +55,18 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     eos_token_ids: frozenset[int]
+    max_priority: int = MAX_PRIORITY
+    """With either sign; 0: there are no classes."""
 
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
     """The request that the message describes. Raises Refused."""
     if not message.request_id:
         raise Refused("request_id", "is empty")
+    if abs(message.priority) > limits.max_priority:
+        raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
+    if len(message.tenant.encode()) > MAX_TENANT_BYTES:
+        raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
     prompt = _prompt(message, limits)
     n = _check_sampling(message.sampling, limits)
     _check_stopping(message.stopping, limits)

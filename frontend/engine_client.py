@@ -234,7 +234,8 @@ class EngineClient:
         entry = self._journal.find(failure.handle)
         if entry is None:
             return
-        error = EngineRefused(failure.code, failure.reason, failure.message, failure.field)
+        retry_after = failure.retry_delay.ToNanoseconds() / 1e9 if failure.HasField("retry_delay") else None
+        error = EngineRefused(failure.code, failure.reason, failure.message, failure.field, retry_after)
         if failure.reason == "ENGINE_DEAD":  # its last words, which it says of every request
             self._lose_engine()
         elif failure.reason == "FRONTEND_LOST":  # we were too slow for it

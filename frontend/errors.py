@@ -9,7 +9,7 @@ ServiceError                    an RPC is refused or fails
 ├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
 ├── EngineNotReady              UNAVAILABLE          may be retried
 ├── EngineDead                  UNAVAILABLE          broke a stream
-├── EngineRefused               what the core said
+├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
 └── InternalError               INTERNAL             a bug of ours; the text says nothing about it
 
 ProtocolError                   the core's outputs do not continue what we hold; never leaves the frontend
@@ -26,6 +26,8 @@ from pagewire.errors import PagewireError
 
 DOMAIN = "pagewire"
 """google.rpc.ErrorInfo.domain of everything that we raise."""
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+"""Trailer that tells a gRPC client with a retry policy when to try again."""
 RETRY_AFTER = 1.0
 """Seconds that a client is asked to wait for an engine: its heartbeat is that often."""
 
@@ -154,10 +156,13 @@ class Quarantined(ServiceError):
 class EngineRefused(ServiceError):
     """The core ended the request by an error of its own."""
 
-    def __init__(self, code: int, reason: str, message: str, field: str = "") -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, field: str = "", retry_after: float | None = None
+    ) -> None:
         known = code in code_pb2.Code.values() and code != code_pb2.OK
-        retry = RETRY_AFTER if code in (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED) else None
-        super().__init__(message, violations={field: message} if field else None, retry_after=retry)
+        if retry_after is None and code in (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED):
+            retry_after = RETRY_AFTER
+        super().__init__(message, violations={field: message} if field else None, retry_after=retry_after)
         self.code = code if known else code_pb2.INTERNAL
         self.reason = reason or "ENGINE_ERROR"
 
@@ -197,5 +202,9 @@ def to_status(error: ServiceError) -> status_pb2.Status:
 
 
 def to_grpc(error: ServiceError) -> Any:
-    """The same as a grpc.Status, for `context.abort_with_status`."""
-    return rpc_status.to_status(to_status(error))
+    """The same as a grpc.Status, for `context.abort_with_status`; and for gRPC's own retries, when."""
+    status = rpc_status.to_status(to_status(error))
+    if error.retry_after is None:
+        return status
+    pushback = (RETRY_PUSHBACK, str(round(error.retry_after * 1000)))
+    return status._replace(trailing_metadata=(*status.trailing_metadata, pushback))

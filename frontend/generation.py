@@ -224,6 +224,8 @@ def _add_request(
         prompt_token_ids=pack_u32(prompt.token_ids),
         sampling=resolved.sampling,
         stopping=resolved.stopping,
+        tenant=request.tenant,
+        priority=request.priority,
         cache_salt=request.cache.salt,
         cache_bypass=request.cache.bypass,
     )

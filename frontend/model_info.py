@@ -14,7 +14,7 @@ from frontend.tokenizer_files import (
     read_json,
     special_tokens,
 )
-from frontend.validation import FIELDS, Kind, Limits
+from frontend.validation import FIELDS, MAX_ID_BYTES, Kind, Limits
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -76,6 +76,8 @@ class ModelInfo:
                 max_sequences=limits.max_sequences,
                 max_stop_strings=limits.max_stop_strings,
                 max_request_bytes=config.max_request_bytes,
+                max_priority=limits.max_priority,
+                max_tenant_bytes=MAX_ID_BYTES,
             ),
         )
 
@@ -88,6 +90,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         eos_token_ids=frozenset(welcome.model.eos_token_ids),
         max_sequences=min(config.max_sequences, welcome.max_num_seqs),
         max_stop_strings=config.max_stop_strings,
+        max_priority=welcome.max_priority,
     )
 
 

@@ -43,6 +43,8 @@ class Limits:
     eos_token_ids: frozenset[int]
     max_sequences: int
     max_stop_strings: int
+    max_priority: int = 0
+    """With either sign; 0: the engine serves in order of arrival."""
 
 
 class Kind(Enum):
@@ -285,6 +287,15 @@ def _sequences(value: int, limits: Limits) -> str | None:
     return f"must be 1 to {limits.max_sequences}, not {value}"
 
 
+def _priority(value: int, limits: Limits) -> str | None:
+    most = limits.max_priority
+    if -most <= value <= most:
+        return None
+    if not most:
+        return f"must be 0, not {value}: the server serves in order of arrival (--policy fcfs)"
+    return f"must be {-most} to {most}, not {value}"
+
+
 def _identifier(value: str, limits: Limits) -> str | None:
     return _identifier_problem(value)
 
@@ -307,6 +318,8 @@ _at_least_one = _number(1, MAX_COUNT)
 FIELDS: dict[str, Check | Kind] = {
     "request_id": _identifier,
     "model": _identifier,
+    "priority": _priority,
+    "tenant": _identifier,
     "prompt": Kind.NESTED,
     "prompt.text": Kind.FREE,
     "prompt.token_ids": Kind.NESTED,

@@ -12,6 +12,7 @@ Device = Literal["auto", "cpu", "cuda", "simulated"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Scheduling = Literal["sync", "ahead"]
+Policy = Literal["fair", "fcfs"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEMO_MODEL = "demo"
@@ -25,6 +26,7 @@ def flag(
     common: bool = False,
     metavar: str | None = None,
     positional: bool = False,
+    pairs: bool = False,
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
@@ -32,6 +34,7 @@ def flag(
 
     common: shown by `--help`; the rest by `--help-all`.
     positional: may also be given without its name.
+    pairs: NAME=NUMBER, as often as there are names; a mapping in a file.
     at_least, at_most: the range of a number, borders included.
     """
     metadata = {
@@ -39,6 +42,7 @@ def flag(
         "common": common,
         "metavar": metavar,
         "positional": positional,
+        "pairs": pairs,
         "at_least": at_least,
         "at_most": at_most,
     }
@@ -118,6 +122,23 @@ class EngineConfig(ModelConfig):
     scheduling: Scheduling = flag("sync", "ahead: plan a step while the last one runs")
     record: str = flag("", "write what the scheduler sees and decides to this file", metavar="FILE")
     record_tokens: bool = flag(False, "with --record: token ids, too; they are what people wrote")
+    policy: Policy = flag(
+        "fair", "who is next: fair: priority, then the tenant that was given least; fcfs: who came first"
+    )
+    tenant_weight: tuple[str, ...] = flag(
+        (),
+        "share of a tenant, others have 1; may be repeated; a mapping in a file",
+        pairs=True,
+        metavar="NAME=X",
+        at_least=0.001,
+        at_most=1000,
+    )
+    prompt_token_weight: float = flag(
+        1.0, "what a computed token of a prompt counts for its tenant", at_least=0, at_most=1000
+    )
+    output_token_weight: float = flag(
+        2.0, "what a token of output counts for its tenant", at_least=0.001, at_most=1000
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

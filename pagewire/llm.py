@@ -62,11 +62,14 @@ class LLM:
         prompts: PromptLike | Sequence[PromptLike],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int = 0,
+        tenant: str = "",
         progress: bool = True,
     ) -> list[Generation]:
         """Continues prompts, many at a time; results are in the order of the prompts.
 
         prompts: one or many texts, or token id lists. params: for all, or one for each.
+        priority, tenant: of all of them, beside other calls that run; see RequestOptions.
         progress: show a bar with the speed. Raises RpcError; then the other requests are cancelled.
         """
         many: list[PromptLike] = [prompts] if _is_one(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
@@ -76,7 +79,8 @@ class LLM:
             each = list(params)
         if len(each) != len(many):
             raise ValueError(f"{len(many)} prompts, but {len(each)} sampling parameters")
-        requests = [generate_request(*pair, {}, "") for pair in zip(many, each, strict=True)]
+        options = {"priority": priority, "tenant": tenant}
+        requests = [generate_request(*pair, options, "") for pair in zip(many, each, strict=True)]
         return self._run(requests, progress)
 
     def chat(
@@ -84,11 +88,14 @@ class LLM:
         conversations: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int = 0,
+        tenant: str = "",
         progress: bool = True,
     ) -> list[Generation]:
         """As generate(), for one or many conversations, through the model's chat template."""
         one = bool(conversations) and isinstance(conversations[0], Mapping)
-        return self.generate([conversations] if one else conversations, params, progress=progress)  # type: ignore[arg-type]
+        many = [conversations] if one else conversations
+        return self.generate(many, params, priority=priority, tenant=tenant, progress=progress)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Stops the service."""

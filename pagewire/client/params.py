@@ -128,7 +128,8 @@ class RequestOptions(TypedDict, total=False):
     request_id: unique among the requests in flight; default: the server makes one.
     model: served name; default: the client's.
     timings: return where the time went.
-    priority: lower is sooner.
+    priority: lower is sooner; 0 is the default class.
+    tenant: who shares the engine fairly with others, and cached prefixes with nobody else.
     cache_salt: share cached prefixes only with requests of the same salt.
     cache_bypass: neither read nor write the prefix cache.
     """
@@ -137,6 +138,7 @@ class RequestOptions(TypedDict, total=False):
     model: str
     timings: bool
     priority: int
+    tenant: str
     cache_salt: str
     cache_bypass: bool
 
@@ -165,6 +167,7 @@ def generate_request(
         request_id=options.get("request_id", ""),
         model=options.get("model", model),
         priority=options.get("priority", 0),
+        tenant=options.get("tenant", ""),
         prompt=to_prompt(prompt),
         sampling=params.sampling(),
         stopping=params.stopping(),

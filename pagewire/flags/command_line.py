@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
                 self.add_argument(flag.option, dest=flag.name, action="store_true")
                 self.add_argument(flag.negative, dest=flag.name, action="store_false")
             elif flag.many:
-                self.add_argument(flag.option, dest=flag.name, action="append")
+                self.add_argument(flag.option, dest=flag.name, action="append", type=_converter(flag))
             else:
                 self.add_argument(flag.option, dest=flag.name, type=_converter(flag))
         self.add_argument("--config")
@@ -95,7 +95,7 @@ def _sentence(docstring: str) -> str:
 def _converter(flag: Flag) -> Any:
     def convert(text: str) -> Any:
         try:
-            return flag.convert(text)
+            return flag.convert_part(text) if flag.many else flag.convert(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

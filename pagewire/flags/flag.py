@@ -22,6 +22,7 @@ class Flag:
     common: bool
     metavar: str | None
     positional: bool
+    pairs: bool
     at_least: float | None
     at_most: float | None
 
@@ -56,7 +57,9 @@ class Flag:
         """A value of the field's type from text or from what a file holds. Raises ValueError."""
         kind = self.kind
         if self.many:
-            return tuple(str(part) for part in value) if isinstance(value, list) else (str(value),)
+            if self.pairs and isinstance(value, dict):
+                value = [f"{name}={number}" for name, number in value.items()]
+            return tuple(map(self.convert_part, value if isinstance(value, list | tuple) else [value]))
         if get_origin(kind) is Literal:
             return _choice(str(value), get_args(kind))
         if kind is bool:
@@ -67,15 +70,26 @@ class Flag:
             raise ValueError(f"{value!r} is not text")
         return self._number(value)
 
+    def convert_part(self, value: object) -> str:
+        """One of the values of a flag that may be repeated. Raises ValueError."""
+        text = str(value)
+        if self.pairs:
+            _, sign, number = text.rpartition("=")
+            if not sign:
+                raise ValueError(f"{text!r} is not {self.metavar}")
+            self._number(number)
+        return text
+
     def _number(self, value: object) -> int | float:
-        noun = "an integer" if self.kind is int else "a number"
+        kind = float if self.pairs else self.kind
+        noun = "an integer" if kind is int else "a number"
         whole = isinstance(value, float) and value.is_integer()
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"{value!r} is not {noun}")
-        if self.kind is int and isinstance(value, float) and not whole:
+        if kind is int and isinstance(value, float) and not whole:
             raise ValueError(f"{value!r} is not {noun}")
         try:
-            number: int | float = self.kind(value)
+            number: int | float = kind(value)
         except ValueError:
             raise ValueError(f"{value!r} is not {noun}") from None
         if self.at_least is not None and not number >= self.at_least:

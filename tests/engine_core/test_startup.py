@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.fair_queue import FairQueue
+from engine_core.startup import check_config, initialize_message, make_identity, make_queue, make_scheduler
+from engine_core.waiting import FirstComeQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
@@ -40,6 +42,9 @@ def test_the_default_is_fine() -> None:
         ({"max_model_len": -1}, "--max-model-len"),
         ({"num_blocks": -1}, "--num-blocks"),
         ({"seed": -1}, "--seed"),
+        ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
+        ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),
+        ({"output_token_weight": 0.0}, "--output-token-weight"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
         ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization"),
     ],
@@ -104,3 +109,21 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
     scheduler.add(make(add_request(1, prompt=40)))
     scheduler.schedule(0.0)
     assert scheduler.pool.num_cached == 0
+
+
+def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:
+    config = EngineConfig(tenant_weight=("a=3", "a=b=0.5"), prompt_token_weight=2.0, output_token_weight=8.0)
+    queue = make_queue(config)
+    assert isinstance(queue, FairQueue)
+    counters = queue.tenants
+    assert counters.cost(1, 1, counters.find("a")) == 10 / 3
+    assert counters.cost(1, 1, counters.find("a=b")) == 20
+    assert counters.cost(1, 1, counters.find("b")) == 10
+    assert make_identity(config, ready(), 1).welcome.max_priority == 1000
+
+
+def test_without_classes_no_priority_is_taken() -> None:
+    config = EngineConfig(policy="fcfs")
+    assert isinstance(make_queue(config), FirstComeQueue)
+    identity = make_identity(config, ready(), 1)
+    assert identity.welcome.max_priority == identity.limits.max_priority == 0

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -236,10 +237,24 @@ class FakeEngine:
         )
         await self.send(engine_pb2.EngineMessage(step_outputs=message))
 
-    async def fail(self, handle: int, code: int, reason: str, message: str, field: str = "") -> None:
+    async def fail(
+        self,
+        handle: int,
+        code: int,
+        reason: str,
+        message: str,
+        field: str = "",
+        retry_delay: timedelta | None = None,
+    ) -> None:
         """Ends a request by an error."""
         failure = engine_pb2.RequestFailed(
-            epoch=self.epoch, handle=handle, code=code, reason=reason, message=message, field=field
+            epoch=self.epoch,
+            handle=handle,
+            code=code,
+            reason=reason,
+            message=message,
+            field=field,
+            retry_delay=retry_delay,
         )
         await self.send(engine_pb2.EngineMessage(request_failed=failure))
 
@@ -296,6 +311,7 @@ class FakeEngine:
             max_num_batched_tokens=256,
             device="cpu",
             parallelism=admin_pb2.Parallelism(tensor=1, pipeline=1, data=1, expert=1),
+            max_priority=1000,
         )
         return engine_pb2.EngineMessage(welcome=welcome)
 

@@ -61,3 +61,12 @@ def test_only_what_may_work_later_asks_to_be_tried_again():
 def test_nonsense_from_the_core_is_an_internal_error():
     for code in (0, 99, -1):
         assert errors.EngineRefused(code, "", "?").code == code_pb2.INTERNAL
+
+
+def test_an_overloaded_engine_says_when_to_come_back():
+    """In the details, and in the trailer that gRPC's own retries obey."""
+    error = errors.EngineRefused(code_pb2.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE", "x", retry_after=2.5)
+    assert details(error)["RetryInfo"].retry_delay.ToMilliseconds() == 2500
+    assert ("grpc-retry-pushback-ms", "2500") in errors.to_grpc(error).trailing_metadata
+    other = errors.to_grpc(errors.ModelNotFound("x"))
+    assert "grpc-retry-pushback-ms" not in dict(other.trailing_metadata)

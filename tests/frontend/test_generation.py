@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -101,7 +102,12 @@ async def test_the_engine_gets_a_resolved_request(checkpoint, model):
         stopping = {"stop": ["zzz"], "time_limit": {"seconds": 9}, "stop_token_ids": [9], "min_tokens": 2}
         cache = {"salt": "s", "bypass": True}
         messages = await service.generate(
-            sampling=sampling, stopping=stopping, cache=cache, request_id="mine"
+            sampling=sampling,
+            stopping=stopping,
+            cache=cache,
+            request_id="mine",
+            priority=-7,
+            tenant="Zoë & Co.",
         )
         sent = await next_of(service.engine.requests)
         assert sent.request_id == "mine" == messages[0].request_id
@@ -113,6 +119,7 @@ async def test_the_engine_gets_a_resolved_request(checkpoint, model):
         words = [RAW.encode(word, add_special_tokens=False).ids for word in ("the", " the")]
         assert [list(word.ids) for word in sent.bad_words] == words
         assert (sent.cache_salt, sent.cache_bypass) == ("s", True)
+        assert (sent.priority, sent.tenant) == (-7, "Zoë & Co.")
         assert not sent.HasField("deadline")
 
 
@@ -334,6 +341,21 @@ async def test_the_engine_refuses(checkpoint, model, after_tokens):
         assert details["ErrorInfo"].reason == "TOO_LONG"
         assert details["BadRequest"].field_violations[0].field == "prompt"
         assert service.engine.aborts.empty()  # the core has forgotten it
+
+
+async def test_what_cannot_be_in_time_is_refused_at_once(checkpoint, model):
+    """Before the first header, so that a client may try elsewhere; and it hears when to try here again."""
+    async with run_service(checkpoint, model=model) as service:
+        call = service.generation.Generate(make_request(), timeout=1000)
+        handle = (await next_of(service.engine.requests)).handle
+        delay = timedelta(seconds=2.5)
+        await service.engine.fail(handle, 8, "DEADLINE_UNREACHABLE", "too late", retry_delay=delay)
+        error = await failure_of(call)
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and not await call.initial_metadata()
+        details = details_of(error)
+        assert details["ErrorInfo"].reason == "DEADLINE_UNREACHABLE"
+        assert details["RetryInfo"].retry_delay.ToTimedelta() == delay
+        assert error.trailing_metadata()["grpc-retry-pushback-ms"] == "2500"
 
 
 async def test_outputs_that_do_not_follow_one_another(checkpoint, model, caplog):

@@ -18,6 +18,7 @@ WELCOME = engine_pb2.Welcome(
         eos_token_ids=[2, 3],
     ),
     max_num_seqs=8,
+    max_priority=1000,
 )
 
 
@@ -41,6 +42,7 @@ def test_what_clients_are_told(tmp_path):
     assert list(model.capabilities) == [model_pb2.CAPABILITY_GENERATE, model_pb2.CAPABILITY_CHAT]
     assert (model.limits.max_sequences, model.limits.max_stop_strings) == (8, 64)
     assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 0
+    assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
 
 
 def test_without_a_template_there_is_no_chat(tmp_path):

@@ -149,6 +149,8 @@ async def test_everything_of_the_request_travels_again(checkpoint, model):
         },
         "stopping": {"min_tokens": 3, "max_tokens": 100, "time_limit": {"seconds": 1000}},
         "cache": {"salt": "s"},
+        "priority": 3,
+        "tenant": "t",
     }
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request(**fields), timeout=2000)
@@ -156,6 +158,7 @@ async def test_everything_of_the_request_travels_again(checkpoint, model):
         await anext(aiter(call))
         await restart(service)
         again = await next_of(service.engine.requests)
+        assert (again.priority, again.tenant) == (3, "t")
         assert 0 < again.deadline.ToNanoseconds() < first.deadline.ToNanoseconds()
         assert 0 < again.stopping.time_limit.ToNanoseconds() < 1000 * 10**9
         for request in (first, again):

@@ -1,5 +1,6 @@
 """Every field of a request, by its path."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -25,7 +26,12 @@ from pagewire.v1 import generation_pb2, tokenizer_pb2
 from tests.frontend.fakes import make_request
 
 LIMITS = Limits(
-    vocab_size=100, max_model_len=50, eos_token_ids=frozenset({2}), max_sequences=4, max_stop_strings=3
+    vocab_size=100,
+    max_model_len=50,
+    eos_token_ids=frozenset({2}),
+    max_sequences=4,
+    max_stop_strings=3,
+    max_priority=1000,
 )
 NAN, INF = math.nan, math.inf
 
@@ -44,9 +50,7 @@ NOT_BUILT = {
     "sampling.best_of": {"sampling": {"best_of": 2}},
     "structured_output": {"structured_output": {"regex": "a*"}},
     "adapter": {"adapter": "a"},
-    "priority": {"priority": 1},
     "routing": {"routing": {"session_id": "s"}},
-    "tenant": {"tenant": "t"},
     "extensions": {"extensions": {"x": 1}},
     "output.logprobs": {"output": {"logprobs": {}}},
     "output.prompt_logprobs": {"output": {"prompt_logprobs": {"top_n": 1}}},
@@ -58,6 +62,8 @@ BAD_FLOATS = (NAN, INF, -INF, -1e-3, -1e30, 1e30)
 BAD_VALUES = {
     "request_id": ["a" * 257, "é" * 129, "a\nb", "\x00"],
     "model": ["m" * 257],
+    "priority": [1001, -1001, 2**31 - 1, -(2**31)],
+    "tenant": ["t" * 257, "é" * 129, "a\nb"],
     "prompt.truncate_to": [0, 2**31],
     "prompt.truncation_side": [9],
     "sampling.temperature": [*BAD_FLOATS, 100.5],
@@ -92,6 +98,8 @@ BAD_VALUES = {
 }
 GOOD_VALUES = {
     "request_id": ["a" * 256, "Ünïque 7"],
+    "priority": [1000, -1000, 0],
+    "tenant": ["t" * 256, "Zoë & Co."],
     "prompt.truncate_to": [1, MAX_COUNT],
     "sampling.temperature": [0.0, -0.0, 1e-45, 100.0],
     "sampling.top_p": [1e-45, 1.0],
@@ -293,3 +301,11 @@ def test_detokenize_and_abort():
         check_abort(generation_pb2.AbortRequest(request_ids=["a" * 257]))
     with pytest.raises(InvalidRequest, match="request_ids"):
         check_abort(generation_pb2.AbortRequest(request_ids=["a"] * (MAX_ABORTS + 1)))
+
+
+def test_where_arrival_decides_there_is_no_priority():
+    limits = dataclasses.replace(LIMITS, max_priority=0)
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(make_request(priority=1), limits)
+    assert "--policy fcfs" in caught.value.violations["priority"]
+    check_generate(make_request(tenant="t"), limits)

@@ -42,6 +42,17 @@ def test_a_flag_may_be_repeated():
     assert parse("hi", "--stop", "a", "--stop", "b", config=GenerateConfig).stop == ("a", "b")
 
 
+def test_pairs_in_every_spelling(tmp_path: Path):
+    file = tmp_path / "config.yaml"
+    file.write_text("tenant-weight:\n  a: 2\n  b=c: 0.5\n")
+    weights = ("a=2", "b=c=0.5")
+    assert parse("--tenant-weight", "a=2", "--tenant-weight=b=c=0.5").tenant_weight == weights
+    assert parse("--config", str(file)).tenant_weight == weights
+    assert parse(environment={"PAGEWIRE_TENANT_WEIGHT": "=3"}).tenant_weight == ("=3",)
+    config = parse("--config", str(file))
+    assert parse(*flags.to_arguments(config, EngineConfig), config=EngineConfig).tenant_weight == weights
+
+
 def test_precedence_is_flag_environment_file_default(tmp_path: Path):
     file = tmp_path / "config.yaml"
     file.write_text("port: 1\nhost: file\nmax-num-seqs: 5\n")
@@ -73,6 +84,10 @@ def test_one_file_may_configure_every_process(tmp_path: Path):
     [
         (["--prot", "5"], ["--prot", "did you mean --port?"]),
         (["--device", "gpu"], ["--device", "'gpu'", "did you mean cpu?"]),
+        (["--tenant-weight", "a"], ["--tenant-weight", "'a' is not NAME=X"]),
+        (["--tenant-weight", "a=b"], ["--tenant-weight", "'b' is not a number"]),
+        (["--tenant-weight", "a=0"], ["--tenant-weight", "below 0.001"]),
+        (["--tenant-weight", "a=nan"], ["--tenant-weight", "nan"]),
         (["--port", "many"], ["--port", "'many' is not an integer"]),
         (["--port", "70000"], ["--port", "above 65535"]),
         (["--max-num-seqs", "0"], ["--max-num-seqs", "below 1"]),

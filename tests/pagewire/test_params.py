@@ -75,10 +75,10 @@ def test_no_public_sampling_field_is_forgotten():
 
 def test_options_override_params():
     message = request(
-        SamplingParams(temperature=1, max_tokens=3), temperature=0.5, request_id="r", priority=-1
+        SamplingParams(temperature=1, max_tokens=3), temperature=0.5, request_id="r", priority=-1, tenant="t"
     )
     assert (message.sampling.temperature, message.stopping.max_tokens) == (0.5, 3)
-    assert (message.request_id, message.priority) == ("r", -1)
+    assert (message.request_id, message.priority, message.tenant) == ("r", -1, "t")
 
 
 def test_cache_options():

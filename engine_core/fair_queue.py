@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from engine_core.block_pool import InvariantError
 from engine_core.request import Request, Sequence
-from engine_core.tenants import Tenant, Tenants, Weights
+from engine_core.tenants import EQUAL, Tenant, Tenants, Weights
 from engine_core.waiting import Ahead, check_counts
 
 _COMPACT_ABOVE = 64
@@ -107,9 +107,9 @@ class FairQueue:
     """Sequences that wait, by class, tenant's counter and turn. With one class and one tenant this is
     first come, first served."""
 
-    def __init__(self, weights: Weights | None = None) -> None:
+    def __init__(self, weights: Weights = EQUAL) -> None:
         self.num_tokens = 0
-        self.tenants = Tenants(weights or Weights())
+        self.tenants = Tenants(weights)
         self._classes: dict[int, _Class] = {}  # none is empty
         self._priorities: list[int] = []  # of the classes, sorted
         self._num_sequences = 0

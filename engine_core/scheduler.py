@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from engine_core.batch import Batch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
-from engine_core.fair_queue import FairQueue
 from engine_core.invariants import check_scheduler
 from engine_core.lifecycle import Lifecycle
 from engine_core.outputs import Outputs, Start
 from engine_core.plan import ForkRow, NewRow, Plan
+from engine_core.policies import FAIR, make_queue
 from engine_core.prefix_cache import PrefixCache
 from engine_core.prompt_logprobs import Asked, PromptLogprobs
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
 from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
+from engine_core.tenants import EQUAL, Weights
 from engine_core.victims import victims_first
-from engine_core.waiting import WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ class Scheduler:
         prefix_cache: bool = True,
         num_host_blocks: int = 0,
         swap_costs: SwapCosts = UNMEASURED,
-        waiting: WaitingQueue | None = None,
+        policy: str = FAIR,
+        weights: Weights = EQUAL,
     ) -> None:
-        """waiting: an empty queue, whose policy is the order of admission; default: fair."""
+        """policy, weights: the order of admission; see policies.py."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -72,7 +73,7 @@ class Scheduler:
         self.tables = BlockTables(self.pool, block_size)
         self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
-        self.waiting: WaitingQueue = FairQueue() if waiting is None else waiting
+        self.waiting = make_queue(policy, weights)
         self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests

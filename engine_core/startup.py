@@ -6,14 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_core.core import Identity
-from engine_core.fair_queue import FairQueue
+from engine_core.policies import FAIR
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapCosts
 from engine_core.tenants import Weights
 from engine_core.validation import MAX_PRIORITY, Limits
-from engine_core.waiting import FirstComeQueue, WaitingQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
@@ -98,18 +97,11 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
         prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
-        waiting=make_queue(config),
+        policy=config.policy,
+        weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
     )
-
-
-def make_queue(config: EngineConfig) -> WaitingQueue:
-    """An empty queue with the policy that was asked for."""
-    if config.policy == "fcfs":
-        return FirstComeQueue()
-    weights = Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config))
-    return FairQueue(weights)
 
 
 def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:
@@ -128,7 +120,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_num_batched_tokens=config.max_num_batched_tokens,
         device=ready.device or config.device,
         parallelism=Parallelism(tensor=1, pipeline=1, data=1, expert=1),
-        max_priority=MAX_PRIORITY if config.policy == "fair" else 0,
+        max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(

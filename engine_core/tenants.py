@@ -37,6 +37,9 @@ class Weights:
     tenants: Mapping[str, float] = field(default_factory=dict)
 
 
+EQUAL = Weights()
+
+
 @dataclass(slots=True, eq=False)
 class Tenant:
     """One tenant that has something in flight, or had lately."""

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine_core.swap import SwapCosts
+from engine_core.tenants import Weights
 from pagewire.internal.v1.recording_pb2 import RecordedFields, RecordedSetting
 
 _KINDS = {bool: "flag", int: "integer", float: "number", str: "text"}
-_CLASSES = {"swap_costs": SwapCosts}
+_CLASSES: dict[str, Any] = {"swap_costs": SwapCosts, "weights": Weights}
 
 
 def write_settings(settings: Mapping[str, Any]) -> Iterator[RecordedSetting]:

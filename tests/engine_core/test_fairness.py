@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from engine_core.fair_queue import FairQueue
+from engine_core.policies import FAIR, FIRST_COME
 from engine_core.tenants import Weights
-from engine_core.waiting import FirstComeQueue, WaitingQueue
 from tests.engine_core.world import World
 
 PROMPT, OUTPUT = 6, 9
@@ -42,7 +41,7 @@ def waiting_tenants(world: World) -> set[str]:
 def test_a_flood_leaves_the_others_their_shares(weight: float, ahead: bool) -> None:
     """A tenant has 300 requests waiting when a small one comes: from then on, while both wait, what they
     are served is as their weights, within 10 %. (The pool is no limit, rows are.)"""
-    world = World(rows=8, blocks=256, budget=64, waiting=FairQueue(Weights(tenants={"small": weight})))
+    world = World(rows=8, blocks=256, budget=64, weights=Weights(tenants={"small": weight}))
     flood(world, {"flood": 300})
     world.step(40)
     flood(world, {"small": round(80 * max(weight, 1))})
@@ -60,8 +59,8 @@ def test_a_flood_leaves_the_others_their_shares(weight: float, ahead: bool) -> N
 def test_fairness_costs_no_throughput(ahead: bool) -> None:
     """Steps to serve everybody, prompts and outputs of all lengths, in a pool that is short at times."""
     steps = {}
-    for policy in (FairQueue, FirstComeQueue):
-        world = World(rows=8, blocks=48, budget=48, waiting=policy(), ahead=ahead)
+    for policy in (FAIR, FIRST_COME):
+        world = World(rows=8, blocks=48, budget=48, policy=policy, ahead=ahead)
         draw = random.Random(5)
         for handle in range(1, 151):
             tenant = draw.choice("aaaaaaabbc")
@@ -69,15 +68,15 @@ def test_fairness_costs_no_throughput(ahead: bool) -> None:
             world.add(handle, length, tenant=tenant, max_tokens=most, ignore_eos=True)
         world.finish()
         steps[policy] = world.scheduler.step
-    assert steps[FirstComeQueue] >= 0.95 * steps[FairQueue]
+    assert steps[FIRST_COME] >= 0.95 * steps[FAIR]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_one_tenant_in_one_class_is_served_first_come_first_served(ahead: bool) -> None:
     """The same plans, step by step, with preemptions, siblings and aborts among them."""
     plans = []
-    for policy in (FairQueue, FirstComeQueue):
-        world = World(rows=6, blocks=20, budget=24, waiting=policy(), ahead=ahead)
+    for policy in (FAIR, FIRST_COME):
+        world = World(rows=6, blocks=20, budget=24, policy=policy, ahead=ahead)
         draw = random.Random(7)
         requests = [
             world.add(handle, draw.randint(1, 20), n=draw.choice([1, 1, 3]), max_tokens=draw.randint(1, 20))
@@ -95,7 +94,7 @@ def test_one_tenant_in_one_class_is_served_first_come_first_served(ahead: bool) 
 
 def test_classes_are_strict() -> None:
     """Nobody of a class is admitted while somebody of a better one waits, whatever his tenant has had."""
-    world = World(rows=2, waiting=FairQueue())
+    world = World(rows=2)
     flood(world, {"new": 5}, priority=7)
     flood(world, {"old": 20}, priority=-3)
     flood(world, {"new": 5}, priority=0)
@@ -108,7 +107,7 @@ def test_classes_are_strict() -> None:
 def test_nobody_starves_within_a_class() -> None:
     """A request that needs every row, of a tenant that has had more than the one that floods: its turn
     comes, and those behind it wait until it fits."""
-    world = World(rows=8, blocks=256, budget=64, waiting=FairQueue())
+    world = World(rows=8, blocks=256, budget=64)
     flood(world, {"big": 30})
     world.step(20)
     wide = 1000
@@ -125,7 +124,7 @@ def test_nobody_starves_within_a_class() -> None:
 
 def test_time_without_demand_earns_no_credit() -> None:
     """A tenant that was away while another was served comes back to even shares, not to a monopoly."""
-    world = World(rows=4, blocks=256, waiting=FairQueue())
+    world = World(rows=4, blocks=256)
     flood(world, {"away": 1})
     flood(world, {"busy": 100})
     while "busy" in waiting_tenants(world) and len(world.ledger.ends) < 60:
@@ -139,9 +138,9 @@ def test_time_without_demand_earns_no_credit() -> None:
     world.finish()
 
 
-@pytest.mark.parametrize("policy", [FairQueue, FirstComeQueue])
-def test_a_preempted_sequence_comes_before_its_equals(policy: type[WaitingQueue]) -> None:
-    world = World(rows=3, blocks=6, block_size=4, waiting=policy())
+@pytest.mark.parametrize("policy", [FAIR, FIRST_COME])
+def test_a_preempted_sequence_comes_before_its_equals(policy: str) -> None:
+    world = World(rows=3, blocks=6, block_size=4, policy=policy)
     for handle in (1, 2, 3):
         world.add(handle, 7, max_tokens=12, ignore_eos=True)
     world.step(2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_core.fair_queue import FairQueue
-from engine_core.startup import check_config, initialize_message, make_identity, make_queue, make_scheduler
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.waiting import FirstComeQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
@@ -113,7 +113,7 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
 
 def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:
     config = EngineConfig(tenant_weight=("a=3", "a=b=0.5"), prompt_token_weight=2.0, output_token_weight=8.0)
-    queue = make_queue(config)
+    queue = make_scheduler(config, ready()).waiting
     assert isinstance(queue, FairQueue)
     counters = queue.tenants
     assert counters.cost(1, 1, counters.find("a")) == 10 / 3
@@ -124,6 +124,6 @@ def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:
 
 def test_without_classes_no_priority_is_taken() -> None:
     config = EngineConfig(policy="fcfs")
-    assert isinstance(make_queue(config), FirstComeQueue)
+    assert isinstance(make_scheduler(config, ready()).waiting, FirstComeQueue)
     identity = make_identity(config, ready(), 1)
     assert identity.welcome.max_priority == identity.limits.max_priority == 0

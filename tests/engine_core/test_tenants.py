@@ -11,15 +11,21 @@ PRICES = Weights(prompt_token=1, output_token=100, tenants={"double": 2})
 """A counter of 307 is three tokens of output and seven of prompt."""
 
 
+def tenants_of(world: World) -> Tenants:
+    waiting = world.scheduler.waiting
+    assert isinstance(waiting, FairQueue)
+    return waiting.tenants
+
+
 class Till:
     """A world, and what a tenant owes."""
 
     def __init__(self, **options: int) -> None:
-        self.queue = FairQueue(PRICES)
-        self.world = World(waiting=self.queue, **options)  # type: ignore[arg-type]
+        self.world = World(weights=PRICES, **options)  # type: ignore[arg-type]
+        self.tenants = tenants_of(self.world)
 
     def owes(self, tenant: str = "") -> float:
-        return self.queue.tenants.counter_on_arrival(tenant, 0.0)
+        return self.tenants.counter_on_arrival(tenant, 0.0)
 
 
 def test_prompt_and_output_count_as_their_weights_say() -> None:
@@ -107,15 +113,15 @@ def test_who_waits_and_goes_owes_nothing() -> None:
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tenants with nothing in flight only the latest are remembered; nobody is forgotten who has."""
     monkeypatch.setattr(tenants, "MAX_IDLE", 3)
-    queue = FairQueue(PRICES)
-    world = World(waiting=queue, rows=1)
+    world = World(rows=1)
+    known = tenants_of(world)
     for handle in range(1, 8):
         world.add(handle, 2, tenant=f"t{handle}", max_tokens=1)
     world.step(3)
-    assert len(queue.tenants) == 7
+    assert len(known) == 7
     world.finish()
-    assert len(queue.tenants) == 3
-    queue.check_invariants(0)
+    assert len(known) == 3
+    world.scheduler.check_invariants()
 
 
 def test_counters_are_read_without_looking_at_what_runs() -> None:

@@ -3,10 +3,11 @@
 import dataclasses
 
 from engine_core.plan import Plan
+from engine_core.policies import FAIR
 from engine_core.request import Request
 from engine_core.scheduler import Scheduler
 from engine_core.swap import UNMEASURED, SwapCosts
-from engine_core.waiting import WaitingQueue
+from engine_core.tenants import EQUAL, Weights
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fakes import (
     LIMITS,
@@ -34,7 +35,8 @@ class World:
         ahead: bool = False,
         host_blocks: int = 0,
         swap_costs: SwapCosts = UNMEASURED,
-        waiting: WaitingQueue | None = None,
+        policy: str = FAIR,
+        weights: Weights = EQUAL,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -46,7 +48,8 @@ class World:
             prefix_cache=prefix_cache,
             num_host_blocks=host_blocks,
             swap_costs=swap_costs,
-            waiting=waiting,
+            policy=policy,
+            weights=weights,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.ledger = Ledger()

@@ -67,14 +67,16 @@ class Recovery:
 
     def received(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
         """Takes in a message; what is new in it. A continuation repeats how sequences have ended."""
-        self._begun, self._recovering = True, False
-        self._last = self._clock()
-        self._num_breaks = self._num_failures = 0
+        self._begun = True
         outputs = self.generation.outputs
         over = [output.index for output in outputs if output.finish_reason is not None]
         for place in reversed(range(len(response.sequences))):
             if response.sequences[place].index in over:
                 del response.sequences[place]
+        if response.sequences:  # a frontend repeats those ends by itself: the engine may still refuse
+            self._recovering = False
+            self._last = self._clock()
+            self._num_breaks = self._num_failures = 0
         return self.generation.add(response)
 
     def after(self, error: RpcError) -> float | None:

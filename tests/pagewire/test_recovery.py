@@ -116,6 +116,21 @@ def test_other_errors_are_the_end():
     assert recovery.after(in_use) is not None  # the engine has not missed the dead frontend yet
 
 
+def test_what_a_frontend_repeats_is_no_progress():
+    """A continuation repeats ends at once, of its own accord; then the engine refused its request id, which
+    the dead frontend still had, and the client gave up. (Found by simulation.)"""
+    recovery, _ = make(2, request_id="x")
+    recovery.received(message(0, [1], first=True, reason=generation_pb2.FINISH_REASON_EOS))
+    recovery.received(message(1, [2]))
+    assert recovery.after(unavailable(RESET)) == 0.0
+    in_use = AlreadyExists(grpc.StatusCode.ALREADY_EXISTS, "in use")
+    for _ in range(3):
+        recovery.received(message(0, [], first=True, reason=generation_pb2.FINISH_REASON_EOS))
+        assert recovery.after(in_use) is not None
+    recovery.received(message(1, [3]))
+    assert recovery.after(in_use) is None
+
+
 def test_a_continuation():
     stopping = {"time_limit": {"seconds": 10}}
     recovery, clock = make(timeout=20.0, sampling={"n": 2, "temperature": 0.5}, stopping=stopping)

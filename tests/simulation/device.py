@@ -1,0 +1,94 @@
+"""A worker in the same process: the simulated runner with real rows, and its time.
+
+In place of engine_core.workers.WorkerLink. A plan is computed as soon as it comes, since nothing but the
+plans before it decides what it gives; its result is handed out when the device would have it.
+"""
+
+from collections import deque
+from random import Random
+
+from engine_core.events import Inbox
+from engine_core.plan import Plan, encode_plan
+from engine_core.request import NO_TOKEN
+from engine_core.result import Result, decode_result
+from engine_core.startup import initialize_message
+from engine_core.workers import WorkerDied
+from pagewire.columns import pack_u32, unpack_u32
+from pagewire.config import EngineConfig, WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+from tests.simulation.machine import Machine
+from tests.simulation.memory import TaggedMemory
+from tests.simulation.workload import Workload
+from worker.simulated.clock import Clock
+from worker.simulated.load import load
+
+MAX_UNDER_WAY = 2
+"""Plans without a result: the contract of running one step ahead."""
+
+
+class Device:
+    """The worker's process, and the line to it."""
+
+    def __init__(self, machine: Machine, config: EngineConfig, workload: Workload, random: Random) -> None:
+        """Loads."""
+        self._machine, self._random, self._workload = machine, random, workload
+        self._hop = workload.settings.worker_hop
+        clock = Clock(now=lambda: 0.0, sleep=self._work)
+        faults = WorkerConfig(fault_slow_factor=workload.settings.slow_factor)
+        self._runner, self.ready = load(initialize_message(config), faults, clock)
+        self.memory = TaggedMemory(self._runner._rows, workload.namespace)
+        self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
+        self.dies = False  # in the step that comes next
+        self._death: float | None = None
+        self._free_at = 0.0  # it has done all that was asked of it
+        self._work_s = 0.0  # of the step at hand
+
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        if self._death is not None:
+            return  # whoever sends does not know yet
+        assert len(self.under_way) < MAX_UNDER_WAY, "too many plans are under way"
+        arrives = self._machine.loop.time() + self._hop * self._random.random()
+        begins = max(arrives, self._free_at)
+        result = self._execute(encode_plan(plan))
+        result.started_ns = round(1e9 * begins)
+        work = zip(plan.rows, plan.starts, plan.counts, strict=True)
+        self._machine.trace("core", "plans", plan.step, "rows", *work)
+        if self.dies:
+            self._death = begins + self._work_s * self._random.random()
+            return
+        self._free_at = begins + self._work_s
+        self.under_way.append((self._free_at + self._hop * self._random.random(), plan, result))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        if not self.under_way:
+            assert self._death is not None, "nothing was submitted"
+            self._machine.wait(self._death)
+            raise WorkerDied("the worker is gone", "the simulation wants it so")
+        arrives, plan, message = self.under_way.popleft()
+        self._machine.wait(arrives)
+        return decode_result(message, plan)
+
+    def wait_for(self, inbox: Inbox) -> None:
+        """See engine_core.core.Worker."""
+        assert not self.under_way, "the core waits for events, but not for its result"
+        self._machine.wait_for_events(inbox)
+
+    def _execute(self, message: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        self._work_s = 0.0
+        result = self._runner.execute(message)
+        self.memory.execute(message)
+        if self._workload.settings.nan_rate and self._random.random() < self._workload.settings.nan_rate:
+            self._break_one_token(result)
+        return result
+
+    def _break_one_token(self, result: worker_pb2.StepResult) -> None:
+        """A row has no logits to choose from, as when a model's numbers overflow."""
+        token_ids = unpack_u32(result.token_ids)
+        if token_ids:
+            token_ids[self._random.randrange(len(token_ids))] = NO_TOKEN
+            result.token_ids = pack_u32(token_ids)
+
+    def _work(self, seconds: float) -> None:
+        self._work_s = seconds

@@ -1,0 +1,107 @@
+"""The engine core's process, life after life. It is the main program of a simulation."""
+
+from random import Random
+
+from engine_core.core import EngineCore
+from engine_core.events import Inbox
+from engine_core.startup import check_config, make_identity, make_scheduler
+from engine_core.stop import Stopped
+from engine_core.workers import WorkerDied
+from pagewire.internal.v1.engine_pb2 import EngineMessage
+from tests.simulation.clock import EPOCH_S
+from tests.simulation.device import Device
+from tests.simulation.machine import Killed, Machine
+from tests.simulation.network import Network
+from tests.simulation.workload import Workload
+
+
+class CheckedCore(EngineCore):
+    """The core; after every step its books are checked, and whether somebody waits while nothing runs."""
+
+    device: Device
+    num_idle_steps = 0  # one after another
+
+    def step(self) -> None:
+        before = self.scheduler.step
+        super().step()
+        self.scheduler.check_invariants()
+        idles = self.scheduler.step == before and not self.device.under_way and self.scheduler.requests
+        self.num_idle_steps = self.num_idle_steps + 1 if idles else 0
+        assert self.num_idle_steps <= 1, "requests wait while the device idles"
+        counters = self.counters
+        assert not counters.internal_errors, "a message made the core raise"
+        assert not counters.bad_messages, "a frontend sent what it must not"
+        assert not counters.broken_invariants, "the books of an idle core do not balance"
+
+
+class Engine:
+    """Starts a core and its worker, steps, dies, starts again."""
+
+    def __init__(self, machine: Machine, network: Network, workload: Workload, random: Random) -> None:
+        self.core: CheckedCore | None = None
+        self.device: Device | None = None
+        self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
+        self._machine, self._network = machine, network
+        self._workload, self._random = workload, random
+
+    def run(self) -> None:
+        """Until the simulation is over and the core idle."""
+        check_config(self._workload.config)
+        while True:
+            self.num_lives += 1
+            try:
+                self._live()
+            except Stopped:
+                self._network.core_dies()
+                return
+            except (Killed, WorkerDied) as death:
+                self._machine.trace("core", "dies", type(death).__name__)
+            self._network.core_dies()
+            self.core = self.device = None
+            self._machine.core_is_killed = False
+            self._wait(self._workload.settings.restart)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it is left."""
+        if self.core is not None:
+            self._machine.core_is_killed = True
+
+    def _live(self) -> None:
+        inbox = Inbox()
+        try:
+            self._network.listen(inbox)  # frontends may come before the worker has loaded
+            self._wait(self._workload.settings.restart)
+            config = self._workload.config
+            self.device = Device(self._machine, config, self._workload, self._random)
+            start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
+            identity = make_identity(config, self.device.ready, start_ns)
+            scheduler = make_scheduler(config, self.device.ready)
+            clock = self._machine.loop.time
+            self.core = CheckedCore(identity, scheduler, self.device, inbox, self._send, clock)
+            self.core.device = self.device
+            self._machine.trace("core", "is ready, life", self.num_lives)
+            self._step()
+        finally:
+            inbox.close()
+
+    def _step(self) -> None:
+        assert self.core is not None
+        overhead = self._workload.settings.core_overhead
+        try:
+            while True:
+                before = self.core.scheduler.step, self.core.scheduler.num_preemptions
+                self.core.step()
+                self.num_steps += self.core.scheduler.step - before[0]
+                self.num_preemptions += self.core.scheduler.num_preemptions - before[1]
+                self._wait(overhead)
+        except WorkerDied:
+            self.core.fail_all("ENGINE_DEAD", "the engine has died")  # as engine_core.main does
+            raise
+
+    def _wait(self, longest: float) -> None:
+        self._machine.wait(self._machine.loop.time() + longest * self._random.random())
+
+    def _send(self, frontend: bytes, message: EngineMessage) -> None:
+        name = self._network.name(frontend)
+        self._machine.trace("core", "sends", message.WhichOneof("message"), "to", name)
+        self._network.send(frontend, message)

@@ -1,0 +1,110 @@
+"""A frontend's process: the real generator, engine client, journal and streams, without gRPC and threads."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from frontend.engine_client import EngineClient
+from frontend.generation import Generator
+from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
+from frontend.prompts import PromptReader
+from frontend.state import ServingState
+from frontend.tokenizer import Tokenizer
+from pagewire.config import FrontendConfig
+from pagewire.v1 import generation_pb2
+from tests.frontend.fakes import BEGIN, PAD, byte_level_tokenizer
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network, Socket
+
+T = TypeVar("T")
+Deliver = Callable[[generation_pb2.GenerateResponse], Awaitable[None]]
+
+TOKENIZER = Tokenizer(byte_level_tokenizer())
+MODEL = ModelInfo(
+    name="simulated",
+    source="simulated",
+    tokenizer=TOKENIZER,
+    chat_template=None,
+    default_sampling=generation_pb2.SamplingParams(**DEFAULT_SAMPLING),
+    bos_token_id=BEGIN,
+    pad_token_id=PAD,
+    archive=SimpleNamespace(),  # type: ignore[arg-type]  # nobody asks for it
+)
+RESUME_TIMEOUT_S = 60.0
+
+
+class Prompts(PromptReader):
+    """Reads prompts on the loop; what a thread would take, it waits."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(TOKENIZER, None, 1)  # its threads start with the first work that they get
+        self._random = random
+
+    async def run(self, function: Callable[[], T]) -> T:
+        await asyncio.sleep(1e-3 * self._random.random())
+        return function()
+
+
+class FrontendProcess:
+    """One life of a frontend."""
+
+    def __init__(self, machine: Machine, network: Network, random: Random) -> None:
+        self._machine = machine
+        self._handlers: dict[asyncio.Task[None], None] = {}  # in the order in which they began
+        config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S)
+        self.sockets: list[Socket] = []
+
+        def make_socket(*arguments: Any) -> Socket:
+            self.sockets.append(network.socket(*arguments))
+            return self.sockets[-1]
+
+        self.client = EngineClient("", ServingState(), config.resume_timeout, make_socket)
+        self.generator = Generator(config, MODEL, Prompts(random), self.client)
+        self.name = network.name(self.client.identity)
+        self.client.start()
+
+    def serve(
+        self,
+        request: generation_pb2.GenerateRequest,
+        time_left: float | None,
+        deliver: Deliver,
+        *,
+        whole: bool,
+    ) -> "asyncio.Task[None]":
+        """Answers a request, as its RPC would. deliver: returns when the client reads on."""
+        task = asyncio.create_task(self._serve(request, time_left, deliver, whole))
+        self._handlers[task] = None
+        task.add_done_callback(self._handlers.pop)
+        return task
+
+    def die(self) -> None:
+        """SIGKILL: what its coroutines still do reaches nobody."""
+        for socket in self.sockets:
+            socket.close()
+        for handler in list(self._handlers):
+            handler.cancel()
+        assert self.client._heartbeat is not None
+        self.client._heartbeat.cancel()
+
+    def check(self) -> None:
+        """After any event. Raises AssertionError."""
+        assert not self.client.protocol_errors, f"{self.name}: protocol errors"
+
+    def check_at_rest(self) -> None:
+        """When nobody wants anything any more. Raises AssertionError."""
+        self.check()
+        assert not self._handlers, f"{self.name}: handlers still run"
+        assert not self.client.num_streams, f"{self.name}: the journal is not empty"
+        assert not self.client._journal._by_handle, f"{self.name}: the journal has handles"
+        assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
+        assert not self.client._answers, f"{self.name}: questions are open"
+        assert not self.generator._in_flight, f"{self.name}: requests are in flight"
+
+    async def _serve(
+        self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
+    ) -> None:
+        async with self.generator.open(request, time_left, whole=whole) as stream:
+            while (message := await stream.take()) is not None:
+                await deliver(message)

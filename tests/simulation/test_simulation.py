@@ -1,0 +1,35 @@
+"""A thousand seeds; and a seed is one simulation, wherever it runs. docs/simulation.md has the rest."""
+
+import pytest
+
+from tests.simulation.run import Totals, run_chunk, run_seeds
+
+SEEDS = range(1000)
+AGAIN = [3, 166, 606, 772]
+"""They have deaths, preemptions, broken connections, and frontends that send at one moment."""
+
+
+@pytest.fixture(scope="module")
+def totals() -> Totals:
+    """Of all seeds, by processes of their own."""
+    *_, last = run_seeds(SEEDS, processes=2)
+    return last
+
+
+def test_no_seed_finds_anything(totals: Totals) -> None:
+    assert not totals.failures, "".join(text for _, text in totals.failures)
+    assert totals.seeds == len(SEEDS)
+
+
+def test_the_seeds_reach_what_they_are_for(totals: Totals) -> None:
+    """A generator that draws nothing but easy cases would pass as well."""
+    assert totals.preemptions > 1000 and totals.deaths > 100
+    assert totals.outcomes["complete"] > 5000
+    assert totals.outcomes["cancelled"] > 1000 and totals.outcomes["NO_LOGITS"] > 10
+
+
+def test_a_seed_gives_the_same_trace_in_every_process(totals: Totals) -> None:
+    """Another process has other hashes of strings, other addresses, and another random frontend identity."""
+    for _ in range(2):
+        again = run_chunk(AGAIN)
+        assert again.digests == {seed: totals.digests[seed] for seed in AGAIN}

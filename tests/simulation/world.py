@@ -1,0 +1,218 @@
+"""One simulation: all processes, their clients, and what goes wrong, from a seed."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from random import Random
+from time import process_time
+
+from frontend.errors import ServiceError
+from tests.simulation.client import Client
+from tests.simulation.clock import virtual_time
+from tests.simulation.engine import Engine
+from tests.simulation.frontends import FrontendProcess
+from tests.simulation.machine import Machine
+from tests.simulation.network import Network
+from tests.simulation.trace import Trace
+from tests.simulation.workload import Fault, Job, Workload, draw
+
+SETTLE_S = 3.0
+"""After the last client has its end, until everything must be at rest: longer than a heartbeat."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a simulation was."""
+
+    seed: int
+    digest: str
+    num_events: int
+    num_steps: int
+    num_preemptions: int
+    num_lives: int
+    outcomes: Counter[str]
+    seconds: float  # virtual
+    cpu_seconds: float
+    trace: Trace
+
+
+class Failed(Exception):
+    """A simulation has found something. Its cause says what."""
+
+    def __init__(self, seed: int, trace: Trace) -> None:
+        super().__init__(f"seed {seed}")
+        self.seed, self.trace = seed, trace
+
+
+class World:
+    """Everything of one seed."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.num_losses = 0
+        self.clients: list[Client] = []
+        self._is_at_rest = False
+        self.machine = Machine(lambda: self._is_at_rest)
+        self._random = Random(f"world {workload.seed}")
+        settings = workload.settings
+        times = settings.latency, settings.restart / 20
+        self.network = Network(self.machine.loop, self.machine.trace, self._fork("network"), *times)
+        self.engine = Engine(self.machine, self.network, workload, self._fork("engine"))
+        self.frontends: list[FrontendProcess | None] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_running = len(workload.jobs)
+
+    def run(self) -> None:
+        """From the start of the processes until they have nothing left to do. Raises what is wrong."""
+        loop = self.machine.loop
+        with virtual_time(loop), _quiet():
+            loop.call_soon(self._begin)
+            self.engine.run()
+            self._check_at_rest()
+            loop.call_soon(self._end)
+            loop.run(loop.time() + 1.0, lambda: False)
+        assert not loop.errors, loop.errors
+
+    def _fork(self, name: str) -> Random:
+        return Random(f"{name} {self.workload.seed}")
+
+    def _begin(self) -> None:
+        for place in range(self.workload.settings.num_frontends):
+            self.frontends.append(None)
+            self._start_frontend(place)
+        for job in self.workload.jobs:
+            self.machine.loop.call_at(job.at, self._start_client, job)
+        for fault in self.workload.faults:
+            self.machine.loop.call_at(fault.at, self._strike, fault)
+
+    def _start_frontend(self, place: int) -> None:
+        random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
+        self.frontends[place] = FrontendProcess(self.machine, self.network, random)
+
+    # Clients.
+
+    def _start_client(self, job: Job) -> None:
+        client = Client(self.machine, job, lambda: self.frontends, lambda: self.num_losses)
+        self.clients.append(client)
+        task = self._spawn(client.run())
+        task.add_done_callback(lambda _: self._client_ended())
+        loop = self.machine.loop
+        for after in (job.timeout, job.cancel_after):
+            if after is not None:
+                loop.call_later(after, task.cancel)
+        if job.aborted_after is not None:
+            loop.call_later(job.aborted_after, lambda: self._spawn(self._abort(client, job)))
+
+    def _client_ended(self) -> None:
+        self._num_running -= 1
+        if not self._num_running:
+            self.machine.loop.call_later(SETTLE_S, self._rest)
+
+    def _rest(self) -> None:
+        self._is_at_rest = True
+
+    async def _abort(self, client: Client, job: Job) -> None:
+        """An operator ends a request by its id, on any frontend, as GenerationServicer.Abort does."""
+        server = self._random.choice(self.frontends)
+        if server is None:
+            return
+        client.is_aborted = True
+        self.machine.trace("operator", "aborts", job.number, "on", server.name)
+        if not server.generator.abort_unsent([job.request.request_id]):
+            with contextlib.suppress(ServiceError):
+                await server.client.abort_by_ids([job.request.request_id])
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish)
+        return task
+
+    def _finish(self, task: "asyncio.Task[None]") -> None:
+        """What a task raises ends the simulation."""
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    # Faults.
+
+    def _strike(self, fault: Fault) -> None:
+        self.machine.trace("fault", fault.kind, fault.place)
+        self.num_losses += 1
+        frontend = self.frontends[fault.place]
+        if fault.kind == "core":
+            self.engine.kill()
+        elif fault.kind == "worker" and self.engine.device is not None:
+            self.engine.device.dies = True
+        elif fault.kind == "frontend" and frontend is not None:
+            self.frontends[fault.place] = None
+            frontend.die()
+            self.machine.loop.call_later(self._random.uniform(0.1, 2.0), self._start_frontend, fault.place)
+        elif fault.kind == "link" and frontend is not None:
+            for socket in frontend.sockets:
+                self.network.cut(socket)
+        elif fault.kind == "backlog" and frontend is not None:
+            self.network.lose_frontend(frontend.client.identity)  # it takes one that reads slowly for gone
+        elif fault.kind == "reset" and frontend is not None:
+            self._spawn(self._reset(frontend))
+
+    async def _reset(self, frontend: FrontendProcess) -> None:
+        with contextlib.suppress(ServiceError):
+            await frontend.client.reset_cache()
+
+    # The end.
+
+    def _check_at_rest(self) -> None:
+        """Nobody wants anything: nothing may be held, nowhere. Raises AssertionError."""
+        core = self.engine.core
+        assert core is not None
+        core.scheduler.check_invariants()
+        scheduler = core.scheduler
+        assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
+        assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
+        assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
+        for frontend in self.frontends:
+            if frontend is not None:
+                frontend.check_at_rest()
+        assert not self._num_running and all(client.outcome for client in self.clients)
+
+    def _end(self) -> None:
+        for frontend in self.frontends:
+            if frontend is not None:
+                frontend.die()
+
+
+def simulate(seed: int) -> Report:
+    """Runs one seed. Raises Failed."""
+    began = process_time()
+    world = World(draw(seed))
+    try:
+        world.run()
+    except Exception as error:
+        raise Failed(seed, world.machine.trace) from error
+    return Report(
+        seed=seed,
+        digest=world.machine.trace.digest(),
+        num_events=world.machine.loop.num_events + world.engine.num_steps,
+        num_steps=world.engine.num_steps,
+        num_preemptions=world.engine.num_preemptions,
+        num_lives=world.engine.num_lives,
+        outcomes=Counter(client.outcome for client in world.clients),
+        seconds=world.machine.loop.time(),
+        cpu_seconds=process_time() - began,
+        trace=world.machine.trace,
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Thousands of deaths are no news."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

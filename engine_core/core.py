@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 from engine_core.block_pool import InvariantError
 from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.outputs import encode_outputs
+from engine_core.pace import Pace
 from engine_core.plan import Plan
 from engine_core.request import FinishReason, Request
 from engine_core.result import Result
@@ -47,6 +48,9 @@ class Worker(Protocol):
 
     def collect(self) -> Result:
         """Waits for the oldest result that was not collected. Raises when it will not come."""
+
+    def await_result(self, seconds: float) -> None:
+        """Returns when collect() would not wait, or when so many seconds have passed. Raises as that does."""
 
     def wait_for(self, inbox: Inbox) -> None:
         """Returns when there may be events. Raises when there will be nobody to execute anything."""
@@ -92,6 +96,7 @@ class EngineCore:
         self._send = send
         self._clock = clock
         self._max_under_way = 2 if ahead else 1
+        self._pace = Pace()
         self._output_rate = Rate()
         self._next_idle_check = 0.0
 
@@ -105,11 +110,15 @@ class EngineCore:
 
         A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
         """
+        if delay := self._pace.delay(self._clock()):
+            self._worker.await_result(delay)
         self._take_events()
-        plan = self.scheduler.schedule(self._clock())
+        now = self._clock()
+        plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
         if plan.rows:
             self._worker.submit(plan)
+            self._pace.sent(plan, now, self._clock())
         under_way = len(self.scheduler.under_way)
         if under_way == self._max_under_way or (under_way and not plan.rows):
             self._take_result()
@@ -231,6 +240,7 @@ class EngineCore:
 
     def _take_result(self) -> None:
         result = self._worker.collect()
+        self._pace.ended(result, self._clock())
         failed = self.scheduler.update(result)
         self._output_rate.add(len(result.token_ids), self._clock())
         self._publish()

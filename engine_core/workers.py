@@ -116,6 +116,10 @@ class WorkerLink:
                 "cannot talk to the worker", f"{message.WhichOneof('message')}: {error}"
             ) from error
 
+    def await_result(self, seconds: float) -> None:
+        """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
+        self._poll(seconds)
+
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
         self._poller.register(inbox.fileno(), zmq.POLLIN)
@@ -152,9 +156,9 @@ class WorkerLink:
                 if message is not None:
                     return message
 
-    def _poll(self) -> dict[object, int]:
-        """What is readable, once something is. Raises WorkerDied, Stopped."""
-        ready = dict[object, int](self._poller.poll())
+    def _poll(self, seconds: float | None = None) -> dict[object, int]:
+        """What is readable, once something is, or after so many seconds. Raises WorkerDied, Stopped."""
+        ready = dict[object, int](self._poller.poll(None if seconds is None else int(1000 * seconds)))
         if self._stop.fileno() in ready:
             raise Stopped
         if self._socket in ready:

@@ -24,6 +24,9 @@ class StoppingWorker(FakeWorker):
 
     stopped = False
 
+    def await_result(self, seconds: float) -> None:
+        """It is there already."""
+
     def wait_for(self, inbox: Inbox) -> None:
         """There is nothing that could arrive, except the wish to stop."""
         assert self.stopped, "the core waits though there is something to do"

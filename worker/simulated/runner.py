@@ -49,8 +49,7 @@ class SimulatedRunner:
         self._host_link = host_link
         self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._busy_until = 0.0  # when the device has done all that was launched
-        self._under_way: deque[tuple[float, worker_pb2.StepResult]] = deque()  # with their ends
+        self._under_way: deque[tuple[float, worker_pb2.StepResult]] = deque()  # and when they are done
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """One step, from its launch to its end."""
@@ -67,10 +66,9 @@ class SimulatedRunner:
         result = worker_pb2.StepResult(step=plan.step)
         seconds += self._compute(plan, result) if plan.rows else 0.0
         seconds *= self._faults.slow_factor
-        start = max(now, self._busy_until)
-        self._busy_until = start + seconds
+        start = max(now, self._under_way[-1][0]) if self._under_way else now
         result.started_ns, result.duration_us = round(1e9 * start), round(1e6 * seconds)
-        self._under_way.append((self._busy_until, result))
+        self._under_way.append((start + seconds, result))
 
     def seconds_left(self) -> float | None:
         """See worker.execution.StepRunner."""

@@ -14,6 +14,7 @@ class Batch:
     budget: int
     sequences: list[Sequence] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)  # position of the first token to compute
+    counts: list[int] = field(default_factory=list)  # tokens to compute
     is_cut: bool = False  # the last entry does not reach num_tokens
     forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
 
@@ -22,6 +23,7 @@ class Batch:
         assert len(sequences) <= self.budget, "there are no more rows than tokens in the budget"
         self.budget -= len(sequences)
         self.starts += [sequence.num_computed_tokens for sequence in sequences]
+        self.counts += [1] * len(sequences)
         self.sequences += sequences
         for sequence in sequences:
             sequence.num_computed_tokens += 1
@@ -37,6 +39,7 @@ class Batch:
         sequence.num_computed_tokens = end
         self.sequences.append(sequence)
         self.starts.append(start)
+        self.counts.append(end - start)
 
     def add_fork(self, sequence: Sequence) -> None:
         """The sequence computes nothing, but samples from the last one that was added."""
@@ -48,11 +51,7 @@ class Batch:
         From here on they count that token.
         """
         plan.rows = [sequence.row for sequence in self.sequences]
-        plan.starts = self.starts
-        plan.counts = [
-            sequence.num_computed_tokens - start
-            for sequence, start in zip(self.sequences, self.starts, strict=True)
-        ]
+        plan.starts, plan.counts = self.starts, self.counts
         plan.sample_rows, sampling = plan.rows.copy(), self.sequences.copy()
         plan.sample_sources = list(range(len(plan.rows)))
         if self.is_cut:

@@ -50,6 +50,12 @@ class BlockPool:
             self._references[block] = 1
         return blocks
 
+    def allocate_one(self) -> int:
+        """As allocate(1), without the list: what a decoding sequence asks for when it has filled a block."""
+        block = self._blank.pop() if self._blank else self._evict()
+        self._references[block] = 1
+        return block
+
     def share(self, blocks: Iterable[int]) -> None:
         """Adds a reference to each of these blocks: held ones, or free ones that find() has found."""
         for block in blocks:
@@ -83,7 +89,7 @@ class BlockPool:
         """Gives one of a shared block's holders a block of its own (the caller copies the content)."""
         assert self.is_shared(block)
         self._references[block] -= 1
-        return self.allocate(1)[0]
+        return self.allocate_one()
 
     # Known content.
 
@@ -93,8 +99,7 @@ class BlockPool:
         Nothing happens when another block is known for the same content.
         """
         assert self._references[block] > 0 and self._contents[block] in (None, content)
-        if content not in self._by_content:
-            self._by_content[content] = block
+        if self._by_content.setdefault(content, block) == block:
             self._contents[block] = content
 
     def find(self, content: bytes) -> int | None:

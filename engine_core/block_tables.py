@@ -46,8 +46,9 @@ class BlockTables:
         """
         blocks, pool = sequence.blocks, self.pool
         first = sequence.num_computed_tokens // self.block_size
-        shared = [i for i in range(first, len(blocks)) if pool.is_shared(blocks[i])]
-        missing = max(0, self.blocks_for(end) - len(blocks))
+        num_held = len(blocks)
+        shared = [i for i in range(first, num_held) if pool.is_shared(blocks[i])] if first < num_held else ()
+        missing = max(0, self.blocks_for(end) - num_held)
         if pool.num_free < len(shared) + missing:
             return False
         for i in shared:
@@ -56,8 +57,8 @@ class BlockTables:
             plan.copy_block(source, blocks[i])
             plan.change_table(sequence.row, i, [blocks[i]])
         if missing:
-            new = pool.allocate(missing)
-            plan.change_table(sequence.row, len(blocks), new)
+            new = [pool.allocate_one()] if missing == 1 else pool.allocate(missing)
+            plan.change_table(sequence.row, num_held, new)
             blocks += new
         self._count_slots(sequence)
         return True

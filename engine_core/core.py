@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NoReturn, Protocol
 
+from engine_core.admission import check_deadline
 from engine_core.block_pool import InvariantError
 from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.outputs import encode_outputs
@@ -182,10 +183,9 @@ class EngineCore:
                     "request_id", "is that of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS
                 )
             request = make_request(message, frontend, arrival, self._identity.limits)
+            check_deadline(request, self.scheduler, self._clock())
         except Refused as refusal:
-            self._send_failure(
-                frontend, message.handle, refusal.code, refusal.reason, refusal.message, refusal.field
-            )
+            self._refuse(frontend, message.handle, refusal)
         else:
             self.scheduler.add(request)
             if message.ended_indexes:
@@ -274,12 +274,21 @@ class EngineCore:
             self.scheduler.abort(request)
         self._send_failure(frontend, handle, Code.INTERNAL, "INTERNAL", "internal error of the engine core")
 
-    def _send_failure(
-        self, frontend: bytes, handle: int, code: Code, reason: str, message: str, field: str = ""
-    ) -> None:
+    def _refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
         failure = RequestFailed(
-            epoch=self._epoch, handle=handle, code=code, reason=reason, message=message, field=field
+            epoch=self._epoch,
+            handle=handle,
+            code=refusal.code,
+            reason=refusal.reason,
+            message=refusal.message,
+            field=refusal.field,
         )
+        if refusal.retry_after is not None:
+            failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
+        self._send(frontend, EngineMessage(request_failed=failure))
+
+    def _send_failure(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
+        failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
         self._send(frontend, EngineMessage(request_failed=failure))
 
     # Figures.

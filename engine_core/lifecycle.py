@@ -20,6 +20,7 @@ from engine_core.prefix_cache import PrefixCache
 from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.rows import Rows
 from engine_core.swap import SwapSpace
+from engine_core.throughput import Throughput
 from engine_core.waiting import WaitingQueue
 
 
@@ -39,6 +40,7 @@ class Lifecycle:
         self.requests = InFlight()
         self.expiry = Expiry()
         self.waiting = waiting
+        self.throughput = Throughput()
         self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
         self.num_running_requests = 0
         self.num_ended = 0
@@ -93,6 +95,7 @@ class Lifecycle:
         self._swap.swap_out(victim, plan)
         self._stop(victim)
         self.waiting.stopped(victim)
+        self.throughput.stopped(victim)
         victim.num_computed_tokens = 0
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
@@ -107,6 +110,7 @@ class Lifecycle:
             self._stop(sequence)
             sequence.num_tokens = sequence.num_known_tokens  # what is pending will not come
             self.waiting.stopped(sequence)
+            self.throughput.stopped(sequence)
         elif sequence.status is Status.FORKING:
             del request.forking[sequence]
             self._take_reserved_row(sequence)
@@ -135,6 +139,7 @@ class Lifecycle:
         sequence.status = Status.RUNNING
         self.running.append(sequence)
         self.waiting.started(sequence)
+        self.throughput.started(sequence)
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1

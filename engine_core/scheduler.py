@@ -77,6 +77,7 @@ class Scheduler:
         self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
+        self.throughput = self.lifecycle.throughput
         self.under_way: deque[UnderWay] = deque()  # oldest first
         self.step = 0
         self.num_preemptions = 0
@@ -143,6 +144,7 @@ class Scheduler:
             self.step += 1
             plan.step = self.step
             self.waiting.step()
+            self.throughput.step(plan, now, batch.budget)
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))

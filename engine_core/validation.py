@@ -38,13 +38,21 @@ MAX_TENANT_BYTES = 256
 
 
 class Refused(Exception):
-    """A request cannot be served. `field` is the path in GenerateRequest; the message begins with it."""
+    """A request cannot be served. `field` is the path in GenerateRequest (empty: none is
+    at fault); the message begins with it."""
 
     def __init__(
-        self, field: str, text: str, reason: str = "INVALID_FIELD", code: Code = Code.INVALID_ARGUMENT
+        self,
+        field: str,
+        text: str,
+        reason: str = "INVALID_FIELD",
+        code: Code = Code.INVALID_ARGUMENT,
+        retry_after: float | None = None,
     ) -> None:
-        super().__init__(f"{field} {text}")
+        """retry_after: seconds, where trying again may help."""
+        super().__init__(f"{field} {text}" if field else text)
         self.field, self.message, self.reason, self.code = field, str(self), reason, code
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)

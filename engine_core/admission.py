@@ -32,7 +32,8 @@ SOONEST_S, LATEST_S = 0.1, 60.0
 def check_deadline(request: Request, scheduler: Scheduler, now: float) -> None:
     """Raises Refused when a request that arrives now would not be scheduled before its deadline.
 
-    A stream that goes on after a failure is never refused: its client has the beginning of it.
+    One that comes with output is a stream that goes on after a failure, and is never refused: its client
+    has the beginning of it.
     """
     if request.deadline_at is None or any(sequence.output for sequence in request.sequences):
         return

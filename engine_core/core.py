@@ -183,7 +183,8 @@ class EngineCore:
                     "request_id", "is that of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS
                 )
             request = make_request(message, frontend, arrival, self._identity.limits)
-            check_deadline(request, self.scheduler, self._clock())
+            if not message.ended_indexes:
+                check_deadline(request, self.scheduler, self._clock())
         except Refused as refusal:
             self._refuse(frontend, message.handle, refusal)
         else:

@@ -115,7 +115,7 @@ class FairQueue:
         self._num_sequences = 0
         self._next_turn = 0
         self._next_first_turn = -1
-        self._last: Tenant | None = None  # whose line was the last to end
+        self._last: dict[int, Tenant] = {}  # whose line was the last to end, in each class that there was
 
     def __len__(self) -> int:
         return self._num_sequences
@@ -157,7 +157,7 @@ class FairQueue:
             return
         del class_.lines[line.tenant.name]
         line.entry = None
-        self._last = line.tenant
+        self._last[priority] = line.tenant
         self.tenants.end_to_wait(line.tenant, priority)
         if not class_.lines:
             del self._classes[priority]
@@ -197,7 +197,7 @@ class FairQueue:
             output = mean_output * len(own.places)
             reach = tenants.counter(own.tenant) + tenants.cost(own.num_tokens, output, own.tenant)
         else:
-            reach = tenants.counter_on_arrival(request.tenant, self._least(class_))
+            reach = tenants.counter_on_arrival(request.tenant, self._least(request.priority))
         others = [line for line in islice(class_.lines.values(), _LINES_LOOKED_AT) if line is not own]
         scale = (len(class_.lines) - (own is not None)) / max(len(others), 1)
         for line in others:
@@ -234,16 +234,17 @@ class FairQueue:
         if line is not None:
             return line, False
         tenant = self.tenants.find(request.tenant)
-        self.tenants.begin_to_wait(tenant, request.priority, self._least(class_))
+        self.tenants.begin_to_wait(tenant, request.priority, self._least(request.priority))
         line = class_.lines[request.tenant] = _Line(tenant)
         return line, True
 
-    def _least(self, class_: _Class) -> float:
+    def _least(self, priority: int) -> float:
         """The smallest counter of those that wait in a class; where nobody waits, that of the tenant
         whose line was the last to end."""
-        if class_.lines:
+        class_, last = self._classes.get(priority), self._last.get(priority)
+        if class_ is not None and class_.lines:
             return self.tenants.counter(class_.first().tenant)
-        return self.tenants.counter(self._last) if self._last is not None else 0.0
+        return self.tenants.counter(last) if last is not None else 0.0
 
     def _put(self, line: _Line, sequence: Sequence, turn: int, num_cached_tokens: int) -> None:
         uncached = sequence.num_tokens - num_cached_tokens

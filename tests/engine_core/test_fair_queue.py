@@ -41,7 +41,7 @@ class Twin:
         self.charged: dict[Sequence, int] = {}  # first tokens that were paid for, or came for nothing
         self.waiting: dict[Sequence, int] = {}  # -> turn
         self.turns = self.first_turns = 0
-        self.last = ""
+        self.last: dict[int, str] = {}  # by priority
 
     def counter(self, tenant: str) -> float:
         cost = sum(
@@ -62,7 +62,11 @@ class Twin:
         request = sequence.request
         equals = [s.request.tenant for s in self.waiting if s.request.priority == request.priority]
         if request.tenant not in equals:
-            least = min(map(self.counter, equals)) if equals else self.counter(self.last)
+            least = (
+                min(map(self.counter, equals))
+                if equals
+                else self.counter(self.last.get(request.priority, ""))
+            )
             self.base[request.tenant] += max(least - self.counter(request.tenant), 0)  # type: ignore[assignment]
         self.turns += not in_front
         self.first_turns += in_front
@@ -74,7 +78,7 @@ class Twin:
         if not any(
             (s.request.tenant, s.request.priority) == (request.tenant, request.priority) for s in self.waiting
         ):
-            self.last = request.tenant
+            self.last[request.priority] = request.tenant
 
     def start(self, sequence: Sequence) -> None:
         charged = self.charged.get(sequence, 0)

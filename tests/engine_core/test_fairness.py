@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from engine_core.fair_queue import FairQueue
 from engine_core.policies import FAIR, FIRST_COME
 from engine_core.tenants import Weights
 from tests.engine_core.world import World
@@ -152,3 +153,43 @@ def test_a_preempted_sequence_comes_before_its_equals(policy: str) -> None:
         order.append(sequence.request.handle)
         world.scheduler.abort(sequence.request)
     assert order == sorted(order) and order[-1] == 4 and len(order) > 1
+
+
+def test_the_example_of_the_documentation() -> None:
+    """docs/scheduling.md, Order: one row; requests of 10 + 5 tokens, 20 virtual ones; b has weight 2."""
+    world = World(rows=1, weights=Weights(tenants={"b": 2}))
+    waiting = world.scheduler.waiting
+    assert isinstance(waiting, FairQueue)
+    names: dict[int, str] = {}
+
+    def arrive(*requests: str, priority: int = 0) -> None:
+        for name in requests:
+            names[len(names) + 1] = name
+            world.add(
+                len(names), 10, tenant=name[0], max_tokens=5, ignore_eos=True, bypass=True, priority=priority
+            )
+
+    def counters() -> list[float]:
+        return [waiting.tenants.counter_on_arrival(tenant, 0.0) for tenant in "abc"]
+
+    arrive("a1", "a2", "a3", "b1", "b2", "b3")
+    seen = []
+    for run in range(8):
+        if run == 3:
+            arrive("c1")
+        if run == 5:
+            arrive("c2", priority=-1)
+        head = waiting.head()
+        assert head is not None
+        seen.append((names[head.request.handle], *counters()))
+        world.step(5)
+    assert seen == [
+        ("a1", 0, 0, 0),
+        ("b1", 20, 0, 0),
+        ("b2", 20, 10, 0),
+        ("a2", 20, 20, 20),
+        ("b3", 40, 20, 20),
+        ("c2", 40, 30, 20),
+        ("a3", 40, 30, 40),
+        ("c1", 60, 30, 40),
+    ]

@@ -165,8 +165,12 @@ class Client:
         possible = {
             "REQUEST_QUARANTINED": losses > 3,
             "NO_LOGITS": True,  # see World: only where the workload breaks tokens
+            "DEADLINE_UNREACHABLE": self._job.timeout is not None and not self._has_tokens(),
         }
         assert possible.get(error.reason, False), f"{self._name}: {error.reason}: {error}"
+
+    def _has_tokens(self) -> bool:
+        return any(output.token_ids for output in self._recovery.generation.outputs)
 
 
 def _to_rpc_error(error: BaseException) -> RpcError:

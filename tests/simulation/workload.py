@@ -143,6 +143,8 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
         block_size=block_size,
         num_blocks=num_blocks,
         no_prefix_cache=random.random() < 0.15,
+        policy=random.choice(["fair", "fair", "fcfs"]),
+        tenant_weight=random.choice([(), ("t=3",)]),
     )
 
 
@@ -218,7 +220,10 @@ class _Writer:
                 "timings": True,
             },
             cache={"salt": random.choice(["", "", "salt"]), "bypass": random.random() < 0.1},
+            tenant=random.choice(["", "t"]),
         )
+        if self._workload.config.policy == "fair":
+            request.priority = random.choice([0, 0, 1, -1])
         if random.random() < 0.9:
             request.stopping.max_tokens = random.choice([12, 30, 60] if self._tight else [1, 3, 12, 30])
         if random.random() < 0.1:

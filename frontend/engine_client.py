@@ -19,7 +19,8 @@ from frontend.errors import (
     ProtocolError,
     Quarantined,
 )
-from frontend.journal import Journal, Sink
+from frontend.journal import Entry, Journal, Sink
+from frontend.scores import Scores, split_scores
 from frontend.state import FAILED, SERVING, ServingState
 from pagewire import __version__
 from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
@@ -201,6 +202,8 @@ class EngineClient:
             entry = journal.find(handle)
             if entry is not None:
                 entry.sink.started(queue_us, cached)
+        for part in outputs.prompt_logprobs:
+            self._push_prompt_logprobs(part)
         columns = (
             unpack_u64(outputs.handles),
             unpack_u32(outputs.indexes),
@@ -212,23 +215,41 @@ class EngineClient:
         token_ids = unpack_u32_array(outputs.token_ids)
         if len({len(column) for column in columns}) != 1 or sum(counts) != len(token_ids):
             raise ValueError("columns of different lengths")
+        scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
         end = 0
-        for handle, index, position, count, reason, matched in zip(*columns, strict=True):
+        for (handle, index, position, count, reason, matched), its in zip(
+            zip(*columns, strict=True), scores, strict=False
+        ):
             start, end = end, end + count
             entry = journal.find(handle)
             if entry is None:
                 continue  # released; the core will have heard of it by the next step
             try:
-                unknown_to_core = entry.sink.push(index, position, token_ids[start:end], reason, matched, now)
+                unknown_to_core = entry.sink.push(
+                    index, position, token_ids[start:end], reason, matched, now, its
+                )
             except ProtocolError as error:
-                self._count_error(str(error))
-                self._abort(handle)
-                journal.lose(entry, InternalError(), InternalError())
+                self._lose(entry, error)
                 continue
             if entry.sink.ended:
                 journal.drop(entry)
             if unknown_to_core:
                 self._abort(handle, index)
+
+    def _push_prompt_logprobs(self, part: engine_pb2.PromptLogprobs) -> None:
+        scores = Scores.read(part.columns)
+        entry = self._journal.find(part.handle)
+        if entry is not None:
+            try:
+                entry.sink.push_prompt_logprobs(part.start, scores)
+            except ProtocolError as error:
+                self._lose(entry, error)
+
+    def _lose(self, entry: Entry, error: ProtocolError) -> None:
+        """What the core says of a request makes no sense: another attempt may."""
+        self._count_error(str(error))
+        self._abort(entry.handle)
+        self._journal.lose(entry, InternalError(), InternalError())
 
     def _fail(self, failure: engine_pb2.RequestFailed) -> None:
         entry = self._journal.find(failure.handle)

@@ -17,6 +17,7 @@ from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts import PromptReader, TokenizedPrompt
 from frontend.resolve import Resolved, resolve
+from frontend.scores import PromptScores, prompt_scores_of
 from frontend.sequence import Sequence, Wanted
 from frontend.stop_strings import StopMatcher, StopStrings
 from frontend.stream import Delivery, Header, Stream
@@ -80,10 +81,14 @@ class Generator:
                 max_model_len=limits.max_model_len,
             )
             message = _add_request(request, request_id, prompt, resolved)
+            prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
+            if prompt_scores is not None and prompt_scores.missing is not None:
+                message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
+                message.prompt_logprobs_start = prompt_scores.missing
             for word in await self._read_bad_words(request):
                 message.bad_words.add(ids=word)
             stream = Stream(
-                self._header(request, request_id, prompt, resolved),
+                self._header(request, request_id, prompt, resolved, prompt_scores),
                 _delivery(request.output, whole),
                 self._sequences(request, prompt, resolved),
                 ledger,
@@ -154,9 +159,11 @@ class Generator:
         request_id: str,
         prompt: TokenizedPrompt,
         resolved: Resolved,
+        prompt_scores: PromptScores | None,
     ) -> Header:
         shown = prompt.token_ids if request.output.prompt_token_ids else ()
-        in_bytes = map(self._model.tokenizer.token_bytes, shown if request.output.token_bytes else ())
+        token_bytes = self._model.tokenizer.token_bytes
+        in_bytes = map(token_bytes, shown if request.output.token_bytes else ())
         return Header(
             request_id=request_id,
             model=self._model.name,
@@ -164,6 +171,8 @@ class Generator:
             prompt_tokens=len(prompt.token_ids),
             prompt_token_ids=shown,
             prompt_token_bytes=tuple(in_bytes),
+            prompt_scores=prompt_scores,
+            token_bytes=token_bytes if request.output.token_bytes else None,
         )
 
     def _sequences(
@@ -177,6 +186,7 @@ class Generator:
             cumulative=output.mode == CUMULATIVE,
             include_stop=stopping.include_stop,
             min_tokens=stopping.min_tokens,
+            logprobs=output.HasField("logprobs"),
         )
         stops = None
         if request.stopping.stop:
@@ -228,4 +238,5 @@ def _add_request(
         priority=request.priority,
         cache_salt=request.cache.salt,
         cache_bypass=request.cache.bypass,
+        logprobs=request.output.logprobs if request.output.HasField("logprobs") else None,
     )

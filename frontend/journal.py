@@ -21,6 +21,7 @@ from typing import Protocol
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.errors import EngineDead, ServiceError
+from frontend.scores import Scores
 from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
 
@@ -40,12 +41,26 @@ class Sink(Protocol):
         """The request was scheduled for the first time; again, when it was sent again."""
 
     def push(
-        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+        self,
+        index: int,
+        position: int,
+        token_ids: "array[int]",
+        reason: int,
+        matched: int,
+        now: int,
+        scores: Scores | None = None,
     ) -> bool:
         """Output of one sequence. True: the sequence ended here, but the core does not know it yet.
 
-        now: time.monotonic_ns(). Raises ProtocolError.
+        now: time.monotonic_ns(). scores: log-probabilities of the tokens. Raises ProtocolError.
         """
+
+    @property
+    def missing_prompt_logprobs(self) -> int | None:
+        """The first position of the prompt whose log-probability has not come; None: nothing is missing."""
+
+    def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
+        """Log-probabilities of a part of the prompt. Raises ProtocolError."""
 
     def fail(self, error: ServiceError) -> None:
         """The request ended by an error."""
@@ -162,6 +177,11 @@ class Journal:
         request.CopyFrom(entry.request)
         request.handle = handle
         put_delivered(request, entry.sink.delivered())
+        missing = entry.sink.missing_prompt_logprobs
+        if missing is None:
+            request.ClearField("prompt_logprobs")
+        else:
+            request.prompt_logprobs_start = missing
         if request.HasField("deadline"):
             request.deadline.FromNanoseconds(round(self._left(entry, request.deadline) * 1e9))
         if request.stopping.HasField("time_limit"):

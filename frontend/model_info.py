@@ -57,7 +57,7 @@ class ModelInfo:
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """The model, as ModelService shows it."""
         facts, limits = welcome.model, limits_of(welcome, config)
-        capabilities = [model_pb2.CAPABILITY_GENERATE]
+        capabilities = [model_pb2.CAPABILITY_GENERATE, model_pb2.CAPABILITY_PROMPT_LOGPROBS]
         if self.chat_template is not None:
             capabilities.append(model_pb2.CAPABILITY_CHAT)
         return model_pb2.Model(
@@ -75,6 +75,7 @@ class ModelInfo:
             limits=model_pb2.Limits(
                 max_sequences=limits.max_sequences,
                 max_stop_strings=limits.max_stop_strings,
+                max_logprobs=limits.max_logprobs,
                 max_request_bytes=config.max_request_bytes,
                 max_priority=limits.max_priority,
                 max_tenant_bytes=MAX_ID_BYTES,
@@ -84,13 +85,15 @@ class ModelInfo:
 
 def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
     """What requests are measured against."""
+    vocab_size = welcome.model.vocab_size
     return Limits(
-        vocab_size=welcome.model.vocab_size,
+        vocab_size=vocab_size,
         max_model_len=welcome.model.max_model_len,
         eos_token_ids=frozenset(welcome.model.eos_token_ids),
         max_sequences=min(config.max_sequences, welcome.max_num_seqs),
         max_stop_strings=config.max_stop_strings,
         max_priority=welcome.max_priority,
+        max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
     )
 
 

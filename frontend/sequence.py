@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend.detokenizer import Detokenizer
+from frontend.scores import Scores
 from frontend.stop_strings import StopMatcher
 from pagewire.v1 import generation_pb2
 
@@ -24,11 +25,12 @@ class Wanted:
     cumulative: bool = False
     include_stop: bool = False
     min_tokens: int = 0
+    logprobs: bool = False
 
     @property
     def only_text(self) -> bool:
         """Whether tokens without text are nothing to tell."""
-        return self.text and not self.token_ids and self.token_bytes is None
+        return self.text and not (self.token_ids or self.logprobs) and self.token_bytes is None
 
 
 class Sequence:
@@ -51,6 +53,8 @@ class Sequence:
         "_num_decoded",
         "_num_sent",
         "_num_silent",
+        "_scores",
+        "_logprob",
     )
 
     def __init__(
@@ -74,13 +78,34 @@ class Sequence:
         self._num_decoded = 0
         self._num_sent = 0
         self._num_silent = 0  # tokens at the end whose text is left out: 0 or 1
+        self._scores = Scores()  # of tokens that are in no message yet; of all, where messages repeat them
+        self._logprob: float | None = 0.0 if wanted.logprobs else None
 
-    def accept(self, token_ids: Items[int], reason: int, matched: int) -> bool:
+    @property
+    def wants_scores(self) -> bool:
+        """Whether tokens must come with their log-probabilities."""
+        return self._wanted.logprobs
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Sum of the tokens' log-probabilities; None: not wanted, or not known of all of them."""
+        return self._logprob
+
+    def accept(self, token_ids: Items[int], reason: int, matched: int, scores: Scores | None = None) -> bool:
         """Takes new tokens, and the core's finish if reason is not 0 (matched: its token).
+
+        scores: of all these tokens, where log-probabilities are wanted.
 
         Returns whether the sequence has ended. If so without a reason, a stop string did it, and the
         core goes on with it.
         """
+        before = len(self.tokens)
+        ended = self._accept_tokens(token_ids, reason, matched)
+        if scores is not None and self._wanted.logprobs:
+            self._add_scores(scores.cut(0, len(self.tokens) - before))
+        return ended
+
+    def _accept_tokens(self, token_ids: Items[int], reason: int, matched: int) -> bool:
         ends_by_token = reason in (EOS, STOP) and len(token_ids) > 0 and token_ids[-1] == matched
         if ends_by_token and not self._wanted.include_stop:
             self._num_silent = 1
@@ -104,12 +129,16 @@ class Sequence:
         reason, matched: as in accept(). Returns whether they have ended the sequence: its finish is then
         still to be told. Raises ValueError when they go on after a stop string.
         """
-        ended = self.accept(token_ids, reason, matched)
+        ended = self._accept_tokens(token_ids, reason, matched)
         if len(self.tokens) < len(token_ids):
             raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
         if token_ids and not self._wanted.cumulative:
             self._take_text()
             self._num_sent = len(self.tokens)
+        elif token_ids and self._wanted.logprobs:
+            self._scores = Scores.unknown(len(token_ids))
+        if token_ids:
+            self._logprob = None
         return ended
 
     def put(self, response: generation_pb2.GenerateResponse) -> bool:
@@ -130,11 +159,26 @@ class Sequence:
             token_count=self._num_sent - first,
             finish=self.finish,
         )
+        if self._wanted.logprobs:
+            self._put_scores(output)
         if self._wanted.token_ids:
             output.token_ids.extend(self.tokens[first:])
         if self._wanted.token_bytes is not None:
             output.token_bytes.extend(map(self._wanted.token_bytes, self.tokens[first:]))
         return True
+
+    def _add_scores(self, scores: Scores) -> None:
+        self._scores.extend(scores)
+        if self._logprob is not None:
+            self._logprob += sum(scores.logprobs)
+
+    def _put_scores(self, output: generation_pb2.SequenceOutput) -> None:
+        if len(self._scores):
+            self._scores.put(output.logprobs, self._wanted.token_bytes)
+        if not self._wanted.cumulative:
+            self._scores = Scores()
+        if self.finish is not None and self._logprob is not None:
+            output.finish.cumulative_logprob = self._logprob
 
     def _take_text(self) -> str:
         if self._matcher is None and self._detokenizer is not None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from frontend.errors import ProtocolError, ServiceError
+from frontend.scores import PromptScores, Scores, TokenBytes
 from frontend.sequence import Sequence
 from frontend.timings import Ledger
 from pagewire.v1 import generation_pb2
@@ -30,6 +31,9 @@ class Header:
     prompt_tokens: int
     prompt_token_ids: Items[int] = ()
     prompt_token_bytes: Items[bytes] = ()
+    prompt_scores: PromptScores | None = None
+    token_bytes: TokenBytes | None = None
+    """Of the candidates in them; None: not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,35 @@ class Stream:
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
 
+    @property
+    def missing_prompt_logprobs(self) -> int | None:
+        """See frontend.journal.Sink."""
+        scores = self._header.prompt_scores
+        return scores.missing if scores is not None else None
+
+    def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
+        """A part of the prompt's log-probabilities. Raises ProtocolError."""
+        if self._header.prompt_scores is None:
+            raise ProtocolError("log-probabilities of a prompt that nobody asked for")
+        try:
+            self._header.prompt_scores.add(start, scores)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+
     def delivered(self) -> Iterator[tuple[int, "array[int]", bool]]:
         """(index, token ids so far, whether it has ended) of each sequence."""
         for sequence in self._sequences:
             yield sequence.index, sequence.tokens, sequence.finish is not None
 
     def push(
-        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+        self,
+        index: int,
+        position: int,
+        token_ids: "array[int]",
+        reason: int,
+        matched: int,
+        now: int,
+        scores: Scores | None = None,
     ) -> bool:
         """Output of one sequence; see frontend.engine_client.Sink. Raises ProtocolError."""
         if index >= len(self._sequences):
@@ -105,7 +131,9 @@ class Stream:
             return False  # a stop string ended it before the core knew
         if position != len(sequence.tokens):
             raise ProtocolError(f"position {position} does not follow {len(sequence.tokens)} tokens")
-        ended = sequence.accept(token_ids, reason, matched)
+        if token_ids and sequence.wants_scores and (scores is None or len(scores) != len(token_ids)):
+            raise ProtocolError(f"{len(token_ids)} tokens do not have their log-probabilities")
+        ended = sequence.accept(token_ids, reason, matched, scores)
         self._num_new += len(token_ids)
         self._ledger.progressed(now, tokens=len(token_ids) > 0)
         if ended:
@@ -200,3 +228,5 @@ class Stream:
         response.prompt.cached_tokens = self._cached_tokens
         response.prompt.token_ids.extend(header.prompt_token_ids)
         response.prompt.token_bytes.extend(header.prompt_token_bytes)
+        if header.prompt_scores is not None:
+            header.prompt_scores.take(response.prompt.logprobs, header.token_bytes)

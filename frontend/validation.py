@@ -45,6 +45,7 @@ class Limits:
     max_stop_strings: int
     max_priority: int = 0
     """With either sign; 0: the engine serves in order of arrival."""
+    max_logprobs: int = 0
 
 
 class Kind(Enum):
@@ -68,6 +69,8 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     _check_continuation(request, limits, findings)
     if request.output.echo and request.output.HasField("text") and not request.output.text:
         findings.invalid["output.echo"] = "is text, which output.text switches off"
+    if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
+        findings.invalid["output.prompt_logprobs_start"] = "means nothing without output.prompt_logprobs"
     findings.raise_any()
 
 
@@ -296,6 +299,31 @@ def _priority(value: int, limits: Limits) -> str | None:
     return f"must be {-most} to {most}, not {value}"
 
 
+def num_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> int:
+    """Candidates that are asked for at each position."""
+    return vocab_size if options.all else options.top_n or len(options.token_ids.ids)
+
+
+def _too_many_candidates(count: int, limits: Limits) -> str | None:
+    if count <= limits.max_logprobs:
+        return None
+    return f"must be at most {limits.max_logprobs} candidates, not {count}"
+
+
+def _top_n(value: int, limits: Limits) -> str | None:
+    return _too_many_candidates(value, limits)
+
+
+def _candidate_ids(values: Sequence[int], limits: Limits) -> str | None:
+    if len(set(values)) != len(values):
+        return "must be different ids"
+    return _too_many_candidates(len(values), limits) or outside_vocabulary(values, limits.vocab_size)
+
+
+def _all_candidates(value: bool, limits: Limits) -> str | None:
+    return _too_many_candidates(limits.vocab_size if value else 0, limits)
+
+
 def _identifier(value: str, limits: Limits) -> str | None:
     return _identifier_problem(value)
 
@@ -365,7 +393,18 @@ FIELDS: dict[str, Check | Kind] = {
     "output.mode": _known_value(generation_pb2.OutputOptions.Mode),
     "output.text": Kind.FREE,
     "output.token_ids": Kind.FREE,
+    "output.logprobs": Kind.NESTED,
+    "output.logprobs.top_n": _top_n,
+    "output.logprobs.token_ids": Kind.NESTED,
+    "output.logprobs.token_ids.ids": _candidate_ids,
+    "output.logprobs.all": _all_candidates,
     "output.prompt_token_ids": Kind.FREE,
+    "output.prompt_logprobs": Kind.NESTED,
+    "output.prompt_logprobs.top_n": _top_n,
+    "output.prompt_logprobs.token_ids": Kind.NESTED,
+    "output.prompt_logprobs.token_ids.ids": _candidate_ids,
+    "output.prompt_logprobs.all": _all_candidates,
+    "output.prompt_logprobs_start": Kind.FREE,  # see frontend.scores
     "output.echo": Kind.FREE,
     "output.skip_special_tokens": Kind.FREE,
     "output.stream_interval": _at_least_one,

@@ -53,11 +53,16 @@ def unpack_u64(column: bytes) -> list[int]:
 
 def unpack_f32(column: bytes) -> list[float]:
     """The numbers of a column of float32. Raises ValueError when the length does not fit."""
+    return unpack_f32_array(column).tolist()
+
+
+def unpack_f32_array(column: bytes) -> "array[float]":
+    """As unpack_f32, but without an object for each number."""
     values = array("f")
     values.frombytes(column)
     if _SWAP:
         values.byteswap()
-    return values.tolist()
+    return values
 
 
 def unpack_u32_array(column: bytes) -> "array[int]":

@@ -85,6 +85,9 @@ class FrontendConfig(ModelConfig):
     )
     max_sequences: int = flag(64, "largest n of a request", at_least=1)
     max_stop_strings: int = flag(64, "most stop strings of a request", at_least=0)
+    max_logprobs: int = flag(
+        20, "most candidates per token in log-probabilities; -1: the whole vocabulary", at_least=-1
+    )
     resume_timeout: float = flag(
         60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
     )

@@ -11,6 +11,7 @@ import zmq
 from frontend import engine_client
 from frontend.engine_client import EngineClient
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
+from frontend.scores import Scores
 from frontend.state import FAILED, SERVING, STARTING, ServingState
 from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.errors import StartupError
@@ -25,6 +26,8 @@ class FakeSink:
     def __init__(self, ends: int = 1) -> None:
         self.outputs: list[tuple[int, int, list[int], int, int]] = []
         self.starts: list[tuple[int, int]] = []
+        self.scores: list[list[float] | None] = []
+        self.prompt_scores: list[tuple[int, list[float]]] = []
         self.error: Exception | None = None
         self.event = asyncio.Event()
         self.left = ends
@@ -39,15 +42,28 @@ class FakeSink:
         self.starts.append((queue_us, cached_tokens))
 
     def push(
-        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+        self,
+        index: int,
+        position: int,
+        token_ids: "array[int]",
+        reason: int,
+        matched: int,
+        now: int,
+        scores: Scores | None = None,
     ) -> bool:
         if self.refuses:
             raise ProtocolError("no")
         assert now > 0
+        self.scores.append(None if scores is None else list(scores.logprobs))
         self.outputs.append((index, position, list(token_ids), reason, matched))
         self.left -= bool(reason)
         self.event.set()
         return self.wants_abort
+
+    def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
+        if self.refuses:
+            raise ProtocolError("no")
+        self.prompt_scores.append((start, list(scores.logprobs)))
 
     def fail(self, error: Exception) -> None:
         self.error = error

@@ -39,21 +39,27 @@ def test_what_clients_are_told(tmp_path):
     assert (model.architecture, model.dtype) == ("FakeForCausalLM", "float32")
     assert (model.max_model_len, model.vocab_size, list(model.eos_token_ids)) == (200, 512, [2, 3])
     assert (model.bos_token_id, model.pad_token_id) == (BEGIN, PAD)
-    assert list(model.capabilities) == [model_pb2.CAPABILITY_GENERATE, model_pb2.CAPABILITY_CHAT]
+    scores, chat = model_pb2.CAPABILITY_PROMPT_LOGPROBS, model_pb2.CAPABILITY_CHAT
+    assert list(model.capabilities) == [model_pb2.CAPABILITY_GENERATE, scores, chat]
     assert (model.limits.max_sequences, model.limits.max_stop_strings) == (8, 64)
-    assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 0
+    assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 20
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
 
 
 def test_without_a_template_there_is_no_chat(tmp_path):
     config = FrontendConfig(model=str(write_checkpoint(tmp_path, chat_template_jinja=None)))
     capabilities = load_model(config).describe(WELCOME, config).capabilities
-    assert list(capabilities) == [model_pb2.CAPABILITY_GENERATE]
+    assert model_pb2.CAPABILITY_CHAT not in capabilities
 
 
 def test_limits():
     limits = limits_of(WELCOME, FrontendConfig(max_sequences=4, max_stop_strings=3))
     assert (limits.max_sequences, limits.max_stop_strings, limits.eos_token_ids) == (4, 3, {2, 3})
+
+
+@pytest.mark.parametrize(("flag", "limit"), [(0, 0), (7, 7), (513, 512), (-1, 512)])
+def test_candidates_are_at_most_the_vocabulary(flag, limit):
+    assert limits_of(WELCOME, FrontendConfig(max_logprobs=flag)).max_logprobs == limit
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ LIMITS = Limits(
     max_sequences=4,
     max_stop_strings=3,
     max_priority=1000,
+    max_logprobs=5,
 )
 NAN, INF = math.nan, math.inf
 
@@ -52,9 +53,6 @@ NOT_BUILT = {
     "adapter": {"adapter": "a"},
     "routing": {"routing": {"session_id": "s"}},
     "extensions": {"extensions": {"x": 1}},
-    "output.logprobs": {"output": {"logprobs": {}}},
-    "output.prompt_logprobs": {"output": {"prompt_logprobs": {"top_n": 1}}},
-    "output.prompt_logprobs_start": {"output": {"prompt_logprobs_start": 0}},
 }
 """Path -> the fields of a request that sets it."""
 
@@ -93,6 +91,12 @@ BAD_VALUES = {
         {"seconds": 10**12},
     ],
     "output.mode": [4],
+    "output.logprobs.top_n": [6, 2**32 - 1],
+    "output.logprobs.token_ids.ids": [[1, 1], [100], [1, 2, 3, 4, 5, 6]],
+    "output.logprobs.all": [True],
+    "output.prompt_logprobs.top_n": [6, 2**32 - 1],
+    "output.prompt_logprobs.token_ids.ids": [[1, 1], [100], [1, 2, 3, 4, 5, 6]],
+    "output.prompt_logprobs.all": [True],
     "output.stream_interval": [0, 2**31],
     "cache.salt": ["s" * 257],
 }
@@ -120,6 +124,12 @@ GOOD_VALUES = {
     "stopping.min_tokens": [0, MAX_COUNT],
     "stopping.stop": [["a"] * 3, ["é" * 512]],
     "stopping.stop_token_ids": [[99]],
+    "output.prompt_logprobs.top_n": [0, 5],
+    "output.prompt_logprobs.token_ids.ids": [[], [99, 0, 4, 5, 6]],
+    "output.prompt_logprobs.all": [False],
+    "output.logprobs.top_n": [0, 5],
+    "output.logprobs.token_ids.ids": [[], [99, 0, 4, 5, 6]],
+    "output.logprobs.all": [False],
     "stopping.time_limit": [{"nanos": 1}, {"seconds": 3600}],
     "output.mode": [1, 2, 3],
     "output.stream_interval": [1, MAX_COUNT],
@@ -133,7 +143,9 @@ def request_with(path: str, value) -> generation_pb2.GenerateRequest:
     first, _, rest = path.partition(".")
     if first == "prompt":
         return make_request(prompt={"text": "hi", rest: value})
-    return make_request(**{first: {rest: value} if rest else value})
+    for name in reversed(rest.split(".") if rest else []):
+        value = {name: value}
+    return make_request(**{first: value})
 
 
 def cases(table: dict) -> list:
@@ -171,6 +183,21 @@ def test_what_is_not_built_is_refused_by_its_path(path):
     assert caught.value.reason == "FEATURE_UNSUPPORTED"
 
 
+def test_the_whole_vocabulary_counts_as_that_many_candidates():
+    request = make_request(output={"logprobs": {"all": True}, "prompt_logprobs": {"top_n": 100}})
+    check_generate(request, dataclasses.replace(LIMITS, max_logprobs=100))
+    with pytest.raises(
+        InvalidRequest, match=r"output\.logprobs\.all: must be at most 99 candidates, not 100"
+    ):
+        check_generate(request, dataclasses.replace(LIMITS, max_logprobs=99))
+
+
+def test_a_start_needs_something_that_starts():
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(make_request(output={"prompt_logprobs_start": 0}), LIMITS)
+    assert list(caught.value.violations) == ["output.prompt_logprobs_start"]
+
+
 def fields_of(descriptor: Descriptor, path: str = "") -> Iterator[tuple[str, FieldDescriptor]]:
     """All fields of a message and of those inside that the table looks into."""
     for field in descriptor.fields:
@@ -203,7 +230,12 @@ def test_every_number_is_judged():
         for path, field in fields_of(generation_pb2.GenerateRequest.DESCRIPTOR)
         if FIELDS.get(path) is Kind.FREE and field.cpp_type in numbers
     }
-    together = {"prompt.token_ids.ids", "continuation.sequences.index", "continuation.sequences.token_ids"}
+    together = {
+        "output.prompt_logprobs_start",
+        "prompt.token_ids.ids",
+        "continuation.sequences.index",
+        "continuation.sequences.token_ids",
+    }
     assert free == {"sampling.seed", *together}
 
 

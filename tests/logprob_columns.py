@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from pagewire.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
-from pagewire.v1.generation_pb2 import LogprobOptions
+from pagewire.v1.generation_pb2 import LogprobOptions, TokenLogprobs
 from pagewire.v1.prompt_pb2 import TokenIds
 
 
@@ -37,6 +37,26 @@ def take_apart(columns: LogprobColumns) -> list[Scored]:
         start, end = end, end + count
         ids, values, places = zip(*candidates[start:end], strict=True) if count else ((), (), ())
         tokens.append(Scored(logprob, rank, list(ids), list(values), list(places)))
+    return tokens
+
+
+def read_public(message: TokenLogprobs) -> list[Scored]:
+    """The same of what clients get."""
+    counts = list(message.candidate_counts) or [0] * len(message.logprobs)
+    tokens, end = [], 0
+    for logprob, rank, count in zip(message.logprobs, message.ranks, counts, strict=True):
+        start, end = end, end + count
+        tokens.append(
+            Scored(
+                logprob,
+                rank,
+                list(message.candidate_token_ids[start:end]),
+                list(message.candidate_logprobs[start:end]),
+                list(message.candidate_ranks[start:end]),
+            )
+        )
+    columns = message.candidate_token_ids, message.candidate_logprobs, message.candidate_ranks
+    assert {len(column) for column in columns} == {end}
     return tokens
 
 

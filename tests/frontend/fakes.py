@@ -21,7 +21,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
-from pagewire.columns import pack_u8, pack_u32, pack_u64
+from pagewire.columns import pack_u8, pack_u32, pack_u64, unpack_u32
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.transport import configure, pack, unpack
@@ -33,6 +33,7 @@ from pagewire.v1 import (
     model_pb2_grpc,
     tokenizer_pb2_grpc,
 )
+from tests.logprob_columns import Scored, put_together
 
 VOCAB_SIZE = 512
 MAX_MODEL_LEN = 200
@@ -148,6 +149,13 @@ Script = Callable[[engine_pb2.AddRequest], Iterable[Output | Sequence[Output]]]
 """From a request to the steps in which it is answered."""
 
 
+def fake_score(position: int, token: int, options: generation_pb2.LogprobOptions) -> Scored:
+    """The log-probabilities that the engine gives a token. Exact in float32."""
+    ids = list(options.token_ids.ids) or list(range(options.top_n))
+    values = [-(position + i + 1) / 4 for i in ids]
+    return Scored(-(position + token) / 64, token % 7 + 1, ids, values, [i + 1 for i in ids])
+
+
 def say(*pieces: Sequence[int], finish: int = generation_pb2.FINISH_REASON_MAX_TOKENS) -> Script:
     """A script: each of the pieces in a step of its own, the last one with a finish."""
     return lambda request: [
@@ -160,6 +168,7 @@ class _Request:
     message: engine_pb2.AddRequest
     frontend: bytes
     counts: dict[int, int] = field(default_factory=dict)
+    prompt_told: bool = False
 
 
 class FakeEngine:
@@ -235,6 +244,15 @@ class FakeEngine:
             started_queue_us=pack_u32([queue_us or 0] * len(started)),
             started_cached_tokens=pack_u32([0] * len(started)),
         )
+        if request is not None:
+            _put_scores(message, request, outputs, positions)
+        await self.send(engine_pb2.EngineMessage(step_outputs=message))
+
+    async def score_prompt(self, handle: int, start: int, end: int) -> None:
+        """Log-probabilities of a part of the prompt; otherwise all of them come with the first output."""
+        request = self._in_flight[handle]
+        request.prompt_told = True
+        message = engine_pb2.StepOutputs(epoch=self.epoch, prompt_logprobs=[_part(request, start, end)])
         await self.send(engine_pb2.EngineMessage(step_outputs=message))
 
     async def fail(
@@ -332,6 +350,31 @@ class FakeEngine:
                 await self.output(ids[name], *ends)
                 del self._in_flight[ids[name]]
         await self.send(engine_pb2.EngineMessage(utility_result=result))
+
+
+def _part(request: _Request, start: int, end: int) -> engine_pb2.PromptLogprobs:
+    message = request.message
+    tokens = unpack_u32(message.prompt_token_ids)
+    scores = [fake_score(p, tokens[p], message.prompt_logprobs) for p in range(start, end)]
+    return engine_pb2.PromptLogprobs(handle=message.handle, start=start, columns=put_together(scores))
+
+
+def _put_scores(
+    message: engine_pb2.StepOutputs, request: _Request, outputs: Sequence[Output], positions: list[int]
+) -> None:
+    asked = request.message
+    if asked.HasField("prompt_logprobs") and not request.prompt_told:
+        request.prompt_told = True
+        prompt_len = len(asked.prompt_token_ids) // 4
+        message.prompt_logprobs.append(_part(request, max(asked.prompt_logprobs_start, 1), prompt_len))
+    if asked.HasField("logprobs"):
+        message.has_logprobs = bytes([len(output.token_ids) > 0 for output in outputs])
+        scores = [
+            fake_score(position + place, token, asked.logprobs)
+            for output, position in zip(outputs, positions, strict=True)
+            for place, token in enumerate(output.token_ids)
+        ]
+        message.logprobs.CopyFrom(put_together(scores))
 
 
 # All of it.

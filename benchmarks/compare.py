@@ -1,0 +1,82 @@
+"""Two services with different flags, measured in turn: what the flags make of each figure, as a ratio.
+
+    python benchmarks/compare.py demo --scheduling=sync -- --scheduling=ahead
+    python benchmarks/compare.py demo --repeats 9 --block-size=16 -- --block-size=32
+
+Both services run all the time, and each repetition goes to the one and then to the other, so that
+whatever else the machine does meets both. The ratio is second / first: its median over the repetitions,
+with the least and the greatest. Workloads and figures are those of benchmarks/serve.py.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from serve import Figures, run_once
+from workloads import WORKLOADS
+
+from pagewire import AsyncClient, flags
+from pagewire.config import ServeConfig
+from pagewire.service import Service
+
+COLUMNS = {
+    "ttft_p50": "TTFT p50",
+    "ttft_p99": "TTFT p99",
+    "itl_p50": "ITL p50",
+    "itl_p99": "ITL p99",
+    "tokens_per_s": "tokens/s",
+}
+
+
+async def measure(addresses: Sequence[str], names: Sequence[str], repeats: int) -> None:
+    """Prints a line for each workload when it is done."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(address)) for address in addresses]
+        models = [await client.model() for client in clients]
+        context = min(model.max_model_len for model in models)
+        for name in names:
+            pairs = []
+            for repetition in range(repeats + 1):
+                requests = WORKLOADS[name].requests(repetition, models[0].vocab_size, context)
+                pairs.append([await run_once(client, requests) for client in clients])
+            print_row(name, pairs[1:])
+
+
+def print_row(name: str, pairs: list[list[Figures]]) -> None:
+    """The ratio of every figure."""
+    cells = []
+    for column in COLUMNS:
+        first, second = ([asdict(figures)[column] for figures in side] for side in zip(*pairs, strict=True))
+        ratios = [b / a for a, b in zip(first, second, strict=True) if a]
+        if ratios:
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
+        else:
+            cells.append("-")
+    print(f"{name:<9}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--workloads", default="single,batch,ragged", help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=5)
+    ours, _, second = " ".join(sys.argv[1:]).partition(" -- ")
+    options, first = parser.parse_known_args(ours.split())
+    with contextlib.ExitStack() as stack:
+        addresses = []
+        for given in (first, second.split()):
+            arguments = ["--port=0", "--log-level=warning", options.model, *given]
+            service = Service(flags.parse(ServeConfig, arguments, command="serve"))
+            addresses.append(stack.enter_context(service).address)
+        print(f"{'workload':<9}" + "".join(f"{title:>20}" for title in COLUMNS.values()), flush=True)
+        asyncio.run(measure(addresses, options.workloads.split(","), options.repeats))
+
+
+if __name__ == "__main__":
+    main()

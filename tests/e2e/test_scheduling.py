@@ -1,0 +1,53 @@
+"""One step ahead or in step with the worker: clients cannot tell."""
+
+import asyncio
+from typing import Any
+
+from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.client.results import FinishReason, Generation
+from tests.e2e import services
+
+LENGTH = 24
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 1.0, "seed": 7},
+    {"temperature": 0.9, "seed": 3, "n": 3, "top_p": 0.9},
+    {"temperature": 0, "repetition_penalty": 1.3, "frequency_penalty": 0.4},
+    {"temperature": 0, "stop": [" the", "."]},
+    {"temperature": 1.0, "seed": 5, "min_tokens": 4, "stop": ["a"]},
+]
+PROMPTS = ["The capital of France is", "Once upon a time there was", "1, 2, 3, 4, 5,", "a"]
+Answer = list[tuple[str, list[int], FinishReason | None]]
+
+
+def answer(result: Generation) -> Answer:
+    return [(output.text, output.token_ids, output.finish_reason) for output in result.outputs]
+
+
+async def all_at_once(address: str) -> list[Answer]:
+    requests = [
+        (prompt, SamplingParams(max_tokens=LENGTH, **kind)) for prompt in PROMPTS for kind in KINDS
+    ]
+    async with AsyncClient(address) as client:
+        results = await asyncio.gather(*(client.generate(prompt, params) for prompt, params in requests))
+    return list(map(answer, results))
+
+
+def answers(**flags: Any) -> list[Answer]:
+    """Cold and with a warm cache; then nothing is left behind."""
+    with services.start(**flags) as service, Client(service.address) as client:
+        cold, warm = asyncio.run(all_at_once(service.address)), asyncio.run(all_at_once(service.address))
+        assert cold == warm
+        services.wait_until(lambda: services.is_idle(client))
+        return cold
+
+
+def test_both_ways_of_scheduling_give_the_same_answers():
+    """With steps of a few tokens and blocks for a few sequences: chunks, preemption, forks, stops."""
+    tight = {"max_num_batched_tokens": 16, "num_blocks": 24, "block_size": 8}
+    plain = answers(scheduling="sync")
+    reasons = {reason for outputs in plain for _, _, reason in outputs}
+    assert {FinishReason.STOP, FinishReason.MAX_TOKENS} <= reasons
+    assert answers(scheduling="ahead") == plain
+    assert answers(scheduling="ahead", **tight) == plain
+    assert answers(scheduling="sync", **tight) == plain

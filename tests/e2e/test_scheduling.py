@@ -25,9 +25,7 @@ def answer(result: Generation) -> Answer:
 
 
 async def all_at_once(address: str) -> list[Answer]:
-    requests = [
-        (prompt, SamplingParams(max_tokens=LENGTH, **kind)) for prompt in PROMPTS for kind in KINDS
-    ]
+    requests = [(prompt, SamplingParams(max_tokens=LENGTH, **kind)) for prompt in PROMPTS for kind in KINDS]
     async with AsyncClient(address) as client:
         results = await asyncio.gather(*(client.generate(prompt, params) for prompt, params in requests))
     return list(map(answer, results))

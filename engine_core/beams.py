@@ -119,7 +119,7 @@ class BeamSearch:
         return [min(candidate.parent, last) for candidate in alive]
 
     def results(self) -> list[Hypothesis]:
-        """The best hypotheses, the best first. Before the search is over, beams count as if they ended now."""
+        """The best hypotheses, best first. Before the search is over, beams count as if they ended now."""
         hypotheses = self._hypotheses
         if not self.done:
             beams = self.beams if self.length else self.beams * self.parameters.width

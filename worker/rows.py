@@ -115,12 +115,22 @@ class RowTable:
         require((self.num_tokens[rows] == ends[sources]).all(), "a row samples before its last token")
         require((self.num_tokens[rows] < self.max_model_len).all(), "a row samples beyond max_model_len")
 
+    def check_append(self, rows: Integers, token_ids: Integers) -> None:
+        """Refuses tokens [P] that are to be appended where they do not belong."""
+        require(len(rows) == len(token_ids), "append_rows and append_token_ids differ in length")
+        require((rows < self.max_num_rows).all(), "a row that is appended to is out of range")
+        require(len(np.unique(rows)) == len(rows), "a row is appended to twice")
+        require((token_ids < self.vocab_size).all(), "an appended token is out of range")
+        lengths = self.num_tokens[rows]
+        require(((lengths > 0) & (lengths < self.max_model_len)).all(), "a row has no place for a token")
+        require((self.num_computed[rows] == lengths).all(), "a row is appended to before its last token")
+
     def finish_step(self, rows: Integers, ends: Integers) -> None:
         """Notes that the KV of these rows is there up to their ends [R]."""
         self.num_computed[rows] = ends
 
     def append(self, rows: Integers, token_ids: Integers) -> None:
-        """Appends one sampled token to each of the rows [A]."""
+        """Appends one token, sampled or chosen by the core, to each of the rows [A]."""
         at = self.num_tokens[rows]
         self.token_ids[rows, at] = token_ids
         self.num_computed[rows] = at  # a fork's too: its source computed the same tokens

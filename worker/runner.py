@@ -8,6 +8,7 @@ import torch
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
+from worker.beams import Beams, Offers
 from worker.input_batch import InputBatch, build_input_batch, padded
 from worker.kv_cache import KVCache
 from worker.logprobs.prompts import score_prompts
@@ -16,7 +17,15 @@ from worker.logprobs.wishes import LogprobWishes
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
 from worker.sampler import NO_TOKEN, Sampler
-from worker.step import NO_TOKEN_COLUMN, Step, apply_changes, block_copies, read_step, read_swaps
+from worker.step import (
+    NO_TOKEN_COLUMN,
+    Step,
+    append_tokens,
+    apply_changes,
+    block_copies,
+    read_step,
+    read_swaps,
+)
 from worker.swap_space import SwapSpace
 
 WARM_UP_TOKENS = 16
@@ -56,6 +65,7 @@ class Runner:
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._swap_space = swap_space
         self._wishes = LogprobWishes(rows.vocab_size)
+        self._beams = Beams(rows.max_num_rows, rows.vocab_size)
         self._windows = frozenset(windows)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._sizes = sizes
@@ -64,7 +74,10 @@ class Runner:
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step. Raises PlanError when the plan does not fit the rows."""
         began = time.monotonic_ns()
-        apply_changes(plan, self._rows, (self._sampler, self._wishes))
+        apply_changes(plan, self._rows, (self._sampler, self._wishes, self._beams))
+        if plan.append_rows:
+            appended, token_ids = append_tokens(plan, self._rows)
+            self._sampler.append(appended, torch.from_numpy(token_ids).to(self._cache.shape.device))
         self._move_blocks(plan)
         result = self._compute(plan) if plan.rows else worker_pb2.StepResult()
         result.step = plan.step
@@ -147,13 +160,29 @@ class Runner:
         if not len(rows):
             return
         logits = self._model.logits(hidden[batch.logit_tokens])[: len(rows)]
+        beams = self._beams.among(rows)
+        if not beams.any():
+            tokens = self._draw(logits, rows, result)
+        else:
+            tokens = np.empty(len(rows), np.int64)
+            tokens[beams] = self._offer(logits[torch.from_numpy(beams)], rows[beams], result)
+            tokens[~beams] = self._draw(logits[torch.from_numpy(~beams)], rows[~beams], result)
+        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+
+    def _draw(self, logits: torch.Tensor, rows: Integers, result: worker_pb2.StepResult) -> Integers:
+        """logits: [A, V]; rows: [A]. Their tokens, which are appended to them."""
         scores = SampledScores(self._wishes)
         tokens = self._sampler.sample(logits, rows.tolist(), scores).cpu().numpy()  # the step's one wait
         self._rows.append(rows, np.maximum(tokens, 0))
-        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
         columns = scores.columns()
         if columns is not None:
             result.logprobs.CopyFrom(columns)
+        return tokens
+
+    def _offer(self, logits: torch.Tensor, rows: Integers, result: worker_pb2.StepResult) -> Integers:
+        """logits: [B, V] of beams; rows: [B]. What stands in the place of their tokens."""
+        ids, logprobs = self._sampler.offer(logits, rows.tolist(), self._beams.most(rows))
+        return self._beams.put(Offers(ids.cpu().numpy(), logprobs.cpu().numpy()), rows, result)
 
 
 def _plan(

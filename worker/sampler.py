@@ -10,6 +10,8 @@ import torch
 
 from kernels.argmax import argmax
 from kernels.inverse_cdf import inverse_cdf
+from kernels.log_softmax import log_softmax
+from kernels.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
 from worker.logprobs.sampled import SampledScores
 from worker.sampling.bad_tokens import BadTokens
@@ -116,14 +118,45 @@ class Sampler:
             if scores is not None and kept is not None:
                 scores.add(kept, rows[piece], pieces[-1])
         tokens = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        self._record(rows, tokens)
+        self.append(rows, tokens)
         return tokens
+
+    @torch.inference_mode()
+    def offer(self, logits: torch.Tensor, rows: list[int], most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
+        id first, and the log-probabilities [B, K] float32.
+
+        As transformers does it, penalties and masks come after the log-softmax. NaN where the model gave a
+        row nothing to choose from. Nothing becomes output: see append().
+        """
+        ids, logprobs = [], []
+        for start in range(0, len(rows), self._rows_per_piece):
+            piece = slice(start, start + self._rows_per_piece)
+            scores = log_softmax(logits[piece])
+            self._process(scores, rows[piece])
+            best = ranking(scores, most)
+            broken = ~scores.amax(-1, keepdim=True).isfinite()
+            ids.append(best)
+            logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))
+        return torch.cat(ids), torch.cat(logprobs)
+
+    def append(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """The tokens [A] int64 become part of the rows' output."""
+        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
+        for recorder in self._recorders:
+            recorder.record(rows, known)
+        for row in rows:
+            self._positions[row] += 1
+
+    def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
+        """Penalties and masks, in place."""
+        batch = SampleBatch(scores, rows, [self._positions[row] for row in rows])
+        for processor in self._processors:
+            processor.apply(batch)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Masks and penalties for all rows, then each kind of choice for its own."""
-        batch = SampleBatch(logits, rows, [self._positions[row] for row in rows])
-        for processor in self._processors:
-            processor.apply(batch)
+        self._process(logits, rows)
         groups: dict[_Choice, list[int]] = {}
         for index, row in enumerate(rows):
             groups.setdefault(self._choice(row), []).append(index)
@@ -131,7 +164,7 @@ class Sampler:
             return self._choose(next(iter(groups)), logits, rows)
         tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
         for choice, members in groups.items():
-            where = batch.index(members)
+            where = torch.tensor(members, device=logits.device)
             tokens[where] = self._choose(choice, logits[where], [rows[member] for member in members])
         return tokens
 
@@ -165,11 +198,3 @@ class Sampler:
         for feature in self._filters:
             feature.apply(candidates)
         return candidates
-
-    def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Appends the tokens to the rows' output."""
-        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
-        for recorder in self._recorders:
-            recorder.record(rows, known)
-        for row in rows:
-            self._positions[row] += 1

@@ -75,6 +75,17 @@ def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[
         )
 
 
+def append_tokens(plan: worker_pb2.StepPlan, rows: RowTable) -> tuple[list[int], Integers]:
+    """Appends to rows what the core has chosen; both [P], for those who keep what rows have said.
+
+    Call it after apply_changes(). Raises PlanError.
+    """
+    appended, token_ids = column(plan.append_rows), column(plan.append_token_ids)
+    rows.check_append(appended, token_ids)
+    rows.append(appended, token_ids)
+    return appended.tolist(), token_ids
+
+
 def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, Integers]:
     """Blocks to copy from and to, both [C]. Raises PlanError."""
     sources, targets = column(plan.copy_sources), column(plan.copy_targets)

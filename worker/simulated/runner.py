@@ -13,12 +13,20 @@ import numpy as np
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable
+from worker.simulated.beams import SimulatedBeams
 from worker.simulated.clock import Clock
 from worker.simulated.faults import Faults
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
 from worker.simulated.tokens import NO_TOKEN, TokenSource
-from worker.step import NO_TOKEN_COLUMN, apply_changes, block_copies, read_step, read_swaps
+from worker.step import (
+    NO_TOKEN_COLUMN,
+    append_tokens,
+    apply_changes,
+    block_copies,
+    read_step,
+    read_swaps,
+)
 
 _PR_SET_TIMERSLACK = 29
 
@@ -47,6 +55,7 @@ class SimulatedRunner:
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
         self._scores = SimulatedScores(rows.vocab_size)
         self._host_link = host_link
+        self._beams = SimulatedBeams(rows.max_num_rows, rows.vocab_size, tokens)
         self._clock = clock
         self._max_num_batched_tokens = max_num_batched_tokens
         self._under_way: deque[tuple[float, worker_pb2.StepResult]] = deque()  # and when they are done
@@ -60,7 +69,9 @@ class SimulatedRunner:
         """Does the books of a step, which the device begins when it is free. Raises PlanError."""
         now = self._clock.now()
         self._faults.strike(plan)
-        apply_changes(plan, self._rows, (self._tokens, self._scores))
+        apply_changes(plan, self._rows, (self._tokens, self._scores, self._beams))
+        if plan.append_rows:
+            self._beams.append(*append_tokens(plan, self._rows))
         seconds = self._swap(plan)
         block_copies(plan, self._rows.cache_blocks)
         result = worker_pb2.StepResult(step=plan.step)
@@ -102,6 +113,17 @@ class SimulatedRunner:
 
     def _sample(self, rows: Integers, result: worker_pb2.StepResult) -> None:
         """rows: [A]."""
+        beams = self._beams.among(rows)
+        if not beams.any():
+            tokens = self._draw(rows, result)
+        else:
+            tokens = np.empty(len(rows), np.int64)
+            tokens[beams] = self._beams.offer(rows[beams], result)
+            tokens[~beams] = self._draw(rows[~beams], result)
+        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+
+    def _draw(self, rows: Integers, result: worker_pb2.StepResult) -> Integers:
+        """The tokens of rows [A], which are appended to them."""
         num_tokens = self._rows.num_tokens[rows]
         tokens = self._tokens.sample(rows, num_tokens - self._rows.prompt_lens[rows])
         known = np.maximum(tokens, 0)
@@ -109,7 +131,7 @@ class SimulatedRunner:
         if columns is not None:
             result.logprobs.CopyFrom(columns)
         self._rows.append(rows, known)
-        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        return tokens
 
 
 def sleep_precisely() -> None:

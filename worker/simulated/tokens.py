@@ -52,7 +52,7 @@ def token_reference(
     prompt_ids: Sequence[int], seed: int, index: int, position: int, candidates: Sequence[int]
 ) -> int:
     """The formula, for one token. candidates: ascending."""
-    row = _row_hash(_prompt_hash(pack_u32(prompt_ids)), seed, index)
+    row = _row_hash(prompt_hash(pack_u32(prompt_ids)), seed, index)
     return candidates[mix(row + GAMMA * (position + 1)) % len(candidates)]
 
 
@@ -70,7 +70,7 @@ class TokenSource:
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """See RowFeature. The prompt is read from the message, where it is bytes already; output does
         not matter."""
-        prompt = _prompt_hash(new.token_ids[: 4 * new.prompt_len])
+        prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len])
         self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
         self._set_hash(row, new.sequence_index)
         candidates = self._candidates(new)
@@ -100,6 +100,10 @@ class TokenSource:
                     tokens[at] = _pick(self._unusual[row], hashes[at : at + 1])[0]
         return tokens
 
+    def candidates(self, row: int) -> Integers:
+        """The tokens from which a row's are chosen, ascending."""
+        return self._unusual.get(row, self._usual)
+
     def _set_hash(self, row: int, index: int) -> None:
         prompt, seed, greedy = self._origins[row]
         self._hashes[row] = _row_hash(prompt, 0, 0) if greedy else _row_hash(prompt, seed, index)
@@ -122,7 +126,8 @@ def _pick(candidates: Integers, hashes: Hashes) -> Integers:
     return chosen
 
 
-def _prompt_hash(column: bytes) -> int:
+def prompt_hash(column: bytes) -> int:
+    """The hash of a prompt's ids."""
     return int.from_bytes(blake2b(column, digest_size=8).digest(), "little")
 
 

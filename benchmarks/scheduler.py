@@ -55,6 +55,8 @@ class Load:
             max_model_len=ENDLESS,
             max_num_seqs=running,
             eos_token_ids=frozenset((2,)),
+            num_blocks=blocks,
+            block_size=BLOCK_SIZE,
         )
         self.scheduler = Scheduler(
             num_blocks=blocks,

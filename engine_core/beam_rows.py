@@ -5,7 +5,7 @@ FORKING for as long as they live, have blocks from the first choice on, and go i
 leader goes. Nobody else needs to know of them: a search is admitted, preempted and ended by its leader.
 
     prompt        the leader computes it alone, as any sequence does; its row offers tokens
-    advance()     the search chooses. The first child of a beam stays in the beam's row; the other ones go
+    take()        the search chooses. The first child of a beam stays in the beam's row; the other ones go
                   to the rows of beams without children, as forks of the row of their parent. So every row
                   always carries a beam. Blocks are shared, and copied by whoever writes to them first.
     put()         the next plan tells the worker: forks, and the chosen tokens
@@ -18,14 +18,38 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 from engine_core.beams import BeamParameters, BeamSearch, Offers
 from engine_core.block_pool import InvariantError
 from engine_core.block_tables import BlockTables
 from engine_core.plan import ForkRow, Plan
-from engine_core.request import Sequence
+from engine_core.request import Request, Sequence, Status
 from engine_core.result import Result
 from engine_core.rows import Rows
+
+
+def split_offers(
+    sampling: list[Sequence], result: Result
+) -> tuple[list[Sequence], list[int], dict[Request, dict[Sequence, Offers]]]:
+    """Divides a result: the sequences that have sampled, their tokens, and what the beams of requests that
+    have not ended offer."""
+    sequences: list[Sequence] = []
+    token_ids: list[int] = []
+    offers: dict[Request, dict[Sequence, Offers]] = {}
+    end = 0
+    for sequence, token in zip(sampling, result.token_ids, strict=True):
+        beams = sequence.request.beams
+        if beams is None:
+            sequences.append(sequence)
+            token_ids.append(token)
+            continue
+        start, end = end, end + beams.parameters.num_offers
+        if sequence.status is not Status.ENDED:
+            pairs = zip(result.beam_token_ids[start:end], result.beam_logprobs[start:end], strict=True)
+            offers.setdefault(sequence.request, {})[sequence] = list(pairs)
+    assert end == len(result.beam_token_ids), "each beam offers as many tokens as it was told to"
+    return sequences, token_ids, offers
 
 
 class BeamRows:
@@ -37,8 +61,8 @@ class BeamRows:
         self.search = BeamSearch(parameters)
         self.has_rows = False
         """Whether the worker has rows of all sequences, and not of the leader alone."""
-        self._sequences = sequences
-        self._carriers = sequences[:1]  # of the beams, in their order
+        self.carriers = sequences[:1]  # of the beams, in their order
+        self._sequences = sequences.copy()
         self._forks: list[ForkRow] = []  # since the last plan
         self._is_void = False  # the result that is under way is of a search that was given up
 
@@ -46,6 +70,10 @@ class BeamRows:
     def followers(self) -> list[Sequence]:
         """The sequences that the leader takes along now."""
         return self._sequences[1:] if self.search.length else []
+
+    def are_all(self, indexes: Collection[int]) -> bool:
+        """Whether these are the indexes of all results."""
+        return set(indexes).issuperset(range(self.parameters.num_results))
 
     @property
     def num_tokens_lost(self) -> int:
@@ -56,7 +84,7 @@ class BeamRows:
         """Makes a slot for the next token of every beam writable; see BlockTables.reserve()."""
         if self.num_missing_blocks(tables) > tables.pool.num_free:
             return False
-        for sequence in self._carriers:
+        for sequence in self.carriers:
             reserved = tables.reserve(sequence, sequence.num_tokens, plan)
             assert reserved, "the blocks were counted"
         return True
@@ -65,7 +93,7 @@ class BeamRows:
         """Blocks that the next plan takes: new ones, and copies for all who write to a block but the last."""
         writers: Counter[int] = Counter()
         missing = 0
-        for sequence in self._carriers:
+        for sequence in self.carriers:
             last = tables.blocks_for(sequence.num_tokens) - 1
             if last < len(sequence.blocks):
                 writers[sequence.blocks[last]] += 1
@@ -75,15 +103,24 @@ class BeamRows:
             min(count, tables.pool.num_references(block) - 1) for block, count in writers.items()
         )
 
-    def advance(self, offers: list[Offers], tables: BlockTables) -> None:
-        """Takes in what the beams offer, in the order of `carriers`; search.done says whether that was all."""
-        parents = self.search.advance(offers)
-        if self.search.done:
-            return
-        before, kept = self._carriers, set(parents)
+    def take(self, offers: Mapping[Sequence, Offers], tables: BlockTables) -> bool:
+        """Takes in what the beams offer. Returns whether the search is over."""
+        if self._is_void:
+            self._is_void = False
+            for sequence in offers:
+                sequence.num_tokens -= 1
+            return False
+        parents = self.search.advance([offers[carrier] for carrier in self.carriers])
+        if not self.search.done:
+            self._assign(parents, tables)
+        return self.search.done
+
+    def _assign(self, parents: list[int], tables: BlockTables) -> None:
+        """Gives each new beam, of which these are the parents, a sequence that carries it."""
+        before, kept = self.carriers, set(parents)
         staying = {before[parent] for parent in kept}
         free = iter([sequence for sequence in self._sequences if sequence not in staying])
-        self._carriers = []
+        self.carriers = []
         for parent in parents:
             carrier = before[parent]
             if parent in kept:
@@ -93,46 +130,46 @@ class BeamRows:
                 tables.close(carrier)
                 tables.fork(before[parent], carrier)
                 self._forks.append(ForkRow(carrier.row, before[parent].row, carrier.index))
-            self._carriers.append(carrier)
-        for carrier, beam in zip(self._carriers, self.search.beams, strict=True):
+            self.carriers.append(carrier)
+        for carrier, beam in zip(self.carriers, self.search.beams, strict=True):
             carrier.output = beam.output
             carrier.num_tokens = carrier.num_known_tokens
-        leader = self._sequences[0]
-        leader.num_slots = leader.num_computed_tokens  # whatever it has: it asks for all of them
 
     def put(self, plan: Plan, rows: Rows) -> None:
-        """Tells the worker what was chosen; the beams go into this plan."""
+        """The beams go into this plan: tells the worker what was chosen."""
         if self.has_rows:
             for fork in self._forks:
                 rows.begin_again(fork.row)
         plan.forks += self._forks
-        plan.append_rows += [carrier.row for carrier in self._carriers]
+        plan.append_rows += [carrier.row for carrier in self.carriers]
         plan.append_token_ids += [beam.output[-1] for beam in self.search.beams]
         self._forks = []
         self.has_rows = True
+        leader = self._sequences[0]
+        leader.num_slots = leader.num_tokens  # however many it has: it asks again for all of them
 
     def restart(self) -> None:
-        """Rows and blocks are gone: the search begins anew."""
+        """Rows and blocks are gone: the search begins anew. What is pending stays so until it comes."""
         self._is_void = self._sequences[0].num_tokens > self._sequences[0].num_known_tokens
         for sequence in self._sequences:
             sequence.num_tokens -= len(sequence.output)
             sequence.num_computed_tokens = 0
-            sequence.output = array("I")
+            sequence.output, sequence.hashes = array("I"), []
         self.search = BeamSearch(self.parameters)
-        self._carriers = self._sequences[:1]
+        self.carriers = self._sequences[:1]
         self._forks = []
         self.has_rows = False
 
-    def drop_void(self, sequence: Sequence) -> bool:
-        """..."""
-        return False
+    def forget_sequences(self) -> None:
+        """The request has ended."""
+        self._sequences, self.carriers = [], []
 
     def check_invariants(self) -> None:
         """Raises InvariantError unless each beam has its sequence."""
-        outputs = [carrier.output for carrier in self._carriers]
+        outputs = [carrier.output for carrier in self.carriers]
         if outputs != [beam.output for beam in self.search.beams]:
             raise InvariantError("a beam is not where it is thought to be")
-        if self.search.length and set(self._carriers) != set(self._sequences):
+        if self.search.length and set(self.carriers) != set(self._sequences):
             raise InvariantError("a sequence carries two beams, or none")
-        if len({carrier.num_computed_tokens for carrier in self._carriers}) != 1:
+        if len({carrier.num_computed_tokens for carrier in self.carriers}) != 1:
             raise InvariantError("beams have computed different numbers of tokens")

@@ -45,12 +45,13 @@ class BeamParameters:
     stops: frozenset[int]  # tokens that end a sequence, at positions from min_tokens on
     min_tokens: int
     max_output: int  # tokens, at least 1
+    vocab_size: int
 
     @property
-    def num_candidates(self) -> int:
-        """Tokens that each beam must offer: among them are its part of the best `width`, and its part of
-        the best `width` that go on. (The vocabulary may have fewer.)"""
-        return self.width + len(self.stops)
+    def num_offers(self) -> int:
+        """Tokens that each beam must offer: among them are its part of the best `width` candidates, and its
+        part of the best `width` that go on."""
+        return min(self.width + len(self.stops), self.vocab_size)
 
 
 class Beam(NamedTuple):

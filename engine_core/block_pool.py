@@ -81,6 +81,10 @@ class BlockPool:
         """Whether some table holds the block."""
         return self._references[block] > 0
 
+    def num_references(self, block: int) -> int:
+        """How many tables hold the block."""
+        return self._references[block]
+
     def is_shared(self, block: int) -> bool:
         """Whether more than one table holds the block, so that none of them may write to it."""
         return self._references[block] > 1

@@ -16,11 +16,12 @@ from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFail
 from engine_core.outputs import encode_outputs
 from engine_core.pace import Pace
 from engine_core.plan import Plan
+from engine_core.refused import Code, Refused
 from engine_core.request import FinishReason, Request
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters, Rate
-from engine_core.validation import Code, Limits, Refused, make_request
+from engine_core.validation import Limits, make_request
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,

@@ -20,7 +20,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
     for sequence in running + waiting + forking:
         _check_counts(sequence, pending[sequence])
-    for sequence in running:
+    for sequence in running + [follower for follower in forking if follower.blocks]:
         _check_running(sequence, scheduler)
         scheduler.prefix_cache.check_invariants(sequence)
     if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
@@ -34,7 +34,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     scheduler.waiting.check_invariants(len(running))
     scheduler.swap.check_invariants(waiting)
     _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
-    scheduler.pool.check_invariants(sequence.blocks for sequence in running)
+    scheduler.pool.check_invariants(sequence.blocks for sequence in running + forking if sequence.blocks)
 
 
 def _check_counts(sequence: Sequence, num_pending: int) -> None:
@@ -74,6 +74,8 @@ def _check_request(request: Request) -> None:
         raise InvariantError("a request without live sequences is in flight")
     if request.prompt_wish is not None and any(sequence.output for sequence in live):
         raise InvariantError("a request has output before the log-probabilities of its prompt")
+    if request.beams is not None:
+        request.beams.check_invariants()
     if request.forking and sum(sequence.leads for sequence in live) != 1:
         raise InvariantError("siblings wait for a prompt that nobody computes")
 

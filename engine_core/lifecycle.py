@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine_core.beam_rows import BeamRows
 from engine_core.block_tables import BlockTables
 from engine_core.expiry import Expiry
 from engine_core.in_flight import InFlight
@@ -42,6 +43,7 @@ class Lifecycle:
         self.waiting = waiting
         self.throughput = Throughput()
         self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
+        self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
         self.num_running_requests = 0
         self.num_ended = 0
         """Sequences that have ended since the start."""
@@ -77,7 +79,13 @@ class Lifecycle:
                 sibling.row = self.rows.take()
 
     def fork_siblings(self, leader: Sequence) -> list[Sequence]:
-        """The prompt of a request is complete: its other sequences, which now run, on its blocks."""
+        """The prompt of a request is complete: its other sequences, which now run, on its blocks.
+
+        Beams fork later, when the search has chosen; until then nobody goes on.
+        """
+        if leader.request.beams is not None:
+            leader.num_slots = leader.num_tokens
+            return []
         siblings = list(leader.request.forking)
         for sibling in siblings:
             self._tables.fork(leader, sibling)
@@ -92,11 +100,15 @@ class Lifecycle:
         plan: copies what it has computed to the swap space, where that pays.
         """
         self.running.remove(victim)
-        self._swap.swap_out(victim, plan)
+        beams = victim.request.beams
+        if beams is None:
+            self._swap.swap_out(victim, plan)
         self._stop(victim)
         self.waiting.stopped(victim)
         self.throughput.stopped(victim)
         victim.num_computed_tokens = 0
+        if beams is not None:
+            beams.restart()
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
         self.waiting.add_front(victim, self._num_kept_tokens(victim))
@@ -126,6 +138,8 @@ class Lifecycle:
             self.requests.remove(request)
             self.expiry.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
+            if request.beams is not None:
+                request.beams.forget_sequences()
         if self.on_end is not None:
             self.on_end(sequence)
 
@@ -140,6 +154,8 @@ class Lifecycle:
         self.running.append(sequence)
         self.waiting.started(sequence)
         self.throughput.started(sequence)
+        if sequence.request.beams is not None:
+            self.searches[sequence] = sequence.request.beams
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
@@ -154,14 +170,18 @@ class Lifecycle:
         if sequence.leads:
             for sibling in request.forking:
                 self._take_reserved_row(sibling)
+        self.searches.pop(sequence, None)
         request.num_running -= 1
         if not request.num_running:
             self.num_running_requests -= 1
 
     def _take_reserved_row(self, sibling: Sequence) -> None:
+        """Beams may have begun in theirs, and have blocks."""
         if sibling.row != NO_ROW:
-            self.rows.give_back(sibling.row, begun=False)
+            beams = sibling.request.beams
+            self.rows.give_back(sibling.row, begun=beams is not None and beams.has_rows)
             sibling.row = NO_ROW
+            self._tables.close(sibling)
 
     def _pass_lead(self, request: Request) -> None:
         """The leader has ended before its siblings could fork: the first of them computes the prompt.

@@ -85,6 +85,18 @@ class Outputs:
         self.positions.append(len(sequence.output))
         self.counts.append(0)
 
+    def finish_beams(self, request: Request, reason: FinishReason) -> None:
+        """A search is over, or ends for this reason: its results, the best first, with all their tokens."""
+        assert request.beams is not None
+        results = request.beams.search.results()
+        for sequence, hypothesis in zip(request.sequences, results, strict=False):
+            ending, token = request.ending(hypothesis.output)
+            self.finishes[len(self.sequences)] = ending or reason, token
+            self.sequences.append(sequence)
+            self.positions.append(0)
+            self.counts.append(len(hypothesis.output))
+            self.token_ids += hypothesis.output
+
 
 def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[bytes, engine_pb2.StepOutputs]]:
     """One message for each frontend that has something to hear."""

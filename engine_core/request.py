@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from engine_core.beam_rows import BeamRows
     from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 NO_ROW = -1
@@ -40,8 +41,9 @@ class Status(IntEnum):
 
     WAITING ──> RUNNING ──> ENDED      WAITING: in the queue, without row and blocks
        ^           │                   FORKING: waits for the prompt that its leader computes;
-       └─preempted─┘                            has a row (reserved) while the leader runs
-    FORKING ──> RUNNING                RUNNING: has a row and blocks
+       └─preempted─┘                            has a row (reserved) while the leader runs;
+    FORKING ──> RUNNING                         of beams: goes where the leader goes (beam_rows.py)
+                                       RUNNING: has a row and blocks
     """
 
     WAITING = 0
@@ -97,6 +99,7 @@ class Request:
     num_running: int = 0  # sequences that are RUNNING
     num_preemptions: int = 0  # of its sequences
     scheduled: bool = False  # was scheduled at least once
+    beams: BeamRows | None = None  # of a beam search: its sequences are the beams
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
         """Makes the sequences 0 to n - 1.
@@ -115,6 +118,29 @@ class Request:
                 sequence.status = Status.FORKING
                 self.forking[sequence] = None
         self.num_live = n
+
+    def start_beams(self, beams: BeamRows) -> None:
+        """The sequences are the beams of a search. (The first one leads even if it is the only one.)"""
+        self.beams = beams
+        self.sequences[0].leads = True
+
+    def ending(self, output: array[int]) -> tuple[FinishReason, int]:
+        """Why a sequence ends after this output, and the token that matched (0: none).
+
+        A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
+        there, and a delivered one is taken as it is.
+        """
+        if len(output) > self.parameters.min_tokens:
+            token = output[-1]
+            if token in self.eos_token_ids:
+                return FinishReason.EOS, token
+            if token in self.stop_token_ids:
+                return FinishReason.STOP, token
+        if len(output) >= self.max_tokens:
+            return FinishReason.MAX_TOKENS, 0
+        if len(self.prompt) + len(output) >= self.max_model_len:
+            return FinishReason.CONTEXT_LENGTH, 0
+        return FinishReason.NONE, 0
 
 
 @dataclass(slots=True, eq=False)
@@ -141,6 +167,14 @@ class Sequence:
     def num_new_tokens(self) -> int:
         """Tokens that are still to be computed."""
         return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether its next token can be computed; not when it is pending whether it ends before, nor, of
+        beams, while their last tokens are."""
+        if self.request.beams is not None and self.num_tokens > self.num_known_tokens:
+            return False
+        return self.num_tokens < self.limit
 
     @property
     def num_known_tokens(self) -> int:
@@ -171,20 +205,5 @@ class Sequence:
         return (prompt[start:] + self.output[: end - first]).tobytes()
 
     def finish(self) -> tuple[FinishReason, int]:
-        """Why the sequence ends after its last known token, and the token that matched (0: none).
-
-        A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
-        there, and a delivered one is taken as it is.
-        """
-        request = self.request
-        if len(self.output) > request.parameters.min_tokens:
-            token = self.output[-1]
-            if token in request.eos_token_ids:
-                return FinishReason.EOS, token
-            if token in request.stop_token_ids:
-                return FinishReason.STOP, token
-        if len(self.output) >= request.max_tokens:
-            return FinishReason.MAX_TOKENS, 0
-        if self.num_known_tokens >= request.max_model_len:
-            return FinishReason.CONTEXT_LENGTH, 0
-        return FinishReason.NONE, 0
+        """Why the sequence ends after its last known token; see Request.ending()."""
+        return self.request.ending(self.output)

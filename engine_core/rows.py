@@ -19,6 +19,10 @@ class Rows:
         if begun:
             self._removed.append(row)
 
+    def begin_again(self, row: int) -> None:
+        """A row that the worker has begins anew in the next plan, and stays held."""
+        self._removed.append(row)
+
     def take_removed(self) -> list[int]:
         """Rows that the worker is to drop in the next plan, before new ones begin in it."""
         removed, self._removed = self._removed, []

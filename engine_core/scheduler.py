@@ -20,6 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine_core.batch import Batch
+from engine_core.beam_rows import split_offers
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
 from engine_core.invariants import check_scheduler
@@ -105,13 +106,21 @@ class Scheduler:
                 self._finish(sequence, reason, token)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
-        """Ends some sequences (none named: all) of a request without a word."""
+        """Ends some sequences (none named: all) of a request without a word. Beams end together."""
+        if request.beams is not None and indexes:
+            if not request.beams.are_all(indexes):
+                return
+            indexes = ()
         for sequence in _followers_first(request):
             if not indexes or sequence.index in indexes:
                 self.lifecycle.end(sequence)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """Ends a request, and tells its frontend why."""
+        if request.beams is not None:
+            self._outputs.finish_beams(request, reason)
+            self.abort(request)
+            return
         for sequence in _followers_first(request):
             self._finish(sequence, reason)
 
@@ -160,6 +169,8 @@ class Scheduler:
         assert oldest.plan.step == result.step
         sequences, token_ids = oldest.sampling, result.token_ids
         failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
+        if result.beam_token_ids:
+            sequences, token_ids = self._advance_beams(sequences, result)
         if self.lifecycle.num_ended != oldest.num_ended:
             pairs = zip(sequences, token_ids, strict=True)
             live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
@@ -197,7 +208,8 @@ class Scheduler:
         before = self.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
             self._meet_needs(needy, plan)
-            going = [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
+            going = self._begin_beams(plan)
+            going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
         if going:  # all but the last one are behind their prompts
@@ -207,21 +219,23 @@ class Scheduler:
         return self.num_preemptions == before
 
     def _meet_needs(self, needy: list[Sequence], plan: Plan) -> None:
-        """Those that have used up their slots get more: at most one block each.
+        """Those that have used up their slots get more: at most one block for each row.
 
         Where the pool is short, the best come first, and the worst are preempted for them. But a sequence
         whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
         for what it will give back. Who lacks slots then sits this plan out.
         """
-        growing = [sequence for sequence in needy if sequence.num_tokens < sequence.limit]
-        if len(growing) <= self.pool.num_free or len(growing) < len(needy):
+        growing = [sequence for sequence in needy if sequence.may_grow]
+        followers = sum(len(beams.followers) for beams in self.lifecycle.searches.values())
+        ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
+        if ends or len(growing) + followers <= self.pool.num_free:
             for sequence in growing:
                 self._make_room(sequence, plan)
             return
         order = victims_first(self.running, self.tables)
         victims = iter(order)
         for sequence in reversed(order):
-            if sequence.num_tokens > sequence.num_slots:
+            if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
                 while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
                     self.lifecycle.preempt(next(victims), plan)
                     self.num_preemptions += 1
@@ -231,8 +245,21 @@ class Scheduler:
 
         It has filled its blocks: here they become known, and nothing is done for it in other steps.
         """
-        self.prefix_cache.commit(sequence)
+        beams = sequence.request.beams
+        for each in (sequence,) if beams is None else beams.carriers:
+            self.prefix_cache.commit(each)
+        if beams is not None:
+            return beams.reserve(self.tables, plan)
         return self.tables.reserve(sequence, sequence.num_tokens, plan)
+
+    def _begin_beams(self, plan: Plan) -> list[Sequence]:
+        """The beams whose leaders have got their slots go with them."""
+        followers: list[Sequence] = []
+        for leader, beams in self.lifecycle.searches.items():
+            if beams.followers and leader.num_tokens <= leader.num_slots:
+                beams.put(plan, self.rows)
+                followers += beams.followers
+        return followers
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
@@ -286,6 +313,7 @@ class Scheduler:
             blocks=sequence.blocks.copy(),
             sequence_index=sequence.index,
             parameters=request.parameters,
+            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
         )
         self._prompt_logprobs.admit(sequence, new_row)
         plan.new_rows.append(new_row)
@@ -301,6 +329,15 @@ class Scheduler:
         if sequence.status is not Status.ENDED:
             self._outputs.finish(sequence, reason, token)
             self.lifecycle.end(sequence)
+
+    def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
+        """Beams get what their searches choose; the sequences that have sampled, and their tokens."""
+        sequences, token_ids, offers = split_offers(sampling, result)
+        for request, of_request in offers.items():
+            assert request.beams is not None
+            if request.beams.take(of_request, self.tables):
+                self.finish(request, FinishReason.NONE)
+        return sequences, token_ids
 
     def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
         """The requests that end so. What is wrong may be in their blocks, in those of who has ended, and

@@ -136,6 +136,8 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_model_len=model.max_model_len,
         max_num_seqs=_num_rows(config),
         eos_token_ids=frozenset(model.eos_token_ids),
+        num_blocks=ready.num_blocks,
+        block_size=config.block_size,
         max_priority=welcome.max_priority,
     )
     return Identity(welcome, limits)

@@ -7,13 +7,15 @@ that nothing that arrives on a socket can raise in the step loop or in the worke
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from math import isfinite
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from engine_core.beam_rows import BeamRows
+from engine_core.beam_validation import read_beams
+from engine_core.refused import Refused
 from engine_core.request import PromptWish, Request, RowParameters
 from pagewire.columns import unpack_u32_array
 from pagewire.internal.v1.engine_pb2 import AddRequest
@@ -23,36 +25,8 @@ from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingC
 M = TypeVar("M", bound=Message)
 
 
-class Code(IntEnum):
-    """google.rpc.Code, as far as the core uses it."""
-
-    INVALID_ARGUMENT = 3
-    ALREADY_EXISTS = 6
-    RESOURCE_EXHAUSTED = 8
-    INTERNAL = 13
-    UNAVAILABLE = 14
-
-
 MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
-
-
-class Refused(Exception):
-    """A request cannot be served. `field` is the path in GenerateRequest (empty: none is
-    at fault); the message begins with it."""
-
-    def __init__(
-        self,
-        field: str,
-        text: str,
-        reason: str = "INVALID_FIELD",
-        code: Code = Code.INVALID_ARGUMENT,
-        retry_after: float | None = None,
-    ) -> None:
-        """retry_after: seconds, where trying again may help."""
-        super().__init__(f"{field} {text}" if field else text)
-        self.field, self.message, self.reason, self.code = field, str(self), reason, code
-        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +37,8 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     eos_token_ids: frozenset[int]
+    num_blocks: int
+    block_size: int
     max_priority: int = MAX_PRIORITY
     """With either sign; 0: there are no classes."""
 
@@ -86,6 +62,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
     prompt_wish = _prompt_wish(message, len(prompt), delivered, limits)
+    beams = read_beams(message, len(prompt), limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -116,7 +93,11 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
     )
-    request.start_sequences(n, delivered)
+    if beams is None:
+        request.start_sequences(n, delivered)
+    else:
+        request.start_sequences(beams.width, {})
+        request.start_beams(BeamRows(beams, request.sequences))
     return request
 
 
@@ -158,9 +139,8 @@ def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
             raise Refused(f"sampling.{name}", text)
     if not 1 <= sampling.n <= limits.max_num_seqs:
         raise Refused("sampling.n", f"must be 1 to {limits.max_num_seqs}")
-    for name in ("best_of", "beam_search"):
-        if sampling.HasField(name):
-            raise Refused(f"sampling.{name}", "is not built yet", "FEATURE_UNSUPPORTED")
+    if sampling.HasField("best_of"):
+        raise Refused("sampling.best_of", "is not resolved")  # the frontend chooses among n
     if not all(map(isfinite, sampling.logit_bias.values())):
         raise Refused("sampling.logit_bias", "must be finite numbers")
     _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)

@@ -29,6 +29,8 @@ def num_tokens_lost(sequence: Sequence, tables: BlockTables) -> int:
     The blocks that it shares with others stay, and are found again; they are the first ones of its table.
     (Its own may stay in the prefix cache for a while. But blocks are being taken because they are needed.)
     """
+    if sequence.request.beams is not None:
+        return sequence.request.beams.num_tokens_lost
     blocks, is_shared = sequence.blocks, tables.pool.is_shared
     if not blocks or not is_shared(blocks[0]):
         return sequence.num_computed_tokens

@@ -26,7 +26,14 @@ from tests.logprob_columns import Scored, put_together, take_apart
 
 VOCAB = 997
 EOS = 2
-LIMITS = Limits(vocab_size=VOCAB, max_model_len=64, max_num_seqs=8, eos_token_ids=frozenset({EOS}))
+LIMITS = Limits(
+    vocab_size=VOCAB,
+    max_model_len=64,
+    max_num_seqs=8,
+    eos_token_ids=frozenset({EOS}),
+    num_blocks=64,
+    block_size=4,
+)
 
 
 def fake_token(seed: int, index: int, position: int, forbidden: frozenset[int] | tuple[int, ...] = ()) -> int:

@@ -3,10 +3,10 @@
 import pytest
 
 from engine_core.plan import Plan
+from engine_core.refused import Code
 from engine_core.request import NO_TOKEN, FinishReason, Sequence, Status
 from engine_core.result import Result
 from engine_core.stop import Stopped
-from engine_core.validation import Code
 from pagewire.internal.v1.engine_pb2 import Abort
 from tests.engine_core.fakes import add_request, expected_output
 from tests.engine_core.house import House

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from engine_core.events import FrontendGone, SocketsFailed
+from engine_core.refused import Code
 from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.result import Result
 from engine_core.stop import Stopped
-from engine_core.validation import Code
 from pagewire.columns import unpack_u32
 from pagewire.internal.v1.engine_pb2 import (
     Abort,

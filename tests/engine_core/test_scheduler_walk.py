@@ -84,6 +84,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             max_model_len=max(2, min(30, num_blocks * block_size)),
             max_num_seqs=self.scheduler.num_rows,
             eos_token_ids=frozenset({EOS}),
+            num_blocks=num_blocks,
+            block_size=block_size,
         )
         self.ahead = ahead
         self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.validation import Code, Refused
+from engine_core.refused import Code, Refused
 from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.v1.prompt_pb2 import TokenIds

@@ -44,7 +44,8 @@ class InProcess:
             num_blocks=num_blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
         )
         model = self.ready.model
-        self.limits = Limits(model.vocab_size, model.max_model_len, rows, frozenset(model.eos_token_ids))
+        eos = frozenset(model.eos_token_ids)
+        self.limits = Limits(model.vocab_size, model.max_model_len, rows, eos, num_blocks, 4)
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""

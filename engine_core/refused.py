@@ -1,0 +1,31 @@
+"""A request that cannot be served."""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """google.rpc.Code, as far as the core uses it."""
+
+    INVALID_ARGUMENT = 3
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class Refused(Exception):
+    """A request cannot be served. `field` is the path in GenerateRequest (empty: none is
+    at fault); the message begins with it."""
+
+    def __init__(
+        self,
+        field: str,
+        text: str,
+        reason: str = "INVALID_FIELD",
+        code: Code = Code.INVALID_ARGUMENT,
+        retry_after: float | None = None,
+    ) -> None:
+        """retry_after: seconds, where trying again may help."""
+        super().__init__(f"{field} {text}" if field else text)
+        self.field, self.message, self.reason, self.code = field, str(self), reason, code
+        self.retry_after = retry_after

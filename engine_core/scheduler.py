@@ -256,7 +256,7 @@ class Scheduler:
         """The beams whose leaders have got their slots go with them."""
         followers: list[Sequence] = []
         for leader, beams in self.lifecycle.searches.items():
-            if beams.followers and leader.num_tokens <= leader.num_slots:
+            if beams.search.length and leader.num_tokens <= leader.num_slots:
                 beams.put(plan, self.rows)
                 followers += beams.followers
         return followers

@@ -21,7 +21,8 @@ from engine_core.workers import WorkerLink
 from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
-from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
+from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
+from tests.engine_core.fake_beams import expected_beams, fake_offers
 from tests.logprob_columns import Scored, put_together, take_apart
 
 VOCAB = 997
@@ -106,6 +107,7 @@ def add_request(
     logprobs: LogprobOptions | None = None,
     prompt_logprobs: LogprobOptions | None = None,
     prompt_logprobs_start: int = 0,
+    beams: BeamSearch | None = None,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -115,7 +117,7 @@ def add_request(
         handle=handle,
         request_id=f"request-{handle}" if request_id is None else request_id,
         prompt_token_ids=pack_u32(prompt),
-        sampling=resolved_sampling(seed=handle, n=n),
+        sampling=resolved_sampling(seed=handle, n=n, **({"beam_search": beams} if beams else {})),
         stopping=StoppingCriteria(max_tokens=max_tokens, min_tokens=min_tokens, **stopping),  # type: ignore[arg-type]
         tenant=tenant,
         cache_salt=salt,
@@ -146,6 +148,8 @@ def expected_output(
     message: AddRequest, index: int, limits: Limits = LIMITS
 ) -> tuple[list[int], FinishReason]:
     """What a sequence becomes when nothing but the model ends it: all of its output, and why it ended."""
+    if message.sampling.HasField("beam_search"):
+        return expected_beams(message, limits)[index]
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stops = eos | frozenset(stopping.stop_token_ids)
@@ -201,6 +205,7 @@ class FakeRow:
     index: int
     parameters: RowParameters
     namespace: Hashable
+    num_beam_candidates: int = 0
     num_computed: int | None = None  # not known before it computes: a prefix may be cached
     prompt_logprobs: LogprobOptions | None = None
     prompt_next: int = 0  # the first position whose log-probabilities are still wanted
@@ -222,13 +227,23 @@ class FakeWorker:
         self.plans: list[Plan] = []
         self._results: deque[Result] = deque()
         self._scores: list[Scored] = []  # of the last plan
+        self._offers: list[tuple[int, float]] = []  # of its beams
         self._prompt_parts: list[RowPromptLogprobs] = []
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
         tokens = self.execute(plan)
         scores = put_together(self._scores) if self._scores else None
-        self._results.append(Result(plan.step, tokens, logprobs=scores, prompt_logprobs=self._prompt_parts))
+        self._results.append(
+            Result(
+                plan.step,
+                tokens,
+                logprobs=scores,
+                prompt_logprobs=self._prompt_parts,
+                beam_token_ids=[token for token, _ in self._offers],
+                beam_logprobs=[logprob for _, logprob in self._offers],
+            )
+        )
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""
@@ -237,7 +252,7 @@ class FakeWorker:
     def execute(self, plan: Plan) -> list[int]:
         """One step, in the order that worker.proto states."""
         self.plans.append(plan)
-        self._scores, self._prompt_parts = [], []
+        self._scores, self._prompt_parts, self._offers = [], [], []
         assert len({*plan.removed_rows}) == len(plan.removed_rows)
         for row in plan.removed_rows:
             del self.rows[row]
@@ -250,11 +265,13 @@ class FakeWorker:
                 new.sequence_index,
                 new.parameters,
                 self.namespaces.get(new.parameters.sampling.seed),
+                new.num_beam_candidates,
                 prompt_logprobs=new.prompt_logprobs,
                 prompt_next=new.prompt_logprobs_start,
             )
         for fork in plan.forks:
             self._fork(fork)
+        self._append(plan)
         self._change_tables(plan)
         self._swap(plan)
         self._copy_blocks(plan)
@@ -275,7 +292,14 @@ class FakeWorker:
             fork.sequence_index,
             source.parameters,
             source.namespace,
+            source.num_beam_candidates,
         )
+
+    def _append(self, plan: Plan) -> None:
+        assert len({*plan.append_rows}) == len(plan.append_rows)
+        for row, token in zip(plan.append_rows, plan.append_token_ids, strict=True):
+            assert self.rows[row].num_beam_candidates, "only to beams"
+            self.rows[row].tokens.append(token)
 
     def _change_tables(self, plan: Plan) -> None:
         blocks = iter(plan.table_blocks)
@@ -348,6 +372,9 @@ class FakeWorker:
         position = len(state.tokens) - state.prompt_len
         parameters = state.parameters
         forbidden = parameters.stop_token_ids if position < parameters.min_tokens else ()
+        if state.num_beam_candidates:
+            self._offers += fake_offers(state.tokens, forbidden, state.num_beam_candidates)
+            return 0
         token = fake_token(parameters.sampling.seed, state.index, position, forbidden)
         if parameters.logprobs is not None:
             self._scores.append(fake_score(state.histories()[-1], token, parameters.logprobs))

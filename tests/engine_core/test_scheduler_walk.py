@@ -6,6 +6,7 @@ its block table. The walk keeps what a frontend would keep: the tokens of every 
 Prompts share prefixes, with one another and with what was generated, so that the prefix cache has work.
 """
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ from hypothesis.stateful import (
 
 from engine_core import prefix_cache
 from engine_core.outputs import encode_outputs
+from engine_core.refused import Refused
 from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapCosts
 from engine_core.validation import Limits
 from pagewire.columns import unpack_u32, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import (
     EOS,
     VOCAB,
@@ -94,6 +97,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         self.sent: dict[int, AddRequest] = {}
         self.ledger = Ledger()
         self.silenced: set[tuple[int, int]] = set()
+        self.ended_by_id: set[int] = set()
 
     def make_scheduler(self, **settings: Any) -> Scheduler:
         return Scheduler(**settings)
@@ -135,6 +139,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))
         if data.draw(ONE_IN_FIVE, "deadline"):
             message.deadline.FromMilliseconds(data.draw(st.integers(0, 9), "deadline"))
+        if not delivered and data.draw(ONE_IN_FIVE, "beams"):
+            self.search(data, message)
         frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
         for index, output in delivered.items():
             self.ledger.tokens[self.handle, index] = output.copy()
@@ -142,6 +148,21 @@ class SchedulerWalk(RuleBasedStateMachine):
         self.worker.namespaces[self.handle] = namespace(message)
         self.scheduler.add(make(message, self.limits, frontend, self.now))
         self.collect()
+
+    def search(self, data: st.DataObject, message: AddRequest) -> None:
+        """Makes it a beam search, if there is room for all beams."""
+        width = data.draw(st.integers(message.sampling.n, self.limits.max_num_seqs), "width")
+        penalty = data.draw(st.sampled_from([1.0, 0.0, 2.0, -1.0]), "length_penalty")
+        searching = AddRequest()
+        searching.CopyFrom(message)
+        searching.sampling.beam_search.CopyFrom(
+            beam_search(width, penalty, data.draw(st.booleans(), "early"))
+        )
+        searching.stopping.max_tokens = max(1, message.stopping.max_tokens)
+        del searching.stopping.stop_token_ids[6:]
+        with contextlib.suppress(Refused):
+            make(searching, self.limits)
+            message.CopyFrom(searching)
 
     def draw_prompt(self, data: st.DataObject) -> list[int]:
         """Tokens that many prompts begin with, or a prompt with its output so far; then some of its own."""
@@ -180,8 +201,11 @@ class SchedulerWalk(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
         indexes = data.draw(st.frozensets(st.integers(0, request.parameters.sampling.n - 1)), "indexes")
-        for index in indexes or range(request.parameters.sampling.n):
-            self.silenced.add((request.handle, index))
+        if request.beams is not None and data.draw(st.booleans(), "all"):
+            indexes = frozenset()
+        if request.beams is None or not indexes or request.beams.are_all(indexes):
+            for index in indexes or range(request.parameters.sampling.n):
+                self.silenced.add((request.handle, index))
         self.scheduler.abort(request, indexes)
         self.scheduler.abort(request, indexes)
 
@@ -191,6 +215,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         if not sure:
             return
         request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
+        self.ended_by_id.add(request.handle)
         self.scheduler.finish(request, FinishReason.ABORTED)
         self.collect()
 
@@ -236,6 +261,10 @@ class SchedulerWalk(RuleBasedStateMachine):
         end = self.ledger.ends.get(key)
         if end is None:
             assert key in self.silenced or message.HasField("deadline")
+        if message.sampling.HasField("beam_search") and (
+            end is None or handle in self.ended_by_id or message.stopping.HasField("time_limit")
+        ):
+            return  # the best so far, or nothing
         if end in (None, FinishReason.TIME_LIMIT, FinishReason.ABORTED):
             assert self.ledger.tokens[key] == output[: len(self.ledger.tokens[key])]
         else:

@@ -169,13 +169,13 @@ class Scheduler:
         assert oldest.plan.step == result.step
         sequences, token_ids = oldest.sampling, result.token_ids
         failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
+        self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         if result.beam_token_ids:
             sequences, token_ids = self._advance_beams(sequences, result)
         if self.lifecycle.num_ended != oldest.num_ended:
             pairs = zip(sequences, token_ids, strict=True)
             live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
             sequences, token_ids = [pair[0] for pair in live], [pair[1] for pair in live]
-        self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         entry = self._outputs.add_tokens(sequences, token_ids)
         if result.logprobs is not None:
             self._outputs.add_scores(entry, oldest.sampling, result.logprobs)

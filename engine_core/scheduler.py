@@ -119,10 +119,11 @@ class Scheduler:
         """Ends a request, and tells its frontend why."""
         if request.beams is not None:
             self._outputs.finish_beams(request, reason)
-            self.abort(request)
-            return
         for sequence in _followers_first(request):
-            self._finish(sequence, reason)
+            if request.beams is not None:
+                self.lifecycle.end(sequence)
+            else:
+                self._finish(sequence, reason)
 
     def reset_cache(self) -> None:
         """Forgets the keys and values of all that does not run."""

@@ -143,6 +143,8 @@ class RecordedScheduler(Scheduler):
             arrival.deadline_at = request.deadline_at
         if request.prompt_wish is not None:
             arrival.prompt_logprobs_start = request.prompt_wish.next
+        if request.beams is not None:
+            arrival.beam_width = request.beams.parameters.width
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
 

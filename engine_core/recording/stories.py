@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
+from engine_core.recording.file import BadRecording
 from engine_core.recording.recorder import HASH_BYTES
 from engine_core.request import FinishReason, PromptWish, Request, RowParameters
 from pagewire.columns import unpack_u32, unpack_u32_array
@@ -39,7 +40,7 @@ class Stories:
     def __init__(
         self, calls: Iterable[RecordedCall], *, block_size: int, has_tokens: bool, as_far: bool = False
     ) -> None:
-        """as_far: each sequence ends where it ended in the recording, also where that was by an abort."""
+        """Raises BadRecording. as_far: each sequence ends where it ended in the recording, also where that was by an abort."""
         self._block_size = block_size
         self._has_tokens = has_tokens
         self._as_far = as_far
@@ -48,6 +49,8 @@ class Stories:
         self._stories: dict[int, Story] = {}
         for call in calls:
             if call.HasField("arrival"):
+                if call.arrival.beam_width:
+                    raise BadRecording("beam searches are recorded, but cannot be replayed")
                 arrival = RecordedArrival()
                 arrival.CopyFrom(call.arrival)  # a part of a chunk would keep all of it in memory
                 self._stories[arrival.number] = Story(arrival)

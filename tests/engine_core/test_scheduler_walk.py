@@ -52,6 +52,9 @@ ONE_IN_FIVE = st.sampled_from([False, False, False, False, True])
 class SchedulerWalk(RuleBasedStateMachine):
     """A scheduler, a fake worker, and everything that frontends do to them."""
 
+    searches = True
+    """Whether there are beam searches among the requests."""
+
     @initialize(
         block_size=st.sampled_from([4, 3, 2, 1, 8]),
         num_blocks=st.sampled_from([12, 10, 8, 5, 3, 24]),
@@ -139,7 +142,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             message.stopping.time_limit.FromMilliseconds(data.draw(st.integers(0, 9), "time_limit"))
         if data.draw(ONE_IN_FIVE, "deadline"):
             message.deadline.FromMilliseconds(data.draw(st.integers(0, 9), "deadline"))
-        if not delivered and data.draw(ONE_IN_FIVE, "beams"):
+        if self.searches and not delivered and data.draw(ONE_IN_FIVE, "beams"):
             self.search(data, message)
         frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
         for index, output in delivered.items():

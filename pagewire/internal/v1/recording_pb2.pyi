@@ -67,7 +67,7 @@ class RecordedFields(_message.Message):
     def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class RecordedArrival(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
+    BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -102,7 +103,8 @@ class RecordedArrival(_message.Message):
     prompt_token_ids: bytes
     namespace: int
     prompt_logprobs_start: int
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ...) -> None: ...
+    beam_width: int
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ...) -> None: ...
 
 class RecordedAbort(_message.Message):
     __slots__ = ("number", "indexes")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.recording.file import BadRecording, RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay
 from engine_core.request import Request
 from pagewire.columns import unpack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedCall
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 
 PROMPT = [701 + 7 * i % 291 for i in range(23)]
@@ -97,11 +98,23 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "time_limit_at",
         "deadline_at",
         "prompt_wish",  # of it, where it begins
+        "beams",  # of them, how many
         "parameters",  # of them, n and min_tokens
     }
     names = {"frontend", "handle", "request_id"}
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "scheduled"}
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
+
+
+def test_what_beams_offer_is_not_recorded(tmp_path: Path):
+    recording = open_recording(tmp_path / "r")
+    settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    scheduler = RecordedScheduler(recording, **settings)
+    scheduler.add(make(add_request(1, PROMPT, n=2, beams=beam_search(3))))
+    run(scheduler, FakeWorker(64, 4), Ledger())
+    recording.close()
+    with pytest.raises(BadRecording, match="cannot be replayed"):
+        Replay(RecordingReader(tmp_path / "r"))
 
 
 def test_a_steady_batch_takes_few_bytes(tmp_path: Path):

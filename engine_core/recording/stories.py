@@ -40,7 +40,10 @@ class Stories:
     def __init__(
         self, calls: Iterable[RecordedCall], *, block_size: int, has_tokens: bool, as_far: bool = False
     ) -> None:
-        """Raises BadRecording. as_far: each sequence ends where it ended in the recording, also where that was by an abort."""
+        """as_far: each sequence ends where it ended in the recording, also where that was by an abort.
+
+        Raises BadRecording when what became of them was not recorded.
+        """
         self._block_size = block_size
         self._has_tokens = has_tokens
         self._as_far = as_far

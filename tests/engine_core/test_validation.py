@@ -101,7 +101,6 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
     "min_p": (lambda m: setattr(m.sampling, "min_p", 1.5), "sampling.min_p"),
     "penalty": (lambda m: setattr(m.sampling, "repetition_penalty", 0.0), "sampling.repetition_penalty"),
     "best_of": (lambda m: setattr(m.sampling, "best_of", 1), "sampling.best_of"),
-    "beams": (lambda m: m.sampling.beam_search.SetInParent(), "sampling.beam_search"),
     "bias beyond": (lambda m: m.sampling.logit_bias.update({VOCAB: 1.0}), "sampling.logit_bias"),
     "endless bias": (lambda m: m.sampling.logit_bias.update({1: math.inf}), "sampling.logit_bias"),
     "allowed": (lambda m: m.sampling.allowed_token_ids.append(VOCAB), "sampling.allowed_token_ids"),

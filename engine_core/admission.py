@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine_core.refused import Code, Refused
 from engine_core.request import Request
-from engine_core.validation import Code, Refused
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler

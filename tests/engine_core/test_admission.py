@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from engine_core.admission import LATEST_S, REASON, SOONEST_S, predicted_wait
-from engine_core.validation import Code
+from engine_core.refused import Code
 from pagewire.internal.v1.engine_pb2 import AddRequest, RequestFailed
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.house import House

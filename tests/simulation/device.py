@@ -33,32 +33,31 @@ class Device:
         """Loads."""
         self._machine, self._random, self._workload = machine, random, workload
         self._hop = workload.settings.worker_hop
-        clock = Clock(now=lambda: 0.0, sleep=self._work)
+        self._arrival = self._left_s = 0.0  # of the plan at hand; until its end
+        clock = Clock(now=lambda: self._arrival, sleep=self._pass)
         faults = WorkerConfig(fault_slow_factor=workload.settings.slow_factor)
         self._runner, self.ready = load(initialize_message(config), faults, clock)
-        self.memory = TaggedMemory(self._runner._rows, workload.namespace)
+        if workload.settings.swap_costs is not None:
+            self.ready.prefill_us_per_token, self.ready.swap_us_per_block = workload.settings.swap_costs
+        self._memory = TaggedMemory(self._runner._rows, self.ready.num_host_blocks, workload.namespace)
         self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
         self.dies = False  # in the step that comes next
         self._death: float | None = None
-        self._free_at = 0.0  # it has done all that was asked of it
-        self._work_s = 0.0  # of the step at hand
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
         if self._death is not None:
             return  # whoever sends does not know yet
         assert len(self.under_way) < MAX_UNDER_WAY, "too many plans are under way"
-        arrives = self._machine.loop.time() + self._hop * self._random.random()
-        begins = max(arrives, self._free_at)
+        self._arrival = max(self._arrival, self._machine.loop.time() + self._hop * self._random.random())
         result = self._execute(encode_plan(plan))
-        result.started_ns = round(1e9 * begins)
+        end = self._arrival + self._left_s
         work = zip(plan.rows, plan.starts, plan.counts, strict=True)
         self._machine.trace("core", "plans", plan.step, "rows", *work)
         if self.dies:
-            self._death = begins + self._work_s * self._random.random()
+            self._death = end - 1e-6 * result.duration_us * self._random.random()
             return
-        self._free_at = begins + self._work_s
-        self.under_way.append((self._free_at + self._hop * self._random.random(), plan, result))
+        self.under_way.append((end + self._hop * self._random.random(), plan, result))
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""
@@ -76,9 +75,9 @@ class Device:
         self._machine.wait_for_events(inbox)
 
     def _execute(self, message: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        self._work_s = 0.0
+        self._left_s = 0.0
         result = self._runner.execute(message)
-        self.memory.execute(message)
+        self._memory.execute(message)
         if self._workload.settings.nan_rate and self._random.random() < self._workload.settings.nan_rate:
             self._break_one_token(result)
         return result
@@ -90,5 +89,5 @@ class Device:
             token_ids[self._random.randrange(len(token_ids))] = NO_TOKEN
             result.token_ids = pack_u32(token_ids)
 
-    def _work(self, seconds: float) -> None:
-        self._work_s = seconds
+    def _pass(self, seconds: float) -> None:
+        self._left_s = seconds

@@ -77,7 +77,8 @@ class Engine:
             identity = make_identity(config, self.device.ready, start_ns)
             scheduler = make_scheduler(config, self.device.ready)
             clock = self._machine.loop.time
-            self.core = CheckedCore(identity, scheduler, self.device, inbox, self._send, clock)
+            ahead = config.scheduling == "ahead"
+            self.core = CheckedCore(identity, scheduler, self.device, inbox, self._send, clock, ahead=ahead)
             self.core.device = self.device
             self._machine.trace("core", "is ready, life", self.num_lives)
             self._step()

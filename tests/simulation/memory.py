@@ -24,10 +24,11 @@ class WrongMemory(AssertionError):
 class TaggedMemory:
     """Tags of the slots of the cache, beside the row table of a worker."""
 
-    def __init__(self, rows: RowTable, namespace: Callable[[int], int]) -> None:
+    def __init__(self, rows: RowTable, num_host_blocks: int, namespace: Callable[[int], int]) -> None:
         """namespace: of the request with this seed; equal for requests that may share blocks."""
         self._rows, self._namespace = rows, namespace
         self._tags = np.zeros((rows.cache_blocks, rows.block_size), np.int64)
+        self._host_tags = np.zeros((num_host_blocks, rows.block_size), np.int64)
         self._histories = np.zeros((rows.max_num_rows, rows.max_model_len), np.int64)
         self._lengths = [0] * rows.max_num_rows  # tokens of which histories are known
         self._roots = [0] * rows.max_num_rows
@@ -40,9 +41,17 @@ class TaggedMemory:
             self._histories[fork.row] = self._histories[fork.source_row]
             self._lengths[fork.row] = self._lengths[fork.source_row]
             self._roots[fork.row] = self._roots[fork.source_row]
+        self._swap(plan)
         self._copy(column(plan.copy_sources), column(plan.copy_targets))
         if plan.rows:
             self._compute(column(plan.rows), column(plan.starts), column(plan.counts))
+
+    def _swap(self, plan: worker_pb2.StepPlan) -> None:
+        out, back = column(plan.swap_out_host_blocks), column(plan.swap_in_host_blocks)
+        if len(np.unique(out)) < len(out) or len(np.intersect1d(out, back)):
+            raise WrongMemory("swaps of one plan depend on their order")
+        self._host_tags[out] = self._tags[column(plan.swap_out_blocks)]
+        self._tags[column(plan.swap_in_blocks)] = self._host_tags[back]
 
     def _copy(self, sources: Integers, targets: Integers) -> None:
         if len(np.unique(targets)) < len(targets) or len(np.intersect1d(sources, targets)):

@@ -23,6 +23,8 @@ MODEL = {
     "max_position_embeddings": 256,
     "eos_token_id": EOS,
 }
+KV_BYTES = 2 * 2 * 2 * 16
+"""Of one token: keys and values, two bytes, two layers."""
 STEP_S = 36e-6
 """What a step of this model takes on the profile "cpu": nearly all of it is overhead of two layers."""
 LETTERS = encode("abcdefgh")
@@ -38,6 +40,7 @@ class Settings:
     core_overhead: float  # of the core's own work in a step
     restart: float  # of the core, at most
     num_frontends: int
+    swap_costs: tuple[float, float] | None  # microseconds per token and block; None: as measured
     nan_rate: float  # steps in which a row has no logits
 
 
@@ -117,6 +120,7 @@ def draw(seed: int) -> Workload:
         core_overhead=step * random.choice([0.0, 0.1, 1.0]),
         restart=random.choice([30 * step, 1.5]),
         num_frontends=random.choice([1, 2, 2, 3]),
+        swap_costs=random.choice([None, (0.0, 0.0), (1.0, 0.5), (1.0, 4.0)]),
         nan_rate=random.choice([0.0] * 9 + [0.01]),
     )
     tight = random.random() < 0.5
@@ -143,8 +147,11 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
         block_size=block_size,
         num_blocks=num_blocks,
         no_prefix_cache=random.random() < 0.15,
+        scheduling=random.choice(["sync", "ahead"]),
+        swap_space=random.choice([0, 0, 4, 16, 64]) * block_size * KV_BYTES / (1 << 30),
         policy=random.choice(["fair", "fair", "fcfs"]),
-        tenant_weight=random.choice([(), ("t=3",)]),
+        tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
+        output_token_weight=random.choice([2.0, 0.5]),
     )
 
 
@@ -219,11 +226,10 @@ class _Writer:
                 "stream_interval": random.choice([1, 1, 2, 5]),
                 "timings": True,
             },
+            tenant=random.choice(["", "a", "b"]),
+            priority=random.choice([0, 0, 0, -2, 5]) if self._workload.config.policy == "fair" else 0,
             cache={"salt": random.choice(["", "", "salt"]), "bypass": random.random() < 0.1},
-            tenant=random.choice(["", "t"]),
         )
-        if self._workload.config.policy == "fair":
-            request.priority = random.choice([0, 0, 1, -1])
         if random.random() < 0.9:
             request.stopping.max_tokens = random.choice([12, 30, 60] if self._tight else [1, 3, 12, 30])
         if random.random() < 0.1:

@@ -56,6 +56,7 @@ class Client:
         else:
             self.outcome = "complete"
             self._check_complete()
+        self._machine.last_progress = self._loop.time()
         self._machine.trace(self._name, "ends:", self.outcome)
 
     def _new_recovery(self) -> Recovery:
@@ -97,6 +98,7 @@ class Client:
 
     async def _receive(self, message: generation_pb2.GenerateResponse) -> None:
         """A message comes; the next one is wanted when this returns."""
+        self._machine.last_progress = self._loop.time()
         response = generation_pb2.GenerateResponse()
         response.CopyFrom(message)
         self._check_message(response)

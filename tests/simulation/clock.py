@@ -6,8 +6,10 @@ moment, in the order in which it was asked for. The same calls give the same ord
 """
 
 import asyncio
+import contextlib
 import heapq
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -69,6 +71,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._numbers = count()
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def run(self, until: float, wake: Callable[[], bool]) -> None:
         """Lets happen what does up to a point in time. Returns then, or as soon as wake() is true."""
@@ -88,6 +91,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     return
         finally:
             asyncio._set_running_loop(None)
+
+    def abandon(self) -> None:
+        """Ends what is left of a simulation that failed, so that nobody complains of it later."""
+        self._timers.clear()
+        self._ready.clear()
+        for _ in range(100):  # a task may have to be told more than once, and one waits for another
+            for task in list(self._tasks):
+                if not task.done():
+                    task.cancel()
+            with contextlib.suppress(Exception):
+                self.run(self._now, lambda: False)
 
     # What asyncio and our code ask for.
 
@@ -120,7 +134,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
     ) -> "asyncio.Task[Any]":
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks.add(task)
+        return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.errors.append(context)

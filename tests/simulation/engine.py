@@ -1,13 +1,15 @@
 """The engine core's process, life after life. It is the main program of a simulation."""
 
 from random import Random
+from typing import Any
 
 from engine_core.core import EngineCore
 from engine_core.events import Inbox
+from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
 from engine_core.stop import Stopped
 from engine_core.workers import WorkerDied
-from pagewire.internal.v1.engine_pb2 import EngineMessage
+from pagewire.internal.v1.engine_pb2 import Abort, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
@@ -18,20 +20,43 @@ from tests.simulation.workload import Workload
 class CheckedCore(EngineCore):
     """The core; after every step its books are checked, and whether somebody waits while nothing runs."""
 
-    device: Device
-    num_idle_steps = 0  # one after another
+    def __init__(self, device: Device, *arguments: Any, **options: Any) -> None:
+        """The other arguments are those of EngineCore."""
+        super().__init__(*arguments, **options)
+        self.findings: list[str] = []  # from where the core must not raise
+        self._device = device
+        self._num_idle_steps = 0  # one after another
 
     def step(self) -> None:
-        before = self.scheduler.step
+        before, began = self.scheduler.step, self._clock()
         super().step()
         self.scheduler.check_invariants()
-        idles = self.scheduler.step == before and not self.device.under_way and self.scheduler.requests
-        self.num_idle_steps = self.num_idle_steps + 1 if idles else 0
-        assert self.num_idle_steps <= 1, "requests wait while the device idles"
+        for request in self.scheduler.requests:
+            times = [when for when in (request.time_limit_at, request.deadline_at) if when is not None]
+            assert min(times, default=began) >= began, "a request outlives its time"
+        idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
+        self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
+        assert self._num_idle_steps <= 1, "requests wait while the device idles"
+        assert not self.findings, self.findings
         counters = self.counters
         assert not counters.internal_errors, "a message made the core raise"
         assert not counters.bad_messages, "a frontend sent what it must not"
         assert not counters.broken_invariants, "the books of an idle core do not balance"
+
+    def _abort(self, frontend: bytes, message: Abort) -> None:
+        super()._abort(frontend, message)
+        request = self.scheduler.requests.by_handle(frontend, message.handle)
+        going_on = request.sequences if request else []
+        named = [
+            sequence for sequence in going_on if sequence.index in message.indexes or not message.indexes
+        ]
+        if any(sequence.status is not Status.ENDED for sequence in named):
+            self.findings.append("what was aborted goes on")
+
+    def _lose_frontend(self, frontend: bytes) -> None:
+        super()._lose_frontend(frontend)
+        if self.scheduler.requests.of_frontend(frontend):
+            self.findings.append("requests of a lost frontend go on")
 
 
 class Engine:
@@ -78,8 +103,8 @@ class Engine:
             scheduler = make_scheduler(config, self.device.ready)
             clock = self._machine.loop.time
             ahead = config.scheduling == "ahead"
-            self.core = CheckedCore(identity, scheduler, self.device, inbox, self._send, clock, ahead=ahead)
-            self.core.device = self.device
+            parts = identity, scheduler, self.device, inbox, self._send, clock
+            self.core = CheckedCore(self.device, *parts, ahead=ahead)
             self._machine.trace("core", "is ready, life", self.num_lives)
             self._step()
         finally:

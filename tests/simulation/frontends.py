@@ -1,6 +1,7 @@
 """A frontend's process: the real generator, engine client, journal and streams, without gRPC and threads."""
 
 import asyncio
+from array import array
 from collections.abc import Awaitable, Callable
 from random import Random
 from types import SimpleNamespace
@@ -8,11 +9,14 @@ from typing import Any, TypeVar
 
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
+from frontend.journal import Sink
 from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts import PromptReader
 from frontend.state import ServingState
+from frontend.stream import Stream
 from frontend.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import BEGIN, PAD, byte_level_tokenizer
 from tests.simulation.machine import Machine
@@ -47,6 +51,33 @@ class Prompts(PromptReader):
         return function()
 
 
+class CheckedSink:
+    """A stream, to which the core must not say anything about a sequence that it has ended itself."""
+
+    def __init__(self, stream: Sink) -> None:
+        assert isinstance(stream, Stream)
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def push(
+        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
+    ) -> bool:
+        """See frontend.journal.Sink."""
+        finish = self._stream._sequences[index].finish
+        by_frontend = finish is not None and finish.WhichOneof("matched") == "stop"
+        assert finish is None or by_frontend, "the core goes on with a sequence that it has ended"
+        return self._stream.push(index, position, token_ids, reason, matched, now)
+
+
+class CheckedClient(EngineClient):
+    """An engine client whose streams are watched."""
+
+    def submit(self, request: engine_pb2.AddRequest, sink: Sink) -> int:
+        return super().submit(request, CheckedSink(sink))
+
+
 class FrontendProcess:
     """One life of a frontend."""
 
@@ -60,7 +91,7 @@ class FrontendProcess:
             self.sockets.append(network.socket(*arguments))
             return self.sockets[-1]
 
-        self.client = EngineClient("", ServingState(), config.resume_timeout, make_socket)
+        self.client = CheckedClient("", ServingState(), config.resume_timeout, make_socket)
         self.generator = Generator(config, MODEL, Prompts(random), self.client)
         self.name = network.name(self.client.identity)
         self.client.start()

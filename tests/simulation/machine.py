@@ -10,6 +10,9 @@ from tests.simulation.trace import Trace
 MAX_EVENTS = 400_000
 """Of one simulation; the longest have a tenth of that. More means that something never ends."""
 
+MAX_SILENCE_S = 200.0
+"""Without a word to any client while the core has nothing to do: longer than everybody's patience."""
+
 
 class Killed(BaseException):
     """The core's process is gone, wherever it was."""
@@ -23,6 +26,7 @@ class Machine:
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop.time)
         self.core_is_killed = False
+        self.last_progress = 0.0  # when a client heard something
         self._is_over = is_over
 
     def wait(self, until: float) -> None:
@@ -31,6 +35,8 @@ class Machine:
 
     def wait_for_events(self, inbox: Inbox) -> None:
         """The core waits until there is something in its inbox. Raises Killed, or Stopped at the end."""
+        silence = self.loop.time() - self.last_progress
+        assert silence < MAX_SILENCE_S, "clients wait for what nobody will do"
         self._run(float("inf"), lambda: bool(inbox) or self._is_over())
         if not inbox:
             raise Stopped

@@ -256,7 +256,7 @@ class _Writer:
 
 def _draw_faults(random: Random, settings: Settings, start: float, end: float) -> list[Fault]:
     """A third of the simulations are undisturbed."""
-    kinds = ["core", "worker", "frontend", "link", "backlog", "reset"]
+    kinds = ["core", "worker", "frontend", "frontend", "link", "backlog", "reset"]
     count = random.choice([0, 0, 0, 1, 1, 2, 3, 4])
     faults = [
         Fault(random.uniform(start, end), random.choice(kinds), random.randrange(settings.num_frontends))

@@ -192,6 +192,8 @@ def simulate(seed: int) -> Report:
     try:
         world.run()
     except Exception as error:
+        with _quiet():
+            world.machine.loop.abandon()
         raise Failed(seed, world.machine.trace) from error
     return Report(
         seed=seed,

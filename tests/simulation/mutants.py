@@ -1,0 +1,262 @@
+"""Bugs, made on purpose: what would the simulation say if the code were wrong?
+
+Each entry changes one thing in the real code, in this process, as somebody might get it wrong, and is found
+by the check that is there for it: python -m tests.simulation.mutants prints which seed finds which.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from unittest import mock
+
+from engine_core.block_pool import BlockPool
+from engine_core.block_tables import BlockTables
+from engine_core.core import EngineCore
+from engine_core.expiry import Expiry
+from engine_core.plan import Plan
+from engine_core.prefix_cache import PrefixCache
+from engine_core.request import FinishReason, Request, Status
+from engine_core.request import Sequence as CoreSequence
+from engine_core.result import Result
+from engine_core.scheduler import Scheduler
+from engine_core.swap import SwapSpace
+from frontend import generation, journal
+from frontend.engine_client import EngineClient
+from frontend.stream import Stream
+from pagewire.client.recovery import Recovery
+from pagewire.internal.v1 import engine_pb2
+from tests.simulation.world import Failed, simulate
+
+MAX_SEEDS = 150
+"""Each of them is found by one of the first so many."""
+
+Mutate = Callable[[Callable[[type | object, str, object], None]], None]
+"""Takes patch(owner, name, replacement)."""
+
+
+def _blocks_leak_on_abort(patch: Callable[..., None]) -> None:
+    """A sequence that is aborted keeps its last block."""
+    close = BlockTables.close
+
+    def leaky(self: BlockTables, sequence: CoreSequence) -> None:
+        if sequence.blocks and sequence.output and sequence.finish()[0] is FinishReason.NONE:
+            sequence.blocks.pop()
+        close(self, sequence)
+
+    patch(BlockTables, "close", leaky)
+
+
+def _blocks_are_freed_twice(patch: Callable[..., None]) -> None:
+    """A block that others hold as well is free when the first of them drops it."""
+
+    def free(self: BlockPool, blocks: Sequence[int]) -> None:
+        for block in reversed(blocks):
+            self._references[block] = 0
+            self._blank.append(block)
+
+    patch(BlockPool, "free", free)
+
+
+def _no_copy_on_write(patch: Callable[..., None]) -> None:
+    """Whoever forks writes into the blocks of its siblings."""
+    patch(BlockPool, "is_shared", lambda self, block: False)
+
+
+def _unfilled_blocks_become_known(patch: Callable[..., None]) -> None:
+    """A block is committed one token before it is full."""
+    commit = PrefixCache.commit
+
+    def early(self: PrefixCache, sequence: CoreSequence) -> None:
+        sequence.num_computed_tokens += 1
+        try:
+            commit(self, sequence)
+        finally:
+            sequence.num_computed_tokens -= 1
+
+    patch(PrefixCache, "commit", early)
+
+
+def _salt_is_ignored(patch: Callable[..., None]) -> None:
+    """Requests share blocks across cache salts."""
+    root = PrefixCache._root
+
+    def unsalted(self: PrefixCache, request: Request) -> bytes:
+        salt, request.cache_salt = request.cache_salt, ""
+        try:
+            return root(self, request)
+        finally:
+            request.cache_salt = salt
+
+    patch(PrefixCache, "_root", unsalted)
+
+
+def _swapped_blocks_come_back_elsewhere(patch: Callable[..., None]) -> None:
+    """The first two blocks from the swap space change places."""
+    swap_in = SwapSpace.swap_in
+
+    def crossed(self: SwapSpace, sequence: CoreSequence, plan: Plan) -> None:
+        before = len(plan.swap_in_blocks)
+        swap_in(self, sequence, plan)
+        plan.swap_in_blocks[before : before + 2] = plan.swap_in_blocks[before : before + 2][::-1]
+
+    patch(SwapSpace, "swap_in", crossed)
+
+
+def _pending_tokens_are_dropped(patch: Callable[..., None]) -> None:
+    """A token that arrives for a sequence which was preempted meanwhile is passed over."""
+    update = Scheduler.update
+
+    def forgetful(self: Scheduler, result: Result) -> list[Request]:
+        sampling = self.under_way[0].sampling
+        kept = [place for place, sequence in enumerate(sampling) if sequence.status is not Status.WAITING]
+        if len(kept) < len(sampling):
+            sampling[:] = [sampling[place] for place in kept]
+            result = Result(result.step, [result.token_ids[place] for place in kept])
+        return update(self, result)
+
+    patch(Scheduler, "update", forgetful)
+
+
+def _tokens_go_to_the_wrong_rows(patch: Callable[..., None]) -> None:
+    """A step's first two tokens change places."""
+    update = Scheduler.update
+
+    def crossed(self: Scheduler, result: Result) -> list[Request]:
+        result.token_ids[:2] = result.token_ids[:2][::-1]
+        return update(self, result)
+
+    patch(Scheduler, "update", crossed)
+
+
+def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
+    """A prompt that takes the whole pool waits for ever."""
+    fits = Scheduler._fits
+
+    def stricter(self: Scheduler, sequence: CoreSequence, cached: list[int]) -> bool:
+        missing = self.tables.missing(sequence.num_tokens, cached)
+        return missing < self.pool.num_free and fits(self, sequence, cached)
+
+    patch(Scheduler, "_fits", stricter)
+
+
+def _ended_sequences_run_again(patch: Callable[..., None]) -> None:
+    """A core that takes over a request does not look at ended_indexes."""
+    add = EngineCore._add_request
+
+    def careless(self: EngineCore, frontend: bytes, message: engine_pb2.AddRequest, arrival: float) -> None:
+        del message.ended_indexes[:]
+        add(self, frontend, message, arrival)
+
+    patch(EngineCore, "_add_request", careless)
+
+
+def _aborts_of_waiting_requests_are_lost(patch: Callable[..., None]) -> None:
+    """An Abort finds only what runs."""
+    abort = EngineCore._abort
+
+    def partial(self: EngineCore, frontend: bytes, message: engine_pb2.Abort) -> None:
+        request = self.scheduler.requests.by_handle(frontend, message.handle)
+        if request is not None and request.num_running:
+            abort(self, frontend, message)
+
+    patch(EngineCore, "_abort", partial)
+
+
+def _lost_frontends_keep_their_requests(patch: Callable[..., None]) -> None:
+    """The core goes on for a frontend that is gone."""
+    patch(EngineCore, "_lose_frontend", lambda self, frontend: None)
+
+
+def _time_limits_end_nothing(patch: Callable[..., None]) -> None:
+    """The clock ends only what has a deadline."""
+    due = Expiry.due
+    patch(Expiry, "due", lambda self, now: [pair for pair in due(self, now) if not pair[1]])
+
+
+def _a_position_is_repeated_after_a_resume(patch: Callable[..., None]) -> None:
+    """The journal sends all delivered tokens again but the last one."""
+    put = journal.put_delivered
+
+    def short(request: engine_pb2.AddRequest, delivered: object) -> None:
+        put(request, ((index, tokens[:-1], ended) for index, tokens, ended in delivered))  # type: ignore[attr-defined]
+
+    patch(journal, "put_delivered", short)
+
+
+def _a_continuation_forgets_a_token(patch: Callable[..., None]) -> None:
+    """The frontend that goes on with a stream tells the core one token less than the client has."""
+    put = generation.put_delivered
+
+    def short(request: engine_pb2.AddRequest, delivered: object) -> None:
+        put(request, ((index, tokens[:-1], ended) for index, tokens, ended in delivered))  # type: ignore[attr-defined]
+
+    patch(generation, "put_delivered", short)
+
+
+def _lost_requests_are_not_sent_again(patch: Callable[..., None]) -> None:
+    """The journal of a frontend is never read."""
+    patch(EngineClient, "_resume", lambda self: None)
+
+
+def _a_stop_string_ends_all_siblings(patch: Callable[..., None]) -> None:
+    """The Abort of one sequence does not say which."""
+    abort = EngineClient._abort
+    patch(EngineClient, "_abort", lambda self, handle, *indexes: abort(self, handle))
+
+
+def _a_slow_reader_loses_messages(patch: Callable[..., None]) -> None:
+    """What comes while a client reads replaces what came before."""
+    push = Stream.push
+
+    def overwrite(self: Stream, index: int, *rest: object) -> bool:
+        sequence = self._sequences[index]
+        if sequence.dirty and sequence._num_sent:
+            sequence._num_sent = len(sequence.tokens)
+        return push(self, index, *rest)  # type: ignore[arg-type]
+
+    patch(Stream, "push", overwrite)
+
+
+def _a_client_gives_up_too_early(patch: Callable[..., None]) -> None:
+    """An end that a frontend repeats counts as progress: found by simulation, seed 166 of that day."""
+    received = Recovery.received
+
+    def hopeful(self: Recovery, response: object) -> object:
+        self._recovering = False
+        return received(self, response)  # type: ignore[arg-type]
+
+    patch(Recovery, "received", hopeful)
+
+
+MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
+    name.removeprefix("_").replace("_", " "): value
+    for name, value in list(globals().items())
+    if name.startswith("_") and getattr(value, "__module__", "") == __name__
+}
+
+
+def find(mutant: str, seeds: range = range(MAX_SEEDS)) -> Failed | None:
+    """The first failure; None: the bug was not found."""
+    with ExitStack() as stack:
+        MUTANTS[mutant](lambda *change: stack.enter_context(mock.patch.object(*change)))
+        for seed in seeds:
+            try:
+                simulate(seed)
+            except Failed as failure:
+                return failure
+    return None
+
+
+def main() -> int:
+    """Prints what each bug is found by; 1 when one is not."""
+    unfound = 0
+    for mutant in MUTANTS:
+        failure = find(mutant)
+        unfound += failure is None
+        said = "NOT FOUND" if failure is None else f"seed {failure.seed}: {failure.__cause__}"
+        print(f"{mutant:45} {said}", flush=True)
+    return int(unfound > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,6 +69,16 @@ class Device:
         self._machine.wait(arrives)
         return decode_result(message, plan)
 
+    def await_result(self, seconds: float) -> None:
+        """See engine_core.core.Worker."""
+        until = self._machine.loop.time() + seconds
+        if self.under_way:
+            self._machine.wait(min(until, self.under_way[0][0]))
+        elif self._death is not None and self._death <= until:
+            self.collect()
+        else:
+            self._machine.wait(until)
+
     def wait_for(self, inbox: Inbox) -> None:
         """See engine_core.core.Worker."""
         assert not self.under_way, "the core waits for events, but not for its result"

@@ -42,12 +42,13 @@ RESUME_TIMEOUT_S = 60.0
 class Prompts(PromptReader):
     """Reads prompts on the loop; what a thread would take, it waits."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, longest: float) -> None:
+        """longest: seconds for one piece of work."""
         super().__init__(TOKENIZER, None, 1)  # its threads start with the first work that they get
-        self._random = random
+        self._random, self._longest = random, longest
 
     async def run(self, function: Callable[[], T]) -> T:
-        await asyncio.sleep(1e-3 * self._random.random())
+        await asyncio.sleep(self._longest * self._random.random())
         return function()
 
 
@@ -81,7 +82,8 @@ class CheckedClient(EngineClient):
 class FrontendProcess:
     """One life of a frontend."""
 
-    def __init__(self, machine: Machine, network: Network, random: Random) -> None:
+    def __init__(self, machine: Machine, network: Network, random: Random, tokenizing: float) -> None:
+        """tokenizing: seconds that it takes, at most."""
         self._machine = machine
         self._handlers: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S)
@@ -92,7 +94,7 @@ class FrontendProcess:
             return self.sockets[-1]
 
         self.client = CheckedClient("", ServingState(), config.resume_timeout, make_socket)
-        self.generator = Generator(config, MODEL, Prompts(random), self.client)
+        self.generator = Generator(config, MODEL, Prompts(random, tokenizing), self.client)
         self.name = network.name(self.client.identity)
         self.client.start()
 

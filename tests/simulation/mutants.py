@@ -23,7 +23,6 @@ from engine_core.swap import SwapSpace
 from frontend import generation, journal
 from frontend.engine_client import EngineClient
 from frontend.stream import Stream
-from pagewire.client.recovery import Recovery
 from pagewire.internal.v1 import engine_pb2
 from tests.simulation.world import Failed, simulate
 
@@ -215,17 +214,6 @@ def _a_slow_reader_loses_messages(patch: Callable[..., None]) -> None:
         return push(self, index, *rest)  # type: ignore[arg-type]
 
     patch(Stream, "push", overwrite)
-
-
-def _a_client_gives_up_too_early(patch: Callable[..., None]) -> None:
-    """An end that a frontend repeats counts as progress: found by simulation, seed 166 of that day."""
-    received = Recovery.received
-
-    def hopeful(self: Recovery, response: object) -> object:
-        self._recovering = False
-        return received(self, response)  # type: ignore[arg-type]
-
-    patch(Recovery, "received", hopeful)
 
 
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {

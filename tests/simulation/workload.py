@@ -115,7 +115,7 @@ def draw(seed: int) -> Workload:
     step = _log_uniform(random, 5e-5, 2e-2)
     settings = Settings(
         slow_factor=step / STEP_S,
-        latency=step * _log_uniform(random, 0.01, 5.0),
+        latency=step * _log_uniform(random, 0.003, 5.0),
         worker_hop=step * random.choice([0.0, 0.01, 0.3]),
         core_overhead=step * random.choice([0.0, 0.1, 1.0]),
         restart=random.choice([30 * step, 1.5]),

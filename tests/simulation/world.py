@@ -90,7 +90,9 @@ class World:
 
     def _start_frontend(self, place: int) -> None:
         random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
-        self.frontends[place] = FrontendProcess(self.machine, self.network, random)
+        self.frontends[place] = FrontendProcess(
+            self.machine, self.network, random, self.workload.settings.latency
+        )
 
     # Clients.
 

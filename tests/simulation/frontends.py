@@ -1,7 +1,6 @@
 """A frontend's process: the real generator, engine client, journal and streams, without gRPC and threads."""
 
 import asyncio
-from array import array
 from collections.abc import Awaitable, Callable
 from random import Random
 from types import SimpleNamespace
@@ -62,14 +61,12 @@ class CheckedSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def push(
-        self, index: int, position: int, token_ids: "array[int]", reason: int, matched: int, now: int
-    ) -> bool:
+    def push(self, index: int, *output: Any) -> bool:
         """See frontend.journal.Sink."""
         finish = self._stream._sequences[index].finish
         by_frontend = finish is not None and finish.WhichOneof("matched") == "stop"
         assert finish is None or by_frontend, "the core goes on with a sequence that it has ended"
-        return self._stream.push(index, position, token_ids, reason, matched, now)
+        return self._stream.push(index, *output)
 
 
 class CheckedClient(EngineClient):

@@ -240,6 +240,18 @@ class HealthConfig(ClientConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """`pagewire replay`: tells a scheduler what a recording says, and compares its plans."""
+    """`pagewire replay`: compares plans with those of a recording; with settings, answers "what if"."""
 
-    recording: str = flag("", "file that --record has written", positional=True, metavar="FILE")
+    recording: str = flag("", "file that --record has written", common=True, positional=True, metavar="FILE")
+    policy: Literal["recorded", "fair", "fcfs"] = flag("recorded", "what if: who is next", common=True)
+    scheduling: Literal["recorded", "sync", "ahead"] = flag(
+        "recorded", "what if: when a step is planned", common=True
+    )
+    num_blocks: int | None = flag(None, "what if: KV blocks", common=True, at_least=1)
+    num_host_blocks: int | None = flag(None, "what if: blocks of the swap space", common=True, at_least=0)
+    max_num_seqs: int | None = flag(None, "what if: sequences that run at once", common=True, at_least=1)
+    max_num_batched_tokens: int | None = flag(None, "what if: tokens per step", common=True, at_least=1)
+    no_prefix_cache: bool = flag(False, "what if: no reuse of equal prefixes", common=True)
+    block_size: int | None = flag(
+        None, "what if: tokens per block (needs --record-tokens)", common=True, at_least=1
+    )

@@ -1,9 +1,10 @@
 """Replay: the same calls to another scheduler, and the first plan in which it decides otherwise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from engine_core.recording.figures import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
 from engine_core.recording.settings import read_settings
@@ -34,6 +35,7 @@ class Outcome:
 
     num_plans: int = 0  # that are the same
     difference: Difference | None = None
+    figures: Figures = field(default_factory=Figures)
 
 
 class Replay:
@@ -51,6 +53,7 @@ class Replay:
         self._worker = ReplayedWorker(self._stories)
         self._plans = PlanReader()
         self._requests: dict[int, Request] = {}
+        self._planned_at = self._done_at = 0.0
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
@@ -69,6 +72,9 @@ class Replay:
                 handlers[kind](getattr(call, kind))
             if self._outcome.difference is not None:
                 break
+        figures = self._outcome.figures
+        figures.told(self._scheduler.take_outputs(), self._done_at)
+        figures.num_preemptions = self._scheduler.num_preemptions
         return self._outcome
 
     def _add(self, number: int) -> None:
@@ -82,7 +88,7 @@ class Replay:
 
     def _plan(self, record: RecordedPlan) -> None:
         plan = self._scheduler.schedule(record.now)
-        self._scheduler.take_outputs()
+        self._outcome.figures.told(self._scheduler.take_outputs(), record.now)
         expected = self._plans.read(record)
         got = columns_of(plan, self._worker.number_of)
         if expected != got:
@@ -90,10 +96,13 @@ class Replay:
             self._outcome.difference = Difference(step, record.now, *first_difference(expected, got))
         elif plan.rows:
             self._outcome.num_plans += 1
+            self._outcome.figures.planned(plan, record.now)
+            self._planned_at = record.now
             self._worker.submit(plan)
 
     def _update(self, without_token: tuple[int, ...], duration_us: int) -> None:
         self._scheduler.update(self._worker.collect(without_token, duration_us))
+        self._done_at = self._planned_at + 1e-6 * duration_us
 
 
 def first_difference(expected: Columns, got: Columns) -> tuple[str, str, str]:

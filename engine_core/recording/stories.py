@@ -33,6 +33,13 @@ class Story:
     outputs: "list[array[int]]" = field(default_factory=list)  # by index
     last_tokens: set[tuple[int, int]] = field(default_factory=set)  # (reason, token) that ends a sequence
 
+    def num_tokens(self, index: int) -> int:
+        """Tokens of a sequence, prompt and output: as many as it had, or else as it might have."""
+        arrival, end = self.arrival, self.ends.get(index)
+        if end is not None and end.num_output_tokens:
+            return arrival.prompt_len + end.num_output_tokens
+        return min(arrival.prompt_len + arrival.max_tokens, arrival.max_model_len)
+
 
 class Stories:
     """The stories of all requests of a recording, by number."""
@@ -69,6 +76,10 @@ class Stories:
 
     def __iter__(self) -> Iterator[Story]:
         return iter(self._stories.values())
+
+    def numbers(self) -> list[int]:
+        """Of all requests."""
+        return list(self._stories)
 
     def token(self, number: int, index: int, position: int) -> int:
         """The token of a sequence at a position of its output."""

@@ -1,8 +1,9 @@
 """`pagewire replay`: exits 0 when a recording's plans are the same again, 1 when one differs."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pagewire.config import ReplayConfig
 from pagewire.flags import UsageError
@@ -14,7 +15,8 @@ CONFIG = ReplayConfig
 
 
 def run(config: ReplayConfig) -> int:
-    """Prints what came out; returns the exit code. Raises BadRecording."""
+    """Prints what came out; returns the exit code. Raises BadRecording, and CannotTry."""
+    from engine_core.recording.compare import compare
     from engine_core.recording.file import RecordingReader
     from engine_core.recording.replay import Replay
 
@@ -24,11 +26,24 @@ def run(config: ReplayConfig) -> int:
     outcome = Replay(recording).run()
     if recording.incomplete:
         print(f"the recording is not whole: {recording.incomplete}", file=sys.stderr)
+    is_same = outcome.difference is None
     if outcome.difference is None:
         print(f"all {outcome.num_plans} plans are the same")
-        return 0
-    _print_difference(outcome.difference, outcome.num_plans)
-    return 1
+    else:
+        _print_difference(outcome.difference, outcome.num_plans)
+    if changes := _changes(config):
+        for line in compare(recording, outcome.figures if is_same else None, changes):
+            print(line)
+    return 0 if is_same else 1
+
+
+def _changes(config: ReplayConfig) -> dict[str, Any]:
+    """What the flags say that the recording does not."""
+    values = asdict(config)
+    del values["recording"]
+    if values.pop("no_prefix_cache"):
+        values["prefix_cache"] = False
+    return {name: value for name, value in values.items() if value not in (None, "recorded")}
 
 
 def _print_difference(difference: "Difference", num_plans: int) -> None:

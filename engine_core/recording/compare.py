@@ -1,0 +1,69 @@
+"""The answer to "what if", as a table: recorded, simulated as it was recorded, simulated otherwise."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine_core.fair_queue import FairQueue
+from engine_core.recording.figures import Figures
+from engine_core.recording.file import RecordingReader
+from engine_core.recording.replay import read_start
+from engine_core.recording.settings import make_queue, read_settings
+from engine_core.recording.step_times import StepTimes, measure
+from engine_core.recording.stories import Stories
+from engine_core.recording.what_if import CannotTry, what_if
+from engine_core.tenants import Weights
+
+
+def compare(
+    recording: RecordingReader, recorded: Figures | None, changes: Mapping[str, Any]
+) -> Iterator[str]:
+    """Lines to print. recorded: None where the replay differs.
+
+    changes: settings of Scheduler, and "policy" and "scheduling". Raises CannotTry.
+    """
+    times, was_ahead = measure(recording)
+    yield f"step times: {times}"
+    if was_ahead:
+        yield "(it was planned one step ahead: what a core needs between steps is not known, and counts as 0)"
+    columns = {} if recorded is None else {"recorded": recorded.rows()}
+    columns["simulated"] = _simulate(recording, times, {}, was_ahead).rows()
+    columns["what if"] = _simulate(recording, times, changes, was_ahead).rows()
+    yield ""
+    yield from _table(columns)
+
+
+def _simulate(
+    recording: RecordingReader, times: StepTimes, changes: Mapping[str, Any], was_ahead: bool
+) -> Figures:
+    start = read_start(recording)
+    settings = read_settings(start.settings)  # with a queue of its own
+    changes = dict(changes)
+    scheduling = changes.pop("scheduling", "ahead" if was_ahead else "sync")
+    if policy := changes.pop("policy", None):
+        queue = settings.get("waiting")
+        settings["waiting"] = make_queue(policy, queue.weights if isinstance(queue, FairQueue) else Weights())
+    _check(changes, settings, start.has_tokens)
+    settings |= changes
+    stories = Stories(recording, block_size=settings["block_size"], has_tokens=start.has_tokens, as_far=True)
+    return what_if(recording, stories, settings, times, ahead=scheduling == "ahead")
+
+
+def _check(changes: Mapping[str, Any], settings: Mapping[str, Any], has_tokens: bool) -> None:
+    if changes.get("block_size", settings["block_size"]) != settings["block_size"] and not has_tokens:
+        raise CannotTry(
+            "which blocks of another size would be equal is not known: --block-size needs a recording made"
+            " with --record-tokens"
+        )
+
+
+def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Lines; a column for each run, a row for each figure that any of them has."""
+    names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
+    first = max(map(len, names))
+    widths = {
+        title: max(len(title), *(len(value) for value in rows.values())) for title, rows in columns.items()
+    }
+    yield "  ".join([" " * first, *(f"{title:>{width}}" for title, width in widths.items())])
+    for name in names:
+        cells = (f"{rows.get(name, '-'):>{widths[title]}}" for title, rows in columns.items())
+        yield "  ".join([f"{name:<{first}}", *cells])

@@ -2,9 +2,9 @@
 
     step = a + b * tokens computed + c * positions looked at + d * rows
 
-with the coefficients that make the relative errors least, none of them negative; `host` is the mean
-time from a result to the next plan, while there was something to do. The formula knows no curves: between small and large steps it is off by what
-`error` says.
+with the coefficients that make the relative errors least, none of them negative; `host` is the mean time
+from a result to the next plan, while there was something to do. The formula knows no curves: between small
+and large steps it is off by what `error` says.
 """
 
 from collections import deque

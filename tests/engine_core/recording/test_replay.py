@@ -1,15 +1,21 @@
 """A scheduler that is told the same decides the same; one that does not is found, at the right step."""
 
+import ast
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
-from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.plan import Plan
+from engine_core.recording import replay
+from engine_core.recording.file import BadRecording, RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
-from engine_core.recording.replay import Replay
+from engine_core.recording.replay import Replay, first_difference
 from engine_core.scheduler import Scheduler
+from pagewire.internal.v1.recording_pb2 import RecordingStart
+from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 from tests.engine_core.test_scheduler_walk import SchedulerWalk
 
 
@@ -41,3 +47,84 @@ class RecordedWalk(SchedulerWalk):
 
 RecordedWalk.TestCase.settings = settings(SchedulerWalk.TestCase.settings, max_examples=100)
 TestRecordedWalk = RecordedWalk.TestCase
+
+
+def record_a_crowd(path: Path) -> int:
+    """24 requests, more than the pool holds; the number of steps."""
+    recording = open_recording(path)
+    settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16}
+    scheduler, worker = RecordedScheduler(recording, **settings), FakeWorker(20, 4)
+    for handle in range(1, 25):
+        scheduler.add(make(add_request(handle, 3 + handle % 9, n=1 + handle % 2, max_tokens=12)))
+    run(scheduler, worker, Ledger())
+    recording.close()
+    return scheduler.step
+
+
+class OtherScheduler(Scheduler):
+    """In step 9 it decides otherwise: two sequences change places."""
+
+    def schedule(self, now: float) -> Plan:
+        if self.step == 8:
+            running = self.lifecycle.running
+            running[0], running[1] = running[1], running[0]
+        return super().schedule(now)
+
+
+def test_the_first_plan_that_differs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    record_a_crowd(tmp_path / "r")
+    monkeypatch.setattr(replay, "Scheduler", OtherScheduler)
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.num_plans == 8 and outcome.difference is not None
+    assert (outcome.difference.step, outcome.difference.field) == (9, "rows")
+    expected, got = (ast.literal_eval(text) for text in (outcome.difference.expected, outcome.difference.got))
+    assert expected == [got[1], got[0], *got[2:]]
+
+
+def test_each_kind_of_difference_is_named():
+    plan = {"step": [3], "rows": [1, 2, 3], "starts": [5, 6, 7], "counts": [1] * 3}
+    cases = {
+        "step": ({"step": [3]}, {"step": [4]}, "[3]", "[4]"),
+        "rows": (plan, plan | {"rows": [2, 1, 3]}, "[1, 2, 3]", "[2, 1, 3]"),
+        "starts[1]": (plan, plan | {"starts": [5, 8, 7]}, "[6, 7]", "[8, 7]"),
+        "counts[2]": (plan, plan | {"counts": [1, 1]}, "[1]", "[]"),
+        "new_rows": (plan, plan | {"new_rows": [(0, 1)]}, "nothing", "[(0, 1)]"),
+    }
+    for name, (expected, got, left, right) in cases.items():
+        assert first_difference(expected, got) == (name, left, right)
+    long = first_difference({"rows": list(range(100))}, {"rows": [1]})
+    assert long == ("rows", "[0, 1, 2, 3, 4, 5, 6, 7] and 92 more", "[1]")
+
+
+def test_a_recording_without_its_tail_replays_as_far_as_it_goes(tmp_path: Path):
+    """The process died: what is known of sequences that still ran is gone, but not what was planned."""
+    path = tmp_path / "r"
+    steps = record_a_crowd(path)
+    calls = list(RecordingReader(path))
+    for length in range(10, len(calls), 7):
+        path.unlink()
+        recording = open_recording(path)
+        for call in calls[:length]:
+            recording.add().CopyFrom(call)
+        recording.close()
+        path.write_bytes(path.read_bytes() + b"tail")
+        reader = RecordingReader(path)
+        outcome = Replay(reader).run()
+        assert outcome.difference is None and outcome.num_plans <= steps
+        assert "ends within the chunk" in reader.incomplete
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (None, "holds no call: it is empty"),
+        ({"format": 99, "version": "2031.1.0"}, "has format 99, .* written by pagewire 2031.1.0"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(tmp_path: Path, start: dict[str, Any] | None, message: str):
+    recording = open_recording(tmp_path / "r")
+    if start:
+        recording.add().start.MergeFrom(RecordingStart(**start))
+    recording.close()
+    with pytest.raises(BadRecording, match=message):
+        Replay(RecordingReader(tmp_path / "r"))

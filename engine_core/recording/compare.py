@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine_core.fair_queue import FairQueue
 from engine_core.recording.figures import Figures
 from engine_core.recording.file import RecordingReader
 from engine_core.recording.replay import read_start
-from engine_core.recording.settings import make_queue, read_settings
+from engine_core.recording.settings import read_settings
 from engine_core.recording.step_times import StepTimes, measure
 from engine_core.recording.stories import Stories
 from engine_core.recording.what_if import CannotTry, what_if
-from engine_core.tenants import Weights
 
 
 def compare(
@@ -19,7 +17,7 @@ def compare(
 ) -> Iterator[str]:
     """Lines to print. recorded: None where the replay differs.
 
-    changes: settings of Scheduler, and "policy" and "scheduling". Raises CannotTry.
+    changes: settings of Scheduler, and "scheduling". Raises CannotTry.
     """
     times, was_ahead = measure(recording)
     yield f"step times: {times}"
@@ -36,14 +34,10 @@ def _simulate(
     recording: RecordingReader, times: StepTimes, changes: Mapping[str, Any], was_ahead: bool
 ) -> Figures:
     start = read_start(recording)
-    settings = read_settings(start.settings)  # with a queue of its own
-    changes = dict(changes)
-    scheduling = changes.pop("scheduling", "ahead" if was_ahead else "sync")
-    if policy := changes.pop("policy", None):
-        queue = settings.get("waiting")
-        settings["waiting"] = make_queue(policy, queue.weights if isinstance(queue, FairQueue) else Weights())
+    settings = read_settings(start.settings)
     _check(changes, settings, start.has_tokens)
     settings |= changes
+    scheduling = settings.pop("scheduling", "ahead" if was_ahead else "sync")
     stories = Stories(recording, block_size=settings["block_size"], has_tokens=start.has_tokens, as_far=True)
     return what_if(recording, stories, settings, times, ahead=scheduling == "ahead")
 

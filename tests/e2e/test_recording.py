@@ -48,3 +48,10 @@ def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
     assert (code, error) == (0, "")
     words = output.split()
     assert words[0] == "all" and int(words[1]) > 50 and output.endswith("plans are the same\n")
+
+    code, output, error = replay(path, "--num-blocks=400", "--policy=fcfs")
+    assert (code, error) == (0, "")
+    lines = output.splitlines()
+    assert lines[1].startswith("step times: fitted to ") and "what if" in output
+    (preemptions,) = (line.split()[1:] for line in lines if line.startswith("preemptions"))
+    assert int(preemptions[0]) > 0 and preemptions[2] == "0"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.fair_queue import FairQueue
 from engine_core.recording.compare import compare
 from engine_core.recording.figures import percentile
 from engine_core.recording.file import RecordingReader, open_recording
@@ -26,7 +25,7 @@ def record(path: Path, *, ahead: bool = False, with_tokens: bool = False, reques
     """Two tenants, a pool that is too small, ends of all sorts; a step takes 1 ms and 10 us per token."""
     recording = open_recording(path)
     settings = {"num_blocks": BLOCKS, "block_size": SIZE, "max_num_seqs": 6, "max_num_batched_tokens": 24}
-    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, waiting=FairQueue(), **settings)
+    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)
     worker, draw, now = FakeWorker(BLOCKS, SIZE), random.Random(1), 0.0
     arrivals = [(draw.random() * 0.15, handle) for handle in range(1, requests + 1)]
     arrivals.sort(reverse=True)

@@ -6,6 +6,15 @@ from dataclasses import dataclass, field
 from engine_core.plan import Plan
 from engine_core.request import Sequence
 
+_NUMBERS: list[int] = []
+
+
+def first_numbers(count: int) -> list[int]:
+    """0, 1 ... count - 1. A copy of one list costs a tenth of making so many integers."""
+    if count > len(_NUMBERS):
+        _NUMBERS[:] = range(2 * count)
+    return _NUMBERS[:count]
+
 
 @dataclass(slots=True)
 class Batch:
@@ -53,7 +62,7 @@ class Batch:
         plan.rows = [sequence.row for sequence in self.sequences]
         plan.starts, plan.counts = self.starts, self.counts
         plan.sample_rows, sampling = plan.rows.copy(), self.sequences.copy()
-        plan.sample_sources = list(range(len(plan.rows)))
+        plan.sample_sources = first_numbers(len(plan.rows))
         if self.is_cut:
             del plan.sample_rows[-1], sampling[-1], plan.sample_sources[-1]
         for sequence, entry in self.forks:

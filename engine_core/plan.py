@@ -69,6 +69,13 @@ class Plan:
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
 
+    _packed_starts: bytes = b""
+
+    def packed_starts(self) -> bytes:
+        """The column `starts`, made once: the worker and a recording need it. Nothing is added after this."""
+        self._packed_starts = self._packed_starts or pack_u32(self.starts)
+        return self._packed_starts
+
     def change_table(self, row: int, start: int, blocks: list[int]) -> None:
         """From index `start` on, the row's block table reads `blocks`."""
         self.table_rows.append(row)
@@ -99,7 +106,7 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
         copy_sources=pack_u32(plan.copy_sources),
         copy_targets=pack_u32(plan.copy_targets),
         rows=pack_u32(plan.rows),
-        starts=pack_u32(plan.starts),
+        starts=plan.packed_starts(),
         counts=pack_u32(plan.counts),
         sample_rows=pack_u32(plan.sample_rows),
         sample_sources=pack_u32(plan.sample_sources),

@@ -1,14 +1,14 @@
 """Plans in a recording: written as changes to the plan before, and compared column by column.
 
 A batch that decodes is the same for many steps, but for `starts`, which go up by one. Such a plan takes
-some thirty bytes, and a few comparisons of lists. What is left out is checked: a plan is read back as it
-was, or the checksum says that it was not.
+some thirty bytes, and a few comparisons of lists. What is left out is checked when it is read, by a checksum.
 """
 
 import zlib
 from collections.abc import Callable
 from typing import Any
 
+from engine_core.batch import first_numbers
 from engine_core.plan import NewRow, Plan
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
@@ -40,11 +40,9 @@ class PlanWriter:
     def __init__(self, number_of: NumberOf) -> None:
         self._number_of = number_of
         self._rows: list[int] = []
-        self._end = 0  # sum of starts and counts of the plan before
-        self._sources: list[int] = []  # 0, 1, 2 ...
 
     def write(self, plan: Plan, record: RecordedPlan) -> None:
-        """Cost of a plan that only goes on: some 30 ns for each row."""
+        """Cost of a plan that only goes on: some 5 ns for each row."""
         record.step = plan.step
         if not plan.rows:
             return
@@ -61,30 +59,24 @@ class PlanWriter:
                 prompt_logprobs_start=new.prompt_logprobs_start,
                 num_beam_candidates=new.num_beam_candidates,
             )
-        record.forks = pack_u32(
-            number for fork in plan.forks for number in (fork.row, fork.source_row, fork.sequence_index)
-        )
+        if plan.forks:
+            forks = ((fork.row, fork.source_row, fork.sequence_index) for fork in plan.forks)
+            record.forks = pack_u32(number for fork in forks for number in fork)
         self._write_batch(plan, record)
 
     def _write_batch(self, plan: Plan, record: RecordedPlan) -> None:
         """Who computes from where, and who samples."""
-        begin = sum(plan.starts)
-        starts = pack_u32(plan.starts)
-        if plan.rows == self._rows and begin == self._end:
-            record.starts_crc = zlib.crc32(starts)
+        if plan.rows == self._rows and not (plan.removed_rows or plan.new_rows or plan.forks):
+            record.starts_crc = zlib.crc32(plan.packed_starts())
         else:
-            record.rows, record.starts = pack_u32(plan.rows), starts
+            record.rows, record.starts = pack_u32(plan.rows), plan.packed_starts()
             self._rows = plan.rows
-        self._end = begin + sum(plan.counts)
         if plan.counts.count(1) != len(plan.counts):
             record.counts = pack_u32(plan.counts)
         if plan.sample_rows != plan.rows:
             record.sample_rows = pack_u32(plan.sample_rows)
             record.is_sample_empty = not plan.sample_rows
-        length = len(plan.sample_sources)
-        if length > len(self._sources):
-            self._sources = list(range(length))
-        if plan.sample_sources != self._sources[:length]:
+        if plan.sample_sources != first_numbers(len(plan.sample_sources)):
             record.sample_sources = pack_u32(plan.sample_sources)
 
 

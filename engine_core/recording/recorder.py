@@ -17,7 +17,7 @@ from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from pagewire import __version__
 from pagewire.columns import pack_u32
-from pagewire.internal.v1.recording_pb2 import RecordedArrival
+from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
 
 HASH_BYTES = 8
 """Of each hash, in the file. Among ten million blocks, two different ones look equal once in 10^5 times."""
@@ -41,6 +41,7 @@ class RecordedScheduler(Scheduler):
         self._num_requests = 0
         self._known: dict[int, _Known] = {}  # by id() of Request.parameters: rows have them, too
         self._plans = PlanWriter(self._number_of)
+        self._result = RecordedResult()  # of the update() that is under way
         self._in_step = False  # what it calls itself now, a replay will call itself
         self.lifecycle.on_end, recording.on_close = self._on_end, self._on_close
         start = recording.add().start
@@ -92,11 +93,8 @@ class RecordedScheduler(Scheduler):
         return plan
 
     def update(self, result: Result) -> list[Request]:
-        record = self._recording.add().result
-        record.duration_us = result.duration_us
-        if NO_TOKEN in result.token_ids:
-            entries = enumerate(result.token_ids)
-            record.without_token.extend(entry for entry, token in entries if token == NO_TOKEN)
+        self._result = self._recording.add().result
+        self._result.duration_us = result.duration_us
         self._in_step = True
         failed = super().update(result)
         self._in_step = False
@@ -110,6 +108,10 @@ class RecordedScheduler(Scheduler):
             for sequence in request.sequences:
                 if sequence.status is not Status.ENDED:
                     self._record_end(sequence)
+
+    def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
+        self._result.without_token.extend(i for i, token in enumerate(token_ids) if token == NO_TOKEN)
+        return super()._abort_without_token(sequences, token_ids)
 
     def _on_end(self, sequence: Sequence) -> None:
         self._record_end(sequence)

@@ -69,7 +69,7 @@ class Plan:
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
 
-    _packed_starts: bytes = b""
+    _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def packed_starts(self) -> bytes:
         """The column `starts`, made once: the worker and a recording need it. Nothing is added after this."""

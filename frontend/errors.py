@@ -7,6 +7,7 @@ ServiceError                    an RPC is refused or fails
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
 ├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
+├── Aborted                     ABORTED              by Abort, where there is no answer without the rest
 ├── EngineNotReady              UNAVAILABLE          may be retried
 ├── EngineDead                  UNAVAILABLE          broke a stream
 ├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
@@ -121,6 +122,16 @@ class NotBuilt(ServiceError):
 
     def __init__(self, rpc: str) -> None:
         super().__init__(f"{rpc} is not built yet")
+
+
+class Aborted(ServiceError):
+    """Somebody ended the request, and what there is of the answer is none."""
+
+    code = code_pb2.ABORTED
+    reason = "REQUEST_ABORTED"
+
+    def __init__(self) -> None:
+        super().__init__("the request was aborted")
 
 
 class EngineNotReady(ServiceError):

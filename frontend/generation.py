@@ -40,6 +40,8 @@ class _InFlight:
     ticket: int | None = None
     """The engine client's; None: it has not been sent yet."""
     aborted: bool = False
+    members: tuple[str, ...] = ()
+    """Ids of the requests that it consists of; none: it is one."""
 
 
 class Generator:
@@ -111,6 +113,18 @@ class Generator:
                 yield stream
             finally:
                 self._engine.release(entry.ticket)
+
+    @contextmanager
+    def group(self, request_id: str, size: int) -> Iterator[tuple[str, ...]]:
+        """Ids for requests that are one to their client. Raises RequestExists."""
+        with self._reserve(request_id) as entry:
+            entry.members = tuple(f"{request_id}#{place}" for place in range(size))
+            yield entry.members
+
+    def members(self, request_id: str) -> tuple[str, ...]:
+        """The requests that a client means by this id."""
+        entry = self._in_flight.get(request_id)
+        return entry.members if entry is not None and entry.members else (request_id,)
 
     async def wait_until_idle(self) -> None:
         """Until no request is in flight."""

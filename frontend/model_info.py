@@ -76,6 +76,7 @@ class ModelInfo:
                 max_sequences=limits.max_sequences,
                 max_stop_strings=limits.max_stop_strings,
                 max_logprobs=limits.max_logprobs,
+                max_continuations=config.max_continuations,
                 max_request_bytes=config.max_request_bytes,
                 max_priority=limits.max_priority,
                 max_tenant_bytes=MAX_ID_BYTES,

@@ -12,10 +12,12 @@ from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
+from frontend.scoring import ContinuationScorer
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
+from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
 from frontend.state import ServingState
 from pagewire.config import FrontendConfig
@@ -28,6 +30,8 @@ from pagewire.v1 import (
     generation_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
+    pooling_pb2,
+    pooling_pb2_grpc,
     tokenizer_pb2,
     tokenizer_pb2_grpc,
 )
@@ -41,6 +45,7 @@ SERVICES = tuple(
         (generation_pb2, "GenerationService"),
         (tokenizer_pb2, "TokenizerService"),
         (model_pb2, "ModelService"),
+        (pooling_pb2, "PoolingService"),
         (admin_pb2, "AdminService"),
     )
 )
@@ -65,6 +70,10 @@ class Frontend:
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(
             ModelServicer(config, model, self.engine), self._server
+        )
+        pooling_pb2_grpc.add_PoolingServiceServicer_to_server(
+            PoolingServicer(ContinuationScorer(config, model, self._prompts, self.engine, self._generator)),
+            self._server,
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(config, self.engine, self.state), self._server

@@ -66,6 +66,19 @@ class Tokenizer:
         (encoding,) = call([text], add_special_tokens=add_special_tokens)
         return Encoding(encoding.ids, encoding.special_tokens_mask, encoding.offsets if offsets else ())
 
+    def encode_following(self, text: str) -> list[int]:
+        """Tokenizes a text that goes on: without the space that some tokenizers put before a text.
+
+        It is tokenized behind a line break, which then is left out. Where the two would be one token, the
+        tokenizer looks at bytes alone, and puts nothing before a text.
+        """
+        anchor, whole = (
+            list(self.encode(piece, add_special_tokens=False).token_ids) for piece in ("\n", "\n" + text)
+        )
+        if whole[: len(anchor)] == anchor:
+            return whole[len(anchor) :]
+        return list(self.encode(text, add_special_tokens=False).token_ids)
+
     def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Texts of whole sequences, each standing alone. Ids without a token have no text."""
         batch = [list(sequence) for sequence in sequences]

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
-from pagewire.v1 import generation_pb2, prompt_pb2, tokenizer_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_ID_BYTES = 256
 MAX_BAD_WORDS = 128
@@ -20,6 +20,8 @@ MAX_STRING_BYTES = 1024
 """Of a stop string or a bad word."""
 MAX_PROMPTS = 1024
 """Prompts or sequences of one request to the tokenizer."""
+MAX_SCORED_BYTES = 2 << 20
+"""Of all continuations of one request."""
 MAX_DETOKENIZED = 1 << 19
 """Token ids of one request to the tokenizer, in all."""
 MAX_PARTS = 16_384
@@ -71,6 +73,24 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
         findings.invalid["output.echo"] = "is text, which output.text switches off"
     if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
         findings.invalid["output.prompt_logprobs_start"] = "means nothing without output.prompt_logprobs"
+    findings.raise_any()
+
+
+def check_continuations(
+    request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
+) -> None:
+    """Judges a request to score continuations. Raises InvalidRequest or Unsupported."""
+    findings = _Findings()
+    findings.add("request_id", _identifier_problem(request.request_id))
+    findings.walk(request.prompt, "prompt", "prompt", limits)
+    _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    count, texts = len(request.continuations), request.continuations
+    if not 1 <= count <= max_continuations:
+        findings.invalid["continuations"] = f"must be 1 to {max_continuations}, not {count}"
+    elif (size := sum(len(text.encode()) for text in texts)) > MAX_SCORED_BYTES:
+        findings.invalid["continuations"] = f"must be at most {MAX_SCORED_BYTES} bytes in all, not {size}"
+    for place, text in enumerate(texts[:max_continuations]):
+        findings.add(f"continuations[{place}]", None if text else "must not be empty")
     findings.raise_any()
 
 

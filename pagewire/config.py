@@ -88,6 +88,7 @@ class FrontendConfig(ModelConfig):
     max_logprobs: int = flag(
         20, "most candidates per token in log-probabilities; -1: the whole vocabulary", at_least=-1
     )
+    max_continuations: int = flag(128, "most continuations of a request to score them", at_least=1)
     resume_timeout: float = flag(
         60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
     )

@@ -39,10 +39,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.AbortRequest, context: Context
     ) -> generation_pb2.AbortResponse:
         check_abort(request)
-        unsent = self._generator.abort_unsent(request.request_ids)
-        others = [request_id for request_id in request.request_ids if request_id not in unsent]
+        members = {name: self._generator.members(name) for name in request.request_ids}
+        wanted = [member for parts in members.values() for member in parts]
+        unsent = self._generator.abort_unsent(wanted)
+        others = [member for member in wanted if member not in unsent]
         known = await self._engine.abort_by_ids(others) if others else []
         aborted = unsent.union(known)
         return generation_pb2.AbortResponse(
-            aborted_request_ids=[request_id for request_id in request.request_ids if request_id in aborted]
+            aborted_request_ids=[
+                name for name in request.request_ids if not aborted.isdisjoint(members[name])
+            ]
         )

@@ -98,20 +98,22 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes")
+    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_continuations")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     MAX_TENANT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_logprobs: int
     max_stop_strings: int
     max_request_bytes: int
     max_priority: int
     max_tenant_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ...) -> None: ...
+    max_continuations: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_continuations: _Optional[int] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "source")

@@ -31,6 +31,7 @@ from pagewire.v1 import (
     generation_pb2,
     generation_pb2_grpc,
     model_pb2_grpc,
+    pooling_pb2_grpc,
     tokenizer_pb2_grpc,
 )
 from tests.logprob_columns import Scored, put_together
@@ -363,7 +364,8 @@ def _put_scores(
     message: engine_pb2.StepOutputs, request: _Request, outputs: Sequence[Output], positions: list[int]
 ) -> None:
     asked = request.message
-    if asked.HasField("prompt_logprobs") and not request.prompt_told:
+    has_tokens = any(output.token_ids for output in outputs)
+    if asked.HasField("prompt_logprobs") and has_tokens and not request.prompt_told:
         request.prompt_told = True
         prompt_len = len(asked.prompt_token_ids) // 4
         message.prompt_logprobs.append(_part(request, max(asked.prompt_logprobs_start, 1), prompt_len))
@@ -393,6 +395,7 @@ class Service:
         self.generation = generation_pb2_grpc.GenerationServiceStub(self.channel)
         self.tokenizer = tokenizer_pb2_grpc.TokenizerServiceStub(self.channel)
         self.models = model_pb2_grpc.ModelServiceStub(self.channel)
+        self.pooling = pooling_pb2_grpc.PoolingServiceStub(self.channel)
         self.admin = admin_pb2_grpc.AdminServiceStub(self.channel)
 
     async def generate(self, **fields: Any) -> list[generation_pb2.GenerateResponse]:

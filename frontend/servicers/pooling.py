@@ -1,0 +1,31 @@
+"""PoolingService."""
+
+from frontend.errors import NotBuilt
+from frontend.scoring import ContinuationScorer
+from frontend.servicers.guard import Context, guarded
+from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
+
+
+class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
+    """Scores instead of text."""
+
+    def __init__(self, scorer: ContinuationScorer) -> None:
+        self._scorer = scorer
+
+    @guarded
+    async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> None:
+        raise NotBuilt("Embed")
+
+    @guarded
+    async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> None:
+        raise NotBuilt("Score")
+
+    @guarded
+    async def Classify(self, request: pooling_pb2.ClassifyRequest, context: Context) -> None:
+        raise NotBuilt("Classify")
+
+    @guarded
+    async def ScoreContinuations(
+        self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
+    ) -> pooling_pb2.ScoreContinuationsResponse:
+        return await self._scorer.score(request, context.time_remaining())

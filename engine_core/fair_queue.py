@@ -19,7 +19,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 from engine_core.block_pool import InvariantError
 from engine_core.request import Request, Sequence
@@ -31,11 +30,6 @@ _LINES_LOOKED_AT = 32
 """By ahead(), which asks for an estimate; where more tenants wait, these stand for all."""
 
 
-class _Place(NamedTuple):
-    turn: int
-    num_tokens: int  # to compute
-
-
 _Entry = tuple[float, int, "_Line"]
 
 
@@ -44,9 +38,15 @@ class _Line:
     """What waits of one tenant in one class, in order of turns. Never empty."""
 
     tenant: Tenant
-    places: OrderedDict[Sequence, _Place] = field(default_factory=OrderedDict)
-    num_tokens: int = 0
+    places: OrderedDict[Sequence, tuple[int, int]] = field(default_factory=OrderedDict)
+    """The turn of each, and the tokens to compute for it."""
+    num_tokens: int = 0  # to compute for all of them
     entry: _Entry | None = None  # the one in the heap that counts
+
+    def cost(self, mean_output: float) -> float:
+        """What serving all of it will add to its tenant's counter."""
+        tenant = self.tenant
+        return self.num_tokens * tenant.prompt_cost + len(self.places) * mean_output * tenant.output_cost
 
 
 class _Class:
@@ -54,13 +54,13 @@ class _Class:
 
     def __init__(self, tenants: Tenants) -> None:
         self.lines: dict[str, _Line] = {}
-        self.num_sequences = 0
-        self.num_tokens = 0
         self._tenants = tenants
         self._heap: list[_Entry] = []
 
     def first(self) -> _Line:
         """The line whose turn it is. There is one."""
+        if len(self.lines) == 1:
+            return next(iter(self.lines.values()))
         heap = self._heap
         while True:
             line = heap[0][2]
@@ -85,7 +85,7 @@ class _Class:
         heapq.heappush(self._heap, entry)
 
     def _entry(self, line: _Line) -> _Entry:
-        turn = next(iter(line.places.values())).turn
+        turn, _ = next(iter(line.places.values()))
         return self._tenants.counter(line.tenant), turn, line
 
     def check_invariants(self) -> None:
@@ -95,12 +95,10 @@ class _Class:
                 raise InvariantError("a line is empty, or stands too far back")
             if not any(entry is line.entry for entry in self._heap):
                 raise InvariantError("a line is not in the heap")
-            if line.num_tokens != sum(place.num_tokens for place in line.places.values()):
+            if line.num_tokens != sum(tokens for _, tokens in line.places.values()):
                 raise InvariantError("the tokens of a line are not those of its sequences")
-        if self.num_tokens != sum(line.num_tokens for line in self.lines.values()):
-            raise InvariantError("the tokens of a class are not those of its lines")
-        if self.num_sequences != sum(len(line.places) for line in self.lines.values()) or not self.lines:
-            raise InvariantError("the sequences of a class are not those of its lines, or there are none")
+        if not self.lines:
+            raise InvariantError("a class without lines is kept")
 
 
 class FairQueue:
@@ -133,15 +131,15 @@ class FairQueue:
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """A sequence arrives."""
-        line, is_new = self._line(sequence)
+        line = self._line(sequence)
         self._put(line, sequence, self._next_turn, num_cached_tokens)
         self._next_turn += 1
-        if is_new:
+        if line.entry is None:
             self._classes[sequence.request.priority].move_up(line)
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """A sequence that had its turn already comes back: before its equals."""
-        line, _ = self._line(sequence)
+        line = self._line(sequence)
         self._put(line, sequence, self._next_first_turn, num_cached_tokens)
         self._next_first_turn -= 1
         line.places.move_to_end(sequence, last=False)
@@ -149,19 +147,14 @@ class FairQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """A sequence is admitted or has ended."""
-        priority = sequence.request.priority
-        class_ = self._classes[priority]
-        line = class_.lines[sequence.request.tenant]
-        self._count(class_, line, -1, -line.places.pop(sequence).num_tokens)
-        if line.places:
-            return
-        del class_.lines[line.tenant.name]
-        line.entry = None
-        self._last[priority] = line.tenant
-        self.tenants.end_to_wait(line.tenant, priority)
-        if not class_.lines:
-            del self._classes[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
+        request = sequence.request
+        line = self._classes[request.priority].lines[request.tenant]
+        _, tokens = line.places.pop(sequence)
+        line.num_tokens -= tokens
+        self.num_tokens -= tokens
+        self._num_sequences -= 1
+        if not line.places:
+            self._end_line(line, request.priority)
 
     def started(self, sequence: Sequence) -> None:
         """A sequence begins to run."""
@@ -181,30 +174,27 @@ class FairQueue:
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """What comes before a request if it arrives now: better classes, its tenant's own line, and of
         other tenants as much as brings their counters to where its own will be then."""
-        better = [
-            self._classes[p] for p in self._priorities[: bisect_left(self._priorities, request.priority)]
-        ]
-        sequences = float(sum(class_.num_sequences for class_ in better))
-        tokens = float(sum(class_.num_tokens for class_ in better))
+        sequences = tokens = 0.0
+        for priority in self._priorities[: bisect_left(self._priorities, request.priority)]:
+            for line, share in _sample(self._classes[priority].lines):
+                sequences += share * len(line.places)
+                tokens += share * line.num_tokens
         class_ = self._classes.get(request.priority)
         if class_ is None:
             return Ahead(sequences, tokens)
-        tenants = self.tenants
+        counter = self.tenants.counter
         own = class_.lines.get(request.tenant)
-        if own is not None:
+        if own is None:
+            reach = self.tenants.counter_on_arrival(request.tenant, self._least(request.priority))
+        else:
             sequences += len(own.places)
             tokens += own.num_tokens
-            output = mean_output * len(own.places)
-            reach = tenants.counter(own.tenant) + tenants.cost(own.num_tokens, output, own.tenant)
-        else:
-            reach = tenants.counter_on_arrival(request.tenant, self._least(request.priority))
-        others = [line for line in islice(class_.lines.values(), _LINES_LOOKED_AT) if line is not own]
-        scale = (len(class_.lines) - (own is not None)) / max(len(others), 1)
-        for line in others:
-            work = tenants.cost(line.num_tokens, mean_output * len(line.places), line.tenant)
-            part = scale * min(max((reach - tenants.counter(line.tenant)) / work, 0.0), 1.0)
-            sequences += part * len(line.places)
-            tokens += part * line.num_tokens
+            reach = counter(own.tenant) + own.cost(mean_output)
+        for line, share in _sample(class_.lines):
+            if line is not own:
+                part = share * min(max((reach - counter(line.tenant)) / line.cost(mean_output), 0.0), 1.0)
+                sequences += part * len(line.places)
+                tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
 
     def check_invariants(self, num_running: int) -> None:
@@ -215,45 +205,56 @@ class FairQueue:
         for class_ in self._classes.values():
             class_.check_invariants()
         lines = [line for class_ in self._classes.values() for line in class_.lines.values()]
-        check_counts(
-            {s: place.num_tokens for line in lines for s, place in line.places.items()}, self.num_tokens
-        )
+        uncached = {s: tokens for line in lines for s, (_, tokens) in line.places.items()}
+        check_counts(uncached, self.num_tokens)
         if self._num_sequences != sum(len(line.places) for line in lines):
             raise InvariantError("the number of those that wait is wrong")
         if sum(len(line.tenant.classes) for line in lines) < len(lines):
             raise InvariantError("a tenant waits in a class that it does not know of")
 
-    def _line(self, sequence: Sequence) -> tuple[_Line, bool]:
-        """The line that a sequence belongs to, and whether it is new."""
+    def _line(self, sequence: Sequence) -> _Line:
+        """The line that a sequence belongs to; a new one has no entry in the heap."""
         request = sequence.request
         class_ = self._classes.get(request.priority)
+        line = class_.lines.get(request.tenant) if class_ is not None else None
+        if line is not None:
+            return line
+        tenant = self.tenants.find(request.tenant)
+        self.tenants.begin_to_wait(tenant, request.priority, self._least(request.priority))
         if class_ is None:
             class_ = self._classes[request.priority] = _Class(self.tenants)
             insort(self._priorities, request.priority)
-        line = class_.lines.get(request.tenant)
-        if line is not None:
-            return line, False
-        tenant = self.tenants.find(request.tenant)
-        self.tenants.begin_to_wait(tenant, request.priority, self._least(request.priority))
         line = class_.lines[request.tenant] = _Line(tenant)
-        return line, True
+        return line
+
+    def _end_line(self, line: _Line, priority: int) -> None:
+        """Nobody is left in it."""
+        class_ = self._classes[priority]
+        del class_.lines[line.tenant.name]
+        line.entry = None
+        self._last[priority] = line.tenant
+        self.tenants.end_to_wait(line.tenant, priority)
+        if not class_.lines:
+            del self._classes[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
 
     def _least(self, priority: int) -> float:
         """The smallest counter of those that wait in a class; where nobody waits, that of the tenant
         whose line was the last to end."""
         class_, last = self._classes.get(priority), self._last.get(priority)
-        if class_ is not None and class_.lines:
+        if class_ is not None:
             return self.tenants.counter(class_.first().tenant)
         return self.tenants.counter(last) if last is not None else 0.0
 
     def _put(self, line: _Line, sequence: Sequence, turn: int, num_cached_tokens: int) -> None:
         uncached = sequence.num_tokens - num_cached_tokens
-        line.places[sequence] = _Place(turn, uncached)
-        self._count(self._classes[sequence.request.priority], line, 1, uncached)
+        line.places[sequence] = turn, uncached
+        line.num_tokens += uncached
+        self.num_tokens += uncached
+        self._num_sequences += 1
 
-    def _count(self, class_: _Class, line: _Line, sequences: int, tokens: int) -> None:
-        line.num_tokens += tokens
-        class_.num_tokens += tokens
-        class_.num_sequences += sequences
-        self.num_tokens += tokens
-        self._num_sequences += sequences
+
+def _sample(lines: dict[str, _Line]) -> Iterator[tuple[_Line, float]]:
+    """Some of the lines, and for how many each stands."""
+    share = max(len(lines) / _LINES_LOOKED_AT, 1.0)
+    return ((line, share) for line in islice(lines.values(), _LINES_LOOKED_AT))

@@ -264,7 +264,7 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
-        while batch.budget and (sequence := self.waiting.head()):
+        while batch.budget and self.rows.free and (sequence := self.waiting.head()):
             cached = self.prefix_cache.find(sequence)
             if not self._fits(sequence, cached):
                 return

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from engine_core.block_pool import InvariantError
 from engine_core.request import Sequence
@@ -45,17 +44,12 @@ class Tenant:
     """One tenant that has something in flight, or had lately."""
 
     name: str
-    weight: float
+    prompt_cost: float  # what a computed token of a prompt adds to its counter
+    output_cost: float  # and what a token of output adds
     num_running: int = 0  # sequences
     classes: set[int] = field(default_factory=set)  # in which it waits
     charged: float = 0.0  # its counter at step `since`
     since: int = 0
-
-
-class _Run(NamedTuple):
-    since: int  # steps before its first one
-    start: int  # tokens below this one are not charged for: paid before, or found in the cache
-    known: int  # ... and those below this one were charged for when it started
 
 
 class Tenants:
@@ -66,7 +60,9 @@ class Tenants:
         self._steps = 0
         self._tenants: dict[str, Tenant] = {}
         self._idle: OrderedDict[str, Tenant] = OrderedDict()  # longest first; also in _tenants
-        self._runs: dict[Sequence, _Run] = {}
+        # (steps before its first one; tokens that it need not pay for: paid before, or found in the
+        # cache; tokens that it has paid for, with those) of each that runs.
+        self._runs: dict[Sequence, tuple[int, int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._tenants)
@@ -75,23 +71,20 @@ class Tenants:
         """The tenant of that name; one that is not known has had nothing."""
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = Tenant(name, self._weights.tenants.get(name, 1.0))
+            weights = self._weights
+            weight = weights.tenants.get(name, 1.0)
+            costs = weights.prompt_token / weight, weights.output_token / weight
+            tenant = self._tenants[name] = Tenant(name, *costs)
         return tenant
 
     def counter(self, tenant: Tenant) -> float:
         """What it was given so far."""
-        return tenant.charged + self._assumed(tenant, tenant.num_running * (self._steps - tenant.since))
+        return tenant.charged + tenant.num_running * (self._steps - tenant.since) * tenant.output_cost
 
     def counter_on_arrival(self, name: str, least: float) -> float:
         """What the counter of a tenant that has nobody waiting would be after begin_to_wait()."""
         tenant = self._tenants.get(name)
         return least if tenant is None else max(self.counter(tenant), least)
-
-    def cost(self, prompt_tokens: float, output_tokens: float, tenant: Tenant) -> float:
-        """What so many tokens add to its counter."""
-        weights = self._weights
-        tokens = weights.prompt_token * prompt_tokens + weights.output_token * output_tokens
-        return tokens / tenant.weight
 
     def begin_to_wait(self, tenant: Tenant, priority: int, least: float) -> None:
         """It has a sequence that waits in this class, and had none there: time without demand earns no
@@ -113,26 +106,28 @@ class Tenants:
     def start(self, sequence: Sequence) -> None:
         """A sequence begins to run. The tokens that it will have to compute are charged for at once."""
         tenant = self.find(sequence.request.tenant)
+        if not tenant.num_running:
+            self._idle.pop(tenant.name, None)
         self._settle(tenant)
-        self._idle.pop(tenant.name, None)
         tenant.num_running += 1
-        known = max(sequence.num_tokens, sequence.num_charged)
-        start = min(max(sequence.num_charged, sequence.num_computed_tokens), known)
-        tenant.charged += self.cost(known - start, 0, tenant)
-        self._runs[sequence] = _Run(self._steps, start, known)
+        paid = max(sequence.num_tokens, sequence.num_charged)
+        free = max(sequence.num_computed_tokens, sequence.num_charged)
+        tenant.charged += (paid - free) * tenant.prompt_cost
+        self._runs[sequence] = self._steps, free, paid
 
     def stop(self, sequence: Sequence) -> Tenant:
         """A run is over: in place of what was assumed of it stands what it was. Returns whose it is."""
         tenant = self.find(sequence.request.tenant)
         self._settle(tenant)
-        run = self._runs.pop(sequence)
-        computed = min(max(sequence.num_computed_tokens, run.start), run.known)
-        made = max(sequence.num_tokens - run.known, 0)
-        assumed = self._steps - run.since
-        tenant.charged += self.cost(computed - run.known, made - assumed, tenant)
+        since, free, paid = self._runs.pop(sequence)
+        computed = min(max(sequence.num_computed_tokens, free), paid)
+        made = max(sequence.num_tokens - paid, 0)
+        assumed = self._steps - since
+        tenant.charged += (computed - paid) * tenant.prompt_cost + (made - assumed) * tenant.output_cost
         sequence.num_charged = computed + made
         tenant.num_running -= 1
-        self._forget_idle(tenant)
+        if not tenant.num_running:
+            self._forget_idle(tenant)
         return tenant
 
     def check_invariants(self, running: int) -> None:
@@ -144,13 +139,11 @@ class Tenants:
             if bool(tenant.num_running or tenant.classes) == (tenant.name in self._idle):
                 raise InvariantError("a tenant that has something in flight counts as idle, or none does not")
 
-    def _assumed(self, tenant: Tenant, output_tokens: int) -> float:
-        return self._weights.output_token * output_tokens / tenant.weight
-
     def _settle(self, tenant: Tenant) -> None:
         """Before its number of runs changes."""
-        tenant.charged = self.counter(tenant)
-        tenant.since = self._steps
+        if tenant.since != self._steps:
+            tenant.charged = self.counter(tenant)
+            tenant.since = self._steps
 
     def _forget_idle(self, tenant: Tenant) -> None:
         if tenant.num_running or tenant.classes:

@@ -116,9 +116,12 @@ def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:
     queue = make_scheduler(config, ready()).waiting
     assert isinstance(queue, FairQueue)
     counters = queue.tenants
-    assert counters.cost(1, 1, counters.find("a")) == 10 / 3
-    assert counters.cost(1, 1, counters.find("a=b")) == 20
-    assert counters.cost(1, 1, counters.find("b")) == 10
+    costs = {
+        name: (tenant.prompt_cost, tenant.output_cost)
+        for name in ("a", "a=b", "b")
+        for tenant in [counters.find(name)]
+    }
+    assert costs == {"a": (2 / 3, 8 / 3), "a=b": (4, 16), "b": (2, 8)}
     assert make_identity(config, ready(), 1).welcome.max_priority == 1000
 
 

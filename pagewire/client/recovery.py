@@ -8,7 +8,7 @@ what a continuation promises.
 import time
 from collections.abc import Callable
 
-from pagewire.client.errors import AlreadyExists, RpcError, Unavailable
+from pagewire.client.errors import AlreadyExists, ResourceExhausted, RpcError, Unavailable
 from pagewire.client.results import Delta, Generation
 from pagewire.v1 import generation_pb2
 
@@ -95,6 +95,8 @@ class Recovery:
     def _may_go_on(self, error: RpcError) -> bool:
         if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the server died
             return self._recovering
+        if isinstance(error, ResourceExhausted):  # it would not be in time there; perhaps elsewhere
+            return not self._recovering
         if not isinstance(error, Unavailable):
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import AlreadyExists, InternalError, RpcError, Unavailable
+from pagewire.client.errors import AlreadyExists, InternalError, ResourceExhausted, RpcError, Unavailable
 from pagewire.client.recovery import MAX_BREAKS, PATIENCE_S, Recovery
 from pagewire.v1 import generation_pb2
 from tests.pagewire import fakes
@@ -42,6 +42,18 @@ def message(
     if reason:
         output.finish.reason = reason
     return response
+
+
+def test_where_one_server_has_too_much_to_do_each_of_the_others_is_asked_once():
+    overload = ResourceExhausted(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request would wait for 9.0 s")
+    recovery, _ = make(num_servers=3)
+    assert [recovery.after(overload) for _ in range(3)] == [0.0, 0.0, None]
+    recovery, _ = make()
+    assert recovery.after(overload) is None
+    recovery, _ = make(num_servers=3)
+    recovery.received(message(0, [1], first=True))
+    assert recovery.after(unavailable(RESET)) == 0.0
+    assert recovery.after(overload) is None, "what broke off is continued by whoever can"
 
 
 def test_nobody_there_is_said_at_once():

@@ -14,7 +14,8 @@ below copies whole tiles straight into the order in which the product reads them
 
 Products and sums are float32 inside torch's attention. Bytes moved: each row's keys and values
 once per group of G heads; this plain variant reads, writes and reads them again, since it gathers.
-kernels.block_attention is the variant for bfloat16 on CPUs that have the instructions.
+kernels.block_attention is the variant for bfloat16 on CPUs that have the instructions,
+kernels.gpu.paged_attention the one for CUDA.
 
                        T: tokens of the step
     +--------------------------------+-------------+-----------+
@@ -96,8 +97,12 @@ def paged_attention_reference(
     block_tables: Sequence[Sequence[int]],
     window: int | None,
     scale: float,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D]."""
+    """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
+
+    soft_cap: scores become soft_cap * tanh(score / soft_cap).
+    """
     wide = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[1] // key_cache.shape[1]
     rows: list[torch.Tensor] = []
@@ -110,6 +115,8 @@ def paged_attention_reference(
             seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
             one = query[len(rows)].to(wide)
             scores = torch.einsum("hd,hjd->hj", one, keys[:, seen]) * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
             rows.append(torch.einsum("hj,hjd->hd", scores.softmax(-1), values[:, seen]))
     return torch.stack(rows).to(query.dtype)
 

@@ -1,14 +1,39 @@
 """What tests need of the machine."""
 
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
 import pytest
 
 from kernels.cpu.support import why_not
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The marker avx512_bf16 is about need, as `gpu` is: elsewhere these tests do not run."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Triton decides when it is imported whether it compiles or interprets, once for the process. With
+    `-m gpu` it compiles, for the device that must be there; otherwise tests run its interpreter, and
+    those that compile do so in a process of their own. Only what Triton brings along is decided here:
+    our kernels are imported as they are by default, and interpreted in tests/kernels/gpu alone.
+    """
+    if config.option.markexpr == "gpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.exit("-m gpu: torch finds no CUDA device", returncode=pytest.ExitCode.USAGE_ERROR)
+    elif find_spec("triton") is not None:
+        os.environ["TRITON_INTERPRET"] = "1"
+        import_module("triton.experimental.gluon")  # and triton, which would import this later
+        del os.environ["TRITON_INTERPRET"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The markers are about need: elsewhere these tests do not run."""
     marked = [item for item in items if item.get_closest_marker("avx512_bf16")]
     reason = why_not() if marked else None
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+    if "gpu" not in config.option.markexpr:
+        for_gpus = [item for item in items if item.get_closest_marker("gpu")]
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=for_gpus)

@@ -6,7 +6,7 @@ import torch
 
 from kernels.block_attention import BlockKernels, BlockPlan, block_attention, block_kernels, plan_blocks
 from kernels.store_kv import slot_rows
-from tests.kernels.test_paged_attention import MIXED, Case
+from tests.kernels.attention_cases import MIXED, Case
 from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.avx512_bf16

@@ -2,85 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from kernels import paged_attention as module
-from kernels.paged_attention import (
-    AttentionPlan,
-    CacheShape,
-    paged_attention,
-    paged_attention_reference,
-    plan_attention,
-)
-from kernels.store_kv import slot_rows, store_kv
-from tests.kernels.tolerances import TOLERANCES, assert_close, random
-
-PAD_BLOCK = 0
-
-
-class Case:
-    """Rows with KV in shuffled blocks of a cache in which everything else is NaN."""
-
-    def __init__(
-        self,
-        rows: list[tuple[int, int]],
-        dtype: torch.dtype,
-        heads: int = 6,
-        kv_heads: int = 2,
-        head_dim: int = 24,
-        block_size: int = 4,
-        scale: float = 0.3,
-    ) -> None:
-        """rows: (start, count), position of the first query and number of queries."""
-        self.starts, self.counts = (np.array(side) for side in zip(*rows, strict=True))
-        self.scale, self.group = scale, heads // kv_heads
-        ends = self.starts + self.counts
-        needed = -(-ends // block_size)
-        free = np.random.default_rng(0).permutation(np.arange(1, needed.sum() + 5))
-        self.tables = np.zeros((len(rows), needed.max()), np.int64)
-        shape = (len(free) + 1, kv_heads, block_size, head_dim)
-        self.key_cache, self.value_cache = (torch.full(shape, torch.nan, dtype=dtype) for _ in range(2))
-        self.key_cache[PAD_BLOCK] = self.value_cache[PAD_BLOCK] = 0
-        self.keys, self.values = [], []  # dense, by row
-        at = 0
-        for row, end in enumerate(ends):
-            self.tables[row, : needed[row]] = free[at : at + needed[row]]
-            at += needed[row]
-            positions = np.arange(end)
-            slots = self.tables[row, positions // block_size] * block_size + positions % block_size
-            key, value = (random(end, kv_heads, head_dim, dtype=dtype, seed=2 * row + s) for s in (0, 1))
-            store = slot_rows(torch.from_numpy(slots), kv_heads, block_size)
-            store_kv(key, value, self.key_cache, self.value_cache, store)
-            self.keys.append(key)
-            self.values.append(value)
-        self.query = random(int(self.counts.sum()), heads, head_dim, dtype=dtype, seed=99)
-        self.shape = CacheShape(kv_heads, head_dim, block_size, PAD_BLOCK, dtype, torch.device("cpu"))
-
-    def plan(self, window: int | None) -> AttentionPlan:
-        return plan_attention(self.starts, self.counts, self.tables, window, self.shape)
-
-    def run(self, window: int | None = None) -> torch.Tensor:
-        return paged_attention(self.query, self.key_cache, self.value_cache, self.plan(window), self.scale)
-
-    def exact(self, window: int | None = None) -> torch.Tensor:
-        """Dense, in float64, from the keys and values as they were before they went into blocks."""
-        parts = []
-        for row, query in enumerate(self.query.double().split(self.counts.tolist())):
-            keys, values = (
-                kv[row].double().repeat_interleave(self.group, 1) for kv in (self.keys, self.values)
-            )
-            scores = torch.einsum("thd,jhd->htj", query, keys) * self.scale
-            position = torch.arange(len(query))[:, None] + int(self.starts[row])
-            other = torch.arange(len(keys))
-            hidden = (other > position) | (other <= position - (window or len(keys)))
-            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-            parts.append(torch.einsum("htj,jhd->thd", weights, values))
-        return torch.cat(parts)
-
-
-MIXED = [(0, 1), (5, 1), (130, 1), (299, 1), (17, 1), (0, 7), (40, 300), (3, 2), (0, 1)]
+from kernels.paged_attention import paged_attention, paged_attention_reference, plan_attention
+from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.tolerances import TOLERANCES, assert_close
 
 
 @pytest.mark.parametrize(("dtype", "absolute", "relative"), TOLERANCES)
@@ -100,14 +28,15 @@ def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
     assert_close(case.run(), case.exact(), 5e-6, 5e-6)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("window", [None, 5])
-def test_reference(window: int | None):
+def test_reference(window: int | None, soft_cap: float | None):
     case = Case([(0, 3), (9, 1), (4, 5)], torch.float32)
     blocks: tuple[Any, ...] = (case.starts.tolist(), case.counts.tolist(), case.tables.tolist())
     result = paged_attention_reference(
-        case.query, case.key_cache, case.value_cache, *blocks, window, case.scale
+        case.query, case.key_cache, case.value_cache, *blocks, window, case.scale, soft_cap
     )
-    assert_close(result, case.exact(window), 2e-6, 2e-6)
+    assert_close(result, case.exact(window, soft_cap), 2e-6, 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

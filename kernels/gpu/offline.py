@@ -1,0 +1,133 @@
+"""Compiles kernels for a GPU that is not there, through their launchers.
+
+    with compiling() as compiled:
+        rms_norm(torch.empty((4, 4096), dtype=torch.bfloat16, device="meta"), ...)
+
+Inside, Triton believes in an H100 or H200 (sm_90), a launch compiles and does not launch, and
+`compiled` lists what came of it. So what is looked at is what a launcher chooses: its sizes, its variant,
+and what Triton makes of the arguments (a stride of 1, a multiple of 16). Tensors on torch's meta device
+have shapes and strides and no memory.
+
+Not in a process with TRITON_INTERPRET=1, and not beside a real device: the belief is global.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+from unittest import mock
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+CAPABILITY = 90
+SHARED_LIMIT = 227 << 10
+"""Bytes of shared memory that a program may have on sm_90. Triton compiles what has more without a word."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel in one configuration, and what it takes of a processor."""
+
+    name: str
+    constants: dict[str, Any]
+    warps: int
+    stages: int
+    registers: int  # per thread
+    spilled: int  # bytes per thread that did not fit into registers: stack and local memory
+    shared: int  # bytes per program
+    products: str  # "wgmma", "mma" or ""
+    widest_load: int  # bytes of the widest load from global memory in one instruction of a thread
+
+    @property
+    def programs(self) -> int:
+        """That fit on one processor of sm_90 at a time, by registers, shared memory and threads."""
+        registers = 65536 // (32 * self.warps * -(-self.registers // 8) * 8)
+        shared = (228 << 10) // (self.shared + 1024)
+        return min(registers, shared, 64 // self.warps, 32)
+
+
+class _Device:
+    """What Triton asks of a driver before it compiles."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", CAPABILITY, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+
+@contextmanager
+def compiling() -> Iterator[list[Compiled]]:
+    """See above."""
+    results: list[Compiled] = []
+    known: dict[int, Compiled] = {}
+    run = JITFunction.run
+
+    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        binary = run(kernel, *args, grid=grid, warmup=True, **options)
+        if id(binary) not in known:
+            known[id(binary)] = inspect(binary)
+            results.append(known[id(binary)])
+        return binary
+
+    before = getattr(driver, "_active", None)
+    driver.set_active(_Device())
+    try:
+        with mock.patch.object(JITFunction, "run", compile_only):
+            yield results
+    finally:
+        driver._active = before
+
+
+def inspect(binary: Any) -> Compiled:
+    """What a compiled kernel of Triton's consists of."""
+    ptx, metadata = binary.asm["ptx"], binary.metadata
+    usage = _resource_usage(binary.asm["cubin"])
+    names = binary.src.fn.arg_names
+    constants = {
+        names[path[0]]: getattr(value, "value", value) for path, value in binary.src.constants.items()
+    }
+    return Compiled(
+        binary.src.fn.__name__,
+        constants,
+        metadata.num_warps,
+        metadata.num_stages,
+        usage["REG"],
+        usage["STACK"] + usage["LOCAL"],
+        metadata.shared,
+        "wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
+        _widest_load(ptx),
+    )
+
+
+def _resource_usage(cubin: bytes) -> dict[str, int]:
+    """As the assembler counted: REG, STACK, LOCAL, ..."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    return {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", text.stdout)}
+
+
+def _widest_load(ptx: str) -> int:
+    """In bytes: of ld.global.v4.b32, of cp.async ..., 16."""
+    widths = [
+        int(count or 1) * int(bits) // 8
+        for count, bits in re.findall(r"ld\.global(?:\.[a-zA-Z_0-9:]+)*?(?:\.v(\d))?\.b(\d+)", ptx)
+    ]
+    widths += [
+        int(size)
+        for size in re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^,]+, \[[^,]+, 0x([0-9a-f]+)", ptx)
+    ]
+    return max(widths, default=0)

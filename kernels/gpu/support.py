@@ -1,0 +1,55 @@
+"""Whether the kernels of this folder compute, and can. Does not import triton.
+
+Set TRITON_INTERPRET=1 before the start to run them on tensors in main memory, in Triton's interpreter:
+slow, and for tests alone. Its bfloat16 arithmetic is wrong (Triton 3.6 to 3.9 compute on the bits as
+integers), so that float32 and float16 are what it is good for.
+"""
+
+import os
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+LEAST_CAPABILITY = (8, 0)
+"""Ampere: the first with bfloat16 products and asynchronous copies, which the sizes here count on."""
+LARGEST_HEAD = 256
+DEFAULT_PROCESSORS = 132
+"""Multiprocessors of an H100 or H200: what sizes are chosen for where there is no device to ask."""
+
+
+def uses_triton(tensor: torch.Tensor) -> bool:
+    """Whether an operation on this tensor is a Triton kernel."""
+    return tensor.is_cuda or INTERPRETED
+
+
+def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """What stands in the way, in words; None where the kernels can run."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < LEAST_CAPABILITY:
+            name, has = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+            return f"{name} has compute capability {has}; 8.0 (A100) and later are supported"
+    elif not INTERPRETED:
+        return f"the kernels are for CUDA, not for {device.type}"
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"they are for float32, float16 and bfloat16, not for {dtype}"
+    if head_dim > LARGEST_HEAD:
+        return f"the head size is {head_dim}; up to {LARGEST_HEAD} is supported"
+    return None
+
+
+@lru_cache(maxsize=16)
+def num_processors(device: torch.device) -> int:
+    """Multiprocessors of the device."""
+    if device.type != "cuda":
+        return DEFAULT_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is not below n >= 1: what tl.arange wants."""
+    return 1 << (n - 1).bit_length()

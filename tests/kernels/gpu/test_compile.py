@@ -1,0 +1,53 @@
+"""Every kernel, compiled for sm_90 in the configurations that the launchers choose for models' shapes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SHARED_LIMIT = 227 << 10
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """In a process that does not interpret. Triton keeps what it has compiled in its cache."""
+    figures = tmp_path_factory.mktemp("gpu_compile") / "figures.json"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "benchmarks.gpu_compile", "--jobs", "2", "--json", str(figures)]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert figures.exists(), run.stderr
+    rows: list[Row] = json.loads(figures.read_text())
+    return rows
+
+
+def test_nothing_spills_and_everything_fits(compiled: list[Row]):
+    """Also: no launcher asks for more shared memory than there is, which Triton would not tell."""
+    wrong = [row for row in compiled if row["spilled"] or row["shared"] > SHARED_LIMIT]
+    assert wrong == []
+
+
+def test_loads_are_wide(compiled: list[Row]):
+    """16 bytes per thread and instruction, where a scalar load would mean that Triton lost an alignment.
+    A rotation of heads of 64 has no more than 8 of each half."""
+    narrow = [
+        row["launch"]
+        for row in compiled
+        if row["widest_load"] < (8 if row["name"] == "_store_kernel" else 16)
+    ]
+    assert narrow == []
+
+
+def test_attention_uses_the_matrix_units(compiled: list[Row]):
+    """Prefill in half precision those of Hopper (wgmma), decode those that take 16 rows; and as many
+    decoding programs fit on a processor as hide each other's ramp."""
+    half = [row for row in compiled if row["name"] == "_attention_kernel" and "fp32" not in row["launch"]]
+    assert {row["products"] for row in half if row["launch"].startswith("prefill")} == {"wgmma"}
+    decode = [row for row in half if row["launch"].startswith("decode") and "71/1" not in row["launch"]]
+    assert {row["products"] for row in decode} == {"mma"}
+    assert min(row["programs"] for row in decode) >= 2

@@ -1,0 +1,78 @@
+"""The Triton kernels that write to the KV cache and move its blocks."""
+
+import pytest
+import torch
+
+from kernels.copy_blocks import copy_blocks_reference
+from kernels.gpu.copy_blocks import copy_blocks, gather_blocks, scatter_blocks
+from kernels.gpu.store_kv import rotary_store_kv, store_kv
+from kernels.rotary import rotary_reference
+from kernels.store_kv import store_kv_reference
+from tests.kernels.gpu.conftest import Where
+from tests.kernels.tolerances import assert_close, random
+
+SHAPES = [(1, 1, 16, 4), (6, 2, 24, 4), (9, 9, 80, 16), (14, 2, 64, 3), (2, 1, 256, 16)]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block_size"), SHAPES)
+def test_rotation_and_store(where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int):
+    """From views of one projection. A token without a slot, -1, is padding: nothing is stored, nobody's
+    slot is touched; and the key itself stays."""
+    slots = torch.tensor([3, 4 * block_size - 1, 2 * block_size, -1, 0])
+    fused = random(5, heads + 2 * kv_heads, head_dim, dtype=where.dtype)
+    before = fused.clone()
+    angles = random(5, head_dim // 2, dtype=torch.float32, seed=1, scale=50.0)
+    cos = torch.cat((angles.cos(), angles.cos()), -1)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1)
+    caches = [torch.full((4, kv_heads, block_size, head_dim), 7.0, dtype=where.dtype) for _ in range(2)]
+    exact = rotary_reference(before[:, : heads + kv_heads].double(), cos.double(), sin.double())
+    expected = [cache.double() for cache in caches]
+    stored = slots >= 0
+    values = before[stored, heads + kv_heads :].double()
+    store_kv_reference(exact[stored, heads:], values, *expected, slots[stored])
+
+    parts = fused.to(where.device)
+    query, key, value = parts.split([heads, kv_heads, kv_heads], 1)
+    caches = [cache.to(where.device) for cache in caches]
+    angles_there = cos.to(where.device), sin.to(where.device)
+    rotary_store_kv(query, key, value, *angles_there, slots.to(where.device), *caches)
+    assert_close(query.cpu(), exact[:, :heads], where.absolute, where.relative)
+    assert_close(caches[0].cpu(), expected[0], where.absolute, where.relative)
+    assert torch.equal(caches[1].cpu().double(), expected[1])
+    assert torch.equal(parts[:, heads:].cpu(), before[:, heads:])
+
+
+def test_store_alone(where: Where):
+    key, value = (random(3, 2, 24, dtype=where.dtype, seed=seed) for seed in (0, 1))
+    slots = torch.tensor([5, 11, 0])
+    expected = [torch.zeros(3, 2, 4, 24, dtype=where.dtype) for _ in range(2)]
+    caches = [torch.zeros_like(cache).to(where.device) for cache in expected]
+    store_kv_reference(key, value, *expected, slots)
+    store_kv(*(t.to(where.device) for t in (key, value, slots)), *caches)
+    assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 6, 2, 4, 24), (1, 2, 6, 3, 16, 128)])
+def test_copies(where: Where, shape: tuple[int, ...]):
+    """A block that is the source of one copy and the target of another; a program's end within a block."""
+    cache = random(*shape, dtype=where.dtype)
+    moved = cache.to(where.device)
+    sources, targets = torch.tensor([1, 2, 3]), torch.tensor([2, 3, 0])
+    copy_blocks_reference(cache, sources, targets)
+    copy_blocks(moved, sources.to(where.device), targets.to(where.device))
+    assert torch.equal(moved.cpu(), cache)
+
+
+def test_blocks_go_out_and_come_back(where: Where):
+    """A swap: into other blocks than they came from. None at all is no launch."""
+    cache = random(2, 2, 6, 2, 4, 24, dtype=where.dtype).to(where.device)
+    out, back = (torch.tensor(ids, device=where.device) for ids in ([5, 1], [0, 3]))
+    buffer = gather_blocks(cache, out)
+    assert torch.equal(buffer, cache[:, :, out].permute(2, 0, 1, 3, 4, 5))
+    before = cache.clone()
+    scatter_blocks(cache, buffer, back)
+    before[:, :, back] = before[:, :, out]
+    assert torch.equal(cache, before)
+    none = torch.tensor([], dtype=torch.int64, device=where.device)
+    copy_blocks(cache, none, none)
+    assert torch.equal(cache, before)

@@ -21,8 +21,15 @@ from pagewire.client.params import (
     to_prompt,
 )
 from pagewire.client.recovery import Recovery
-from pagewire.client.results import Delta, Generation, Tokenized, tokenized
-from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, prompt_pb2, tokenizer_pb2
+from pagewire.client.results import (
+    ContinuationScore,
+    Delta,
+    Generation,
+    Tokenized,
+    continuation_scores,
+    tokenized,
+)
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 _POLL_S = 0.05
 
@@ -178,6 +185,25 @@ class AsyncClient:
         """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
         request = generation_pb2.AbortRequest(request_ids=request_ids)
         return list((await self._unary(channel.ABORT, request, timeout)).aborted_request_ids)
+
+    async def score_continuations(
+        self,
+        prompt: PromptLike,
+        continuations: Sequence[str],
+        *,
+        token_logprobs: bool = False,
+        request_id: str = "",
+        timeout: float | None = None,
+    ) -> list[ContinuationScore]:
+        """How likely the model finds each of the texts to follow the prompt."""
+        request = pooling_pb2.ScoreContinuationsRequest(
+            request_id=request_id,
+            model=self._model,
+            prompt=to_prompt(prompt),
+            continuations=continuations,
+            token_logprobs=token_logprobs,
+        )
+        return continuation_scores(await self._unary(channel.SCORE_CONTINUATIONS, request, timeout))
 
     async def tokenize(self, prompt: PromptLike, *, timeout: float | None = None) -> Tokenized:
         """The token ids of a text or a conversation."""

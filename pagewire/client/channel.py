@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, tokenizer_pb2
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -55,6 +55,11 @@ DETOKENIZE = Method(
     "/pagewire.v1.TokenizerService/Detokenize",
     tokenizer_pb2.DetokenizeResponse,
     tokenizer_pb2.DetokenizeRequest,
+)
+SCORE_CONTINUATIONS = Method(
+    "/pagewire.v1.PoolingService/ScoreContinuations",
+    pooling_pb2.ScoreContinuationsResponse,
+    pooling_pb2.ScoreContinuationsRequest,
 )
 LIST_MODELS = Method(
     "/pagewire.v1.ModelService/ListModels", model_pb2.ListModelsResponse, model_pb2.ListModelsRequest

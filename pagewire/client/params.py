@@ -7,7 +7,7 @@ checked here that the server checks.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from google.protobuf import json_format
 
@@ -19,6 +19,11 @@ pagewire.v1.ChatMessage."""
 
 PromptLike = str | Sequence[int] | Sequence[Message] | prompt_pb2.Prompt
 """Text, token ids, a conversation, or the message itself."""
+
+
+Candidates = int | Sequence[int] | Literal["all"]
+"""Which tokens are reported besides the chosen one: so many of the likeliest, these ids, or the whole
+vocabulary. 0: none, only the chosen token."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -48,6 +53,9 @@ class SamplingOptions(TypedDict, total=False):
     text: bool | None
     skip_special_tokens: bool | None
     echo: bool
+    logprobs: Candidates | None
+    prompt_logprobs: Candidates | None
+    prompt_logprobs_start: int | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +63,8 @@ class SamplingParams:
     """How to choose tokens, when to stop, what text to make. None: the model's default.
 
     The fields are those of pagewire.v1.SamplingParams and StoppingCriteria, and mean the same;
-    `time_limit` is in seconds. `text`, `skip_special_tokens` and `echo` are of OutputOptions.
+    `time_limit` is in seconds. `text`, `skip_special_tokens` and `echo` are of OutputOptions, and so are the
+    log-probabilities: of the output, and of the prompt from `prompt_logprobs_start` on. None: not wanted.
     """
 
     temperature: float | None = None
@@ -82,6 +91,9 @@ class SamplingParams:
     text: bool | None = None
     skip_special_tokens: bool | None = None
     echo: bool = False
+    logprobs: Candidates | None = None
+    prompt_logprobs: Candidates | None = None
+    prompt_logprobs_start: int | None = None
 
     def sampling(self) -> generation_pb2.SamplingParams:
         """The message that says how to choose tokens."""
@@ -118,7 +130,13 @@ class SamplingParams:
     def output(self) -> generation_pb2.OutputOptions:
         """The message that says what to return: token ids always."""
         return generation_pb2.OutputOptions(
-            token_ids=True, text=self.text, skip_special_tokens=self.skip_special_tokens, echo=self.echo
+            token_ids=True,
+            text=self.text,
+            skip_special_tokens=self.skip_special_tokens,
+            echo=self.echo,
+            logprobs=_logprob_options(self.logprobs),
+            prompt_logprobs=_logprob_options(self.prompt_logprobs),
+            prompt_logprobs_start=self.prompt_logprobs_start,
         )
 
 
@@ -174,6 +192,21 @@ def generate_request(
         output=output,
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
     )
+
+
+def _logprob_options(candidates: Candidates | None) -> generation_pb2.LogprobOptions | None:
+    """Raises TypeError when it is none of Candidates."""
+    if candidates is None:
+        return None
+    if candidates == "all":
+        return generation_pb2.LogprobOptions(all=True)
+    if isinstance(candidates, str | bool):
+        raise TypeError(
+            "log-probabilities are asked for by a number of candidates, by token ids, or by 'all'"
+        )
+    if isinstance(candidates, int):
+        return generation_pb2.LogprobOptions(top_n=candidates or None)
+    return generation_pb2.LogprobOptions(token_ids=prompt_pb2.TokenIds(ids=candidates))
 
 
 def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:

@@ -4,10 +4,12 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 from datetime import timedelta
+from itertools import islice, repeat
+from math import isnan
 
 from google.protobuf.duration_pb2 import Duration
 
-from pagewire.v1 import generation_pb2, tokenizer_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2, tokenizer_pb2
 
 
 class FinishReason(enum.StrEnum):
@@ -23,12 +25,34 @@ class FinishReason(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that might have been chosen."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one token, by the model itself: before temperature, penalties and masks.
+
+    rank: 1 for the likeliest token. candidates: in the order in which pagewire.v1.TokenLogprobs has them.
+    """
+
+    logprob: float
+    rank: int
+    candidates: list[Candidate] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Delta:
     """What is new of one sequence.
 
     position: index, within the sequence, of the first token of token_ids.
     finish_reason: set with the sequence's last part.
     stop: what matched: a stop string, or the id of an EOS or stop token.
+    logprobs: of token_ids, where they were asked for.
     """
 
     index: int
@@ -37,17 +61,23 @@ class Delta:
     position: int
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
+    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(slots=True)
 class Output:
-    """One sequence, as far as it has come; the fields are as in Delta."""
+    """One sequence, as far as it has come; the fields are as in Delta.
+
+    cumulative_logprob: sum of the tokens' log-probabilities, where they were asked for; with the end.
+    """
 
     index: int
     text: str = ""
     token_ids: list[int] = dataclasses.field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
+    logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    cumulative_logprob: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +102,11 @@ class Timings:
 
 @dataclasses.dataclass(slots=True)
 class Generation:
-    """The answer to a request, as far as it has come. Outputs are in the order of their index."""
+    """The answer to a request, as far as it has come. Outputs are in the order of their index.
+
+    prompt_logprobs: of the prompt's tokens from prompt_logprobs_start on, where they were asked for; None for
+    the first token of a prompt, which has none.
+    """
 
     request_id: str = ""
     model: str = ""
@@ -81,6 +115,7 @@ class Generation:
     outputs: list[Output] = dataclasses.field(default_factory=list)
     usage: Usage = Usage()
     timings: Timings | None = None
+    prompt_logprobs: list[TokenLogprob | None] = dataclasses.field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -102,6 +137,9 @@ class Generation:
         if response.HasField("prompt"):  # first message
             self.request_id, self.model = response.request_id, response.model
             self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
+        if response.prompt.HasField("logprobs"):
+            scores = _token_logprobs(response.prompt.logprobs)
+            self.prompt_logprobs = [None if isnan(score.logprob) else score for score in scores]
         if response.HasField("usage"):
             self.usage = _usage(response.usage)
         if response.HasField("timings"):
@@ -117,8 +155,31 @@ class Generation:
         output = self.outputs[delta.index]
         output.text += delta.text
         output.token_ids += delta.token_ids
+        output.logprobs += delta.logprobs
         if delta.finish_reason is not None:
             output.finish_reason, output.stop = delta.finish_reason, delta.stop
+            if output.logprobs:  # the server may know a part of them: where it has continued a stream
+                output.cumulative_logprob = sum(score.logprob for score in output.logprobs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContinuationScore:
+    """A scored continuation.
+
+    logprob: sum over its tokens. token_logprobs: of each, where they were asked for.
+    """
+
+    logprob: float
+    num_tokens: int
+    token_logprobs: list[float]
+
+
+def continuation_scores(response: pooling_pb2.ScoreContinuationsResponse) -> list[ContinuationScore]:
+    """From the message, in its order."""
+    return [
+        ContinuationScore(score.logprob, score.tokens, list(score.token_logprobs))
+        for score in response.scores
+    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,7 +205,26 @@ def _delta(sequence: generation_pb2.SequenceOutput) -> Delta:
         reason = FinishReason(name.removeprefix("FINISH_REASON_").lower())
         matched = sequence.finish.WhichOneof("matched")
         stop = getattr(sequence.finish, matched) if matched else None
-    return Delta(sequence.index, sequence.text, list(sequence.token_ids), sequence.position, reason, stop)
+    return Delta(
+        sequence.index,
+        sequence.text,
+        list(sequence.token_ids),
+        sequence.position,
+        reason,
+        stop,
+        _token_logprobs(sequence.logprobs) if sequence.HasField("logprobs") else [],
+    )
+
+
+def _token_logprobs(columns: generation_pb2.TokenLogprobs) -> list[TokenLogprob]:
+    candidates = map(
+        Candidate, columns.candidate_token_ids, columns.candidate_logprobs, columns.candidate_ranks
+    )
+    counts = columns.candidate_counts or repeat(0)
+    return [
+        TokenLogprob(logprob, rank, list(islice(candidates, count)))
+        for logprob, rank, count in zip(columns.logprobs, columns.ranks, counts, strict=False)
+    ]
 
 
 def _usage(usage: generation_pb2.Usage) -> Usage:

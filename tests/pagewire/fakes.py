@@ -19,6 +19,8 @@ from pagewire.v1 import (
     generation_pb2_grpc,
     model_pb2,
     model_pb2_grpc,
+    pooling_pb2,
+    pooling_pb2_grpc,
     tokenizer_pb2,
     tokenizer_pb2_grpc,
 )
@@ -30,6 +32,7 @@ class FakeService(
     generation_pb2_grpc.GenerationServiceServicer,
     tokenizer_pb2_grpc.TokenizerServiceServicer,
     model_pb2_grpc.ModelServiceServicer,
+    pooling_pb2_grpc.PoolingServiceServicer,
     admin_pb2_grpc.AdminServiceServicer,
 ):
     """Remembers requests; `respond` makes the messages of Generate."""
@@ -60,6 +63,14 @@ class FakeService(
 
     def Detokenize(self, request, context):
         return tokenizer_pb2.DetokenizeResponse(texts=[" ".join(map(str, request.sequences[0].ids))])
+
+    def ScoreContinuations(self, request, context):
+        self.requests.append(request)
+        scores = [
+            pooling_pb2.ContinuationScore(logprob=-1.5, tokens=2, token_logprobs=[-1, -0.5])
+            for _ in request.continuations
+        ]
+        return pooling_pb2.ScoreContinuationsResponse(scores=scores)
 
     def ListModels(self, request, context):
         return model_pb2.ListModelsResponse(models=[model_pb2.Model(name="m")])
@@ -98,6 +109,7 @@ def running(service: FakeService) -> Iterator[str]:
     generation_pb2_grpc.add_GenerationServiceServicer_to_server(service, server)
     tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(service, server)
     model_pb2_grpc.add_ModelServiceServicer_to_server(service, server)
+    pooling_pb2_grpc.add_PoolingServiceServicer_to_server(service, server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -276,3 +276,18 @@ def test_nobody_there():
         assert "pagewire serve" in caught.value.todo
         with pytest.raises(Unavailable):
             client.wait_ready(0)
+
+
+def test_scores_of_continuations(client: Client, service: fakes.FakeService):
+    scores = client.score_continuations("hi", [" you", " me"], token_logprobs=True, request_id="r")
+    assert [(score.logprob, score.num_tokens, score.token_logprobs) for score in scores] == [
+        (-1.5, 2, [-1, -0.5])
+    ] * 2
+    (request,) = service.requests
+    assert (request.prompt.text, list(request.continuations)) == ("hi", [" you", " me"])
+    assert request.token_logprobs and request.request_id == "r"
+
+
+async def test_async_scores_of_continuations(aclient: AsyncClient, service: fakes.FakeService):
+    assert len(await aclient.score_continuations([1, 2], ["a"])) == 1
+    assert list(service.requests[0].prompt.token_ids.ids) == [1, 2]

@@ -126,3 +126,16 @@ def test_conversations():
 def test_other_things_are_no_prompts(wrong: object):
     with pytest.raises(TypeError):
         to_prompt(wrong)
+
+
+def test_log_probabilities():
+    output = request(logprobs=5, prompt_logprobs=[7, 8], prompt_logprobs_start=3).output
+    assert output.logprobs.top_n == 5 and list(output.prompt_logprobs.token_ids.ids) == [7, 8]
+    assert output.prompt_logprobs_start == 3
+    assert request(logprobs="all").output.logprobs.all
+    plain = request(logprobs=0).output
+    assert plain.HasField("logprobs") and plain.logprobs.WhichOneof("candidates") is None
+    assert not plain.HasField("prompt_logprobs") and not plain.HasField("prompt_logprobs_start")
+    for wrong in ("some", True):
+        with pytest.raises(TypeError):
+            request(logprobs=wrong)

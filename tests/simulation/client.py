@@ -17,6 +17,7 @@ from pagewire.v1 import generation_pb2
 from tests.simulation.expected import text_of
 from tests.simulation.frontends import FrontendProcess
 from tests.simulation.machine import Machine
+from tests.simulation.scores import TOLERANCE, check_scores, rank_scores
 from tests.simulation.workload import Job
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -41,6 +42,8 @@ class Client:
         self._name = f"job-{job.number}"
         self._loop = machine.loop
         self._start = 0.0
+        self._wants = job.request.output
+        self._num_breaks = 0
         self._recovery = self._new_recovery()
 
     async def run(self) -> None:
@@ -92,6 +95,7 @@ class Client:
             await asyncio.wait([task])
             raise
         if task.cancelled():
+            self._num_breaks += 1
             raise from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", ())
         if (error := task.exception()) is not None:
             raise _to_rpc_error(error)
@@ -123,10 +127,26 @@ class Client:
                 assert not sequence.token_ids and sequence.HasField("finish"), f"{self._name}: it had ended"
             if sequence.token_ids:
                 self._losses_before = self._num_losses()
+            if self._wants.HasField("logprobs"):
+                self._check_scores(sequence)
+        if message.HasField("prompt") and self._wants.HasField("prompt_logprobs") and not held:
+            scores = rank_scores(self._job.prompt)[self._wants.prompt_logprobs_start :]
+            if not any(sequence.token_ids for sequence in message.sequences):
+                scores = scores[: len(message.prompt.logprobs.ranks)]  # it ended in the middle of its prompt
+            check_scores(message.prompt.logprobs, scores, self._wants.prompt_logprobs)
         if message.HasField("timings"):
             timings = message.timings
             parts = timings.preprocess, timings.queue, timings.prefill, timings.decode
             assert sum(part.ToNanoseconds() for part in parts) == timings.total.ToNanoseconds()
+
+    def _check_scores(self, sequence: generation_pb2.SequenceOutput) -> None:
+        """Of these tokens, and at the end of all, unless some of them came from another frontend."""
+        prompt, token_ids = self._job.prompt, self._job.expected[sequence.index].token_ids
+        scores = rank_scores(prompt + token_ids)[len(prompt) :][: sequence.position + sequence.token_count]
+        check_scores(sequence.logprobs, scores[sequence.position :], self._wants.logprobs)
+        if sequence.HasField("finish") and not self._num_breaks:
+            total = sequence.finish.cumulative_logprob
+            assert abs(total - sum(value for value, _ in scores)) < 100 * TOLERANCE, "wrong sum"
 
     def _check_tokens(self, output: Output) -> None:
         expected = self._job.expected[output.index]

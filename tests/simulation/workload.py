@@ -234,8 +234,18 @@ class _Writer:
             request.stopping.max_tokens = random.choice([12, 30, 60] if self._tight else [1, 3, 12, 30])
         if random.random() < 0.1:
             request.output.mode = generation_pb2.OutputOptions.MODE_FINAL
+        self._score(request, len(prompt))
         self._end_early(request)
         return request
+
+    def _score(self, request: generation_pb2.GenerateRequest, prompt_len: int) -> None:
+        """Some want log-probabilities, of the output, of the prompt or of both."""
+        random, output = self._random, request.output
+        if random.random() < 0.15:
+            output.logprobs.top_n = random.choice([0, 0, 3])
+        if random.random() < 0.15:
+            output.prompt_logprobs.top_n = random.choice([0, 2])
+            output.prompt_logprobs_start = random.randrange(prompt_len)
 
     def _end_early(self, request: generation_pb2.GenerateRequest) -> None:
         """EOS and stop tokens come only where they are allowed by name."""

@@ -25,6 +25,7 @@ class CheckedCore(EngineCore):
         super().__init__(*arguments, **options)
         self.findings: list[str] = []  # from where the core must not raise
         self._device = device
+        self.most_preemptions = 0  # of one request
         self._num_idle_steps = 0  # one after another
 
     def step(self) -> None:
@@ -34,6 +35,7 @@ class CheckedCore(EngineCore):
         for request in self.scheduler.requests:
             times = [when for when in (request.time_limit_at, request.deadline_at) if when is not None]
             assert min(times, default=began) >= began, "a request outlives its time"
+            self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
         idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
@@ -66,6 +68,7 @@ class Engine:
         self.core: CheckedCore | None = None
         self.device: Device | None = None
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
+        self.most_preemptions = 0
         self._machine, self._network = machine, network
         self._workload, self._random = workload, random
 
@@ -118,6 +121,7 @@ class Engine:
                 before = self.core.scheduler.step, self.core.scheduler.num_preemptions
                 self.core.step()
                 self.num_steps += self.core.scheduler.step - before[0]
+                self.most_preemptions = max(self.most_preemptions, self.core.most_preemptions)
                 self.num_preemptions += self.core.scheduler.num_preemptions - before[1]
                 self._wait(overhead)
         except WorkerDied:

@@ -9,12 +9,9 @@ that was given to two owners or is taken for what it is not, is found in the ste
 
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
-from kernels.ranges import Integers, ranges
+from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import worker_pb2
-from worker.rows import RowTable, column
+from worker.rows import RowTable
 
 
 class WrongMemory(AssertionError):
@@ -22,71 +19,74 @@ class WrongMemory(AssertionError):
 
 
 class TaggedMemory:
-    """Tags of the slots of the cache, beside the row table of a worker."""
+    """Tags of the slots of the cache, beside the row table of a worker. Plain lists: everything is small."""
 
     def __init__(self, rows: RowTable, num_host_blocks: int, namespace: Callable[[int], int]) -> None:
         """namespace: of the request with this seed; equal for requests that may share blocks."""
         self._rows, self._namespace = rows, namespace
-        self._tags = np.zeros((rows.cache_blocks, rows.block_size), np.int64)
-        self._host_tags = np.zeros((num_host_blocks, rows.block_size), np.int64)
-        self._histories = np.zeros((rows.max_num_rows, rows.max_model_len), np.int64)
-        self._lengths = [0] * rows.max_num_rows  # tokens of which histories are known
+        self._size = rows.block_size
+        self._tags = [[0] * self._size for _ in range(rows.cache_blocks)]
+        self._host_tags = [[0] * self._size for _ in range(num_host_blocks)]
+        self._histories: list[list[int]] = [[] for _ in range(rows.max_num_rows)]  # by row, of its tokens
         self._roots = [0] * rows.max_num_rows
 
     def execute(self, plan: worker_pb2.StepPlan) -> None:
         """Call it when the rows have executed the plan. Raises WrongMemory."""
         for new in plan.new_rows:
-            self._lengths[new.row], self._roots[new.row] = 0, self._namespace(new.sampling.seed)
+            self._histories[new.row], self._roots[new.row] = [], self._namespace(new.sampling.seed)
         for fork in plan.forks:
-            self._histories[fork.row] = self._histories[fork.source_row]
-            self._lengths[fork.row] = self._lengths[fork.source_row]
+            self._histories[fork.row] = self._histories[fork.source_row].copy()
             self._roots[fork.row] = self._roots[fork.source_row]
         self._swap(plan)
-        self._copy(column(plan.copy_sources), column(plan.copy_targets))
-        if plan.rows:
-            self._compute(column(plan.rows), column(plan.starts), column(plan.counts))
+        self._copy(unpack_u32(plan.copy_sources), unpack_u32(plan.copy_targets))
+        starts, counts = unpack_u32(plan.starts), unpack_u32(plan.counts)
+        tables = {row: self._rows.blocks[row].tolist() for row in unpack_u32(plan.rows)}
+        written: set[tuple[int, int]] = set()
+        for (row, table), start, count in zip(tables.items(), starts, counts, strict=True):
+            self._extend(row, start + count)
+            self._write(row, table, start, start + count, written)
+        for (row, table), start, count in zip(tables.items(), starts, counts, strict=True):
+            self._check(row, table, start + count)
 
     def _swap(self, plan: worker_pb2.StepPlan) -> None:
-        out, back = column(plan.swap_out_host_blocks), column(plan.swap_in_host_blocks)
-        if len(np.unique(out)) < len(out) or len(np.intersect1d(out, back)):
+        out, back = unpack_u32(plan.swap_out_host_blocks), unpack_u32(plan.swap_in_host_blocks)
+        if len(set(out)) < len(out) or not set(out).isdisjoint(back):
             raise WrongMemory("swaps of one plan depend on their order")
-        self._host_tags[out] = self._tags[column(plan.swap_out_blocks)]
-        self._tags[column(plan.swap_in_blocks)] = self._host_tags[back]
+        for block, host_block in zip(unpack_u32(plan.swap_out_blocks), out, strict=True):
+            self._host_tags[host_block] = self._tags[block].copy()
+        for block, host_block in zip(unpack_u32(plan.swap_in_blocks), back, strict=True):
+            self._tags[block] = self._host_tags[host_block].copy()
 
-    def _copy(self, sources: Integers, targets: Integers) -> None:
-        if len(np.unique(targets)) < len(targets) or len(np.intersect1d(sources, targets)):
+    def _copy(self, sources: list[int], targets: list[int]) -> None:
+        if len(set(targets)) < len(targets) or not set(sources).isdisjoint(targets):
             raise WrongMemory("copies of one plan depend on their order")
-        self._tags[targets] = self._tags[sources]
-
-    def _compute(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        ends = starts + counts
-        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
-            self._extend(row, end)
-        owners, positions = ranges(starts, counts)
-        blocks, offsets = self._slots(rows[owners], positions)
-        if len(np.unique(blocks * self._rows.block_size + offsets)) < len(blocks):
-            raise WrongMemory("two tokens are computed into one slot")
-        self._tags[blocks, offsets] = self._histories[rows[owners], positions]
-        owners, positions = ranges(np.zeros_like(ends), ends)
-        wrong = self._tags[self._slots(rows[owners], positions)] != self._histories[rows[owners], positions]
-        if wrong.any():
-            first = int(wrong.argmax())
-            raise WrongMemory(
-                f"row {rows[owners[first]]} finds at position {positions[first]} what is not its own"
-            )
-
-    def _slots(self, rows: Integers, positions: Integers) -> tuple[npt.NDArray[np.int64], Integers]:
-        """The block and the place in it of each token."""
-        size = self._rows.block_size
-        return self._rows.blocks[rows, positions // size], positions % size
+        for source, target in zip(sources, targets, strict=True):
+            self._tags[target] = self._tags[source].copy()
 
     def _extend(self, row: int, end: int) -> None:
         """Makes the row's histories reach so far."""
-        start = self._lengths[row]
-        if start >= end:
+        histories = self._histories[row]
+        if len(histories) >= end:
             return
-        history = int(self._histories[row, start - 1]) if start else self._roots[row]
-        for position, token in enumerate(self._rows.token_ids[row, start:end].tolist(), start):
+        history = histories[-1] if histories else self._roots[row]
+        for token in self._rows.token_ids[row, len(histories) : end].tolist():
             history = hash((history, token))
-            self._histories[row, position] = history
-        self._lengths[row] = end
+            histories.append(history)
+
+    def _write(self, row: int, table: list[int], start: int, end: int, written: set[tuple[int, int]]) -> None:
+        """The row computes these positions. written: what the step has, block and place in it."""
+        for position in range(start, end):
+            index, offset = divmod(position, self._size)
+            slot = table[index], offset
+            if slot in written:
+                raise WrongMemory("two tokens are computed into one slot")
+            written.add(slot)
+            self._tags[slot[0]][offset] = self._histories[row][position]
+
+    def _check(self, row: int, table: list[int], end: int) -> None:
+        """The row reads all positions below `end`."""
+        histories = self._histories[row]
+        for index, start in enumerate(range(0, end, self._size)):
+            own = histories[start : min(start + self._size, end)]
+            if self._tags[table[index]][: len(own)] != own:
+                raise WrongMemory(f"row {row} finds in its block {index} what is not its own")

@@ -26,6 +26,8 @@ class Totals:
     events: int = 0
     steps: int = 0
     preemptions: int = 0
+    most_preemptions: int = 0
+    """Of one request."""
     deaths: int = 0
     virtual_s: float = 0.0
     cpu_s: float = 0.0
@@ -41,6 +43,7 @@ class Totals:
         self.events += report.num_events
         self.steps += report.num_steps
         self.preemptions += report.num_preemptions
+        self.most_preemptions = max(self.most_preemptions, report.most_preemptions)
         self.deaths += report.num_lives - 1
         self.virtual_s += report.seconds
         self.cpu_s += report.cpu_seconds
@@ -51,6 +54,7 @@ class Totals:
         """Those of another process."""
         for name in ("seeds", "events", "steps", "preemptions", "deaths", "virtual_s", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(others, name))
+        self.most_preemptions = max(self.most_preemptions, others.most_preemptions)
         self.outcomes += others.outcomes
         self.digests |= others.digests
         self.failures += others.failures
@@ -59,7 +63,8 @@ class Totals:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         return (
             f"{self.seeds} seeds passed, {len(self.failures)} failed\n"
-            f"{self.events} events, {self.steps} steps, {self.preemptions} preemptions,"
+            f"{self.events} events, {self.steps} steps, {self.preemptions} preemptions"
+            f" (at most {self.most_preemptions} of one request),"
             f" {self.deaths} deaths of the core, {self.virtual_s:.0f} s of virtual time\n"
             f"requests: {ends}\n"
             f"{self.cpu_s:.1f} s of CPU time, {1e3 * self.cpu_s / max(1, self.seeds):.0f} ms per seed,"

@@ -32,6 +32,7 @@ class Report:
     num_events: int
     num_steps: int
     num_preemptions: int
+    most_preemptions: int  # of one request
     num_lives: int
     outcomes: Counter[str]
     seconds: float  # virtual
@@ -203,6 +204,7 @@ def simulate(seed: int) -> Report:
         num_events=world.machine.loop.num_events + world.engine.num_steps,
         num_steps=world.engine.num_steps,
         num_preemptions=world.engine.num_preemptions,
+        most_preemptions=world.engine.most_preemptions,
         num_lives=world.engine.num_lives,
         outcomes=Counter(client.outcome for client in world.clients),
         seconds=world.machine.loop.time(),

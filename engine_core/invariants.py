@@ -32,6 +32,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     _check_places(running + waiting + forking, scheduler)
     _check_rows(running + forking, scheduler)
     scheduler.waiting.check_invariants(len(running))
+    scheduler.throughput.check_invariants(len(running))
     scheduler.swap.check_invariants(waiting)
     _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
     scheduler.pool.check_invariants(sequence.blocks for sequence in running + forking if sequence.blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine_core.block_pool import InvariantError
 from engine_core.plan import Plan
 from engine_core.request import Sequence
 
@@ -61,6 +62,11 @@ class Throughput:
     def stopped(self, sequence: Sequence) -> None:
         """A sequence loses its row."""
         self.run_steps.add(self._steps - self._starts.pop(sequence))
+
+    def check_invariants(self, num_running: int) -> None:
+        """Raises InvariantError unless it times so many sequences."""
+        if len(self._starts) != num_running:
+            raise InvariantError(f"{num_running} sequences run, but {len(self._starts)} are timed")
 
     def step(self, plan: Plan, now: float, budget_left: int) -> None:
         """A step was planned. The last one took until now, unless nobody is left of those who ran then:

@@ -58,6 +58,18 @@ def test_a_wrong_request_raises_and_leaves_nothing_behind(llm: LLM):
         services.wait_until(lambda: services.is_idle(client))
 
 
+def test_priority_and_tenant_are_those_of_the_request(llm: LLM):
+    """A tenant has a prefix cache of its own."""
+    prompt, seen = list(range(16, 116)), []
+    for tenant in ("a", "b", "a"):
+        (answer,) = llm.generate([prompt], GREEDY, priority=-3, tenant=tenant, progress=False)
+        seen.append(answer.usage.cached_prompt_tokens > 0)
+    assert seen == [False, False, True]
+    with pytest.raises(InvalidArgument) as caught:
+        llm.chat([{"role": "user", "content": "a"}], GREEDY, priority=1001, progress=False)
+    assert caught.value.field == "priority"
+
+
 def test_wrong_arguments(llm: LLM):
     with pytest.raises(ValueError, match="2 prompts, but 1"):
         llm.generate(["a", "b"], [GREEDY])

@@ -190,3 +190,32 @@ def test_the_order_is_that_of_the_naive_twin() -> None:
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )
+
+
+def test_lines_that_are_gone_leave_nothing_behind() -> None:
+    """Thousands of tenants come and go behind one that waits: memory is that of those who are there."""
+    queue = FairQueue()
+    queue.add(make(add_request(1, tenant="stays")).sequences[0], 0)
+    for number in range(2, 3000):
+        sequence = make(add_request(number, tenant=f"t{number}")).sequences[0]
+        queue.add(sequence, 0)
+        queue.remove(sequence)
+    (class_,) = queue._classes.values()
+    assert len(class_._heap) < 100 and len(class_.lines) == 1
+    queue.check_invariants(0)
+
+
+def test_as_many_lines_as_there_are_tenants() -> None:
+    """A thousand of them, of different weights and counters, come out in the order of the twin."""
+    weights = Weights(tenants={str(number): 2.0 ** (number % 5) for number in range(1000)})
+    queue = FairQueue(weights)
+    for number in range(1000):
+        sequence = make(add_request(number + 1, 1 + number % 7, tenant=str(number))).sequences[0]
+        queue.add(sequence, 0)
+    order = []
+    while (head := queue.head()) is not None:
+        queue.remove(head)
+        queue.started(head)
+        queue.step()
+        order.append(int(head.request.tenant))
+    assert order == list(range(1000)), "all had nothing: who came first"

@@ -308,7 +308,13 @@ class EngineCore:
             prefix_cache_hit_rate=scheduler.prefix_cache.hit_rate.ratio,
             preemptions=scheduler.num_preemptions,
         )
-        return Load(epoch=self._epoch, step=scheduler.step, load=rank)
+        return Load(
+            epoch=self._epoch,
+            step=scheduler.step,
+            load=rank,
+            kv_sampled_slots=scheduler.waste.num_allocated,
+            kv_empty_slots=scheduler.waste.num_empty,
+        )
 
     def _check_when_idle(self) -> None:
         """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""

@@ -10,7 +10,7 @@ leader's prompt holds a row while the leader runs, so that it can start the mome
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from engine_core.beam_rows import BeamRows
 from engine_core.block_tables import BlockTables
@@ -77,6 +77,12 @@ class Lifecycle:
         if sequence.leads:
             for sibling in sequence.request.forking:
                 sibling.row = self.rows.take()
+
+    def holders(self) -> Iterator[Sequence]:
+        """Whoever holds blocks, after drop_ended()."""
+        yield from self.running
+        for beams in self.searches.values():
+            yield from beams.followers
 
     def fork_siblings(self, leader: Sequence) -> list[Sequence]:
         """The prompt of a request is complete: its other sequences, which now run, on its blocks.

@@ -35,6 +35,7 @@ from engine_core.result import Result
 from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.tenants import EQUAL, Weights
 from engine_core.victims import victims_first
+from engine_core.waste import Waste
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Scheduler:
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
         self.throughput = self.lifecycle.throughput
+        self.waste = Waste(self.tables)
         self.under_way: deque[UnderWay] = deque()  # oldest first
         self.step = 0
         self.num_preemptions = 0
@@ -155,6 +157,7 @@ class Scheduler:
             plan.step = self.step
             self.waiting.step()
             self.throughput.step(plan, now, batch.budget)
+            self.waste.step(self.step, self.lifecycle.holders())
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))

@@ -36,13 +36,26 @@ class StoppingWorker(FakeWorker):
 class House:
     """A core, its worker, and frontends that only exist as names."""
 
-    def __init__(self, blocks: int = 64, rows: int = 8, budget: int = 64, ahead: bool = False) -> None:
+    def __init__(
+        self,
+        blocks: int = 64,
+        rows: int = 8,
+        budget: int = 64,
+        ahead: bool = False,
+        host_blocks: int = 0,
+        prefix_cache: bool = True,
+    ) -> None:
         self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
         self.now = 0.0
-        self.worker = StoppingWorker(blocks, 4)
+        self.worker = StoppingWorker(blocks, 4, host_blocks)
         self.scheduler = Scheduler(
-            num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
+            num_blocks=blocks,
+            block_size=4,
+            max_num_seqs=rows,
+            max_num_batched_tokens=budget,
+            num_host_blocks=host_blocks,
+            prefix_cache=prefix_cache,
         )
         self.core = EngineCore(
             Identity(Welcome(epoch=EPOCH), LIMITS),

@@ -262,11 +262,15 @@ class RequestFailed(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., handle: _Optional[int] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., retry_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("epoch", "step", "load")
+    __slots__ = ("epoch", "step", "load", "kv_sampled_slots", "kv_empty_slots")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    KV_SAMPLED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    KV_EMPTY_SLOTS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     load: _admin_pb2.RankLoad
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., load: _Optional[_Union[_admin_pb2.RankLoad, _Mapping]] = ...) -> None: ...
+    kv_sampled_slots: int
+    kv_empty_slots: int
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., load: _Optional[_Union[_admin_pb2.RankLoad, _Mapping]] = ..., kv_sampled_slots: _Optional[int] = ..., kv_empty_slots: _Optional[int] = ...) -> None: ...

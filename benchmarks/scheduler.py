@@ -1,4 +1,4 @@
-"""What the scheduler costs: microseconds per step of schedule() and update(), without sockets and worker.
+"""What the scheduler costs: CPU time of schedule() and update() per step, without sockets and worker.
 
     python benchmarks/scheduler.py [--steps 200] [--json FILE]
 

@@ -12,7 +12,7 @@ from engine_core.core import EngineCore
 from engine_core.events import Inbox
 from engine_core.recording.file import open_recording
 from engine_core.sockets import FrontendSockets
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler, plans_ahead
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.stop import Stopped, StopSignal
 from engine_core.workers import WorkerDied, WorkerLink
 from pagewire import transport
@@ -72,7 +72,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         worker,
         inbox,
         frontends.send,
-        ahead=plans_ahead(config, ready),
+        ahead=config.scheduling == "ahead",
     )
     _settle()
     facts = identity.welcome.model

@@ -104,14 +104,6 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
     )
 
 
-def plans_ahead(config: EngineConfig, ready: Ready) -> bool:
-    """Whether steps are sent one step ahead. On a CPU, core and frontends would work beside the next step,
-    but on cores that it wants too: first tokens come later, and little is gained."""
-    if config.scheduling == "auto":
-        return ready.device != "cpu"
-    return config.scheduling == "ahead"
-
-
 def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:
     """What frontends are told, and requests are measured against. Raises StartupError."""
     model = ModelFacts()

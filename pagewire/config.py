@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 Device = Literal["auto", "cpu", "cuda", "simulated"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
-Scheduling = Literal["auto", "sync", "ahead"]
+Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -123,9 +123,7 @@ class EngineConfig(ModelConfig):
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "no captured graphs")
     no_prefix_cache: bool = flag(False, "do not reuse the keys and values of equal prefixes")
-    scheduling: Scheduling = flag(
-        "auto", "ahead: send a step while the last one runs; sync: after it; auto: ahead, but sync on a CPU"
-    )
+    scheduling: Scheduling = flag("ahead", "ahead: send a step while the one before it runs; sync: after it")
     record: str = flag("", "write what the scheduler sees and decides to this file", metavar="FILE")
     record_tokens: bool = flag(False, "with --record: token ids, too; they are what people wrote")
     policy: Policy = flag(

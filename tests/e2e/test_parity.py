@@ -68,8 +68,8 @@ async def all_at_once(address: str) -> list[list[int]]:
         pytest.param({"max_num_batched_tokens": 13}, id="prompts in chunks"),
         pytest.param({"num_blocks": 16, "block_size": 8}, id="a pool for two or three"),
         pytest.param(
-            {"scheduling": "ahead", "max_num_batched_tokens": 13, "num_blocks": 16, "block_size": 8},
-            id="one step ahead, in chunks, a pool for two or three",
+            {"scheduling": "sync", "max_num_batched_tokens": 13, "num_blocks": 16, "block_size": 8},
+            id="in step with the worker, in chunks, a pool for two or three",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -56,11 +57,13 @@ async def collect_all(address: str) -> None:
         await asyncio.gather(*(collect(client, number) for number in range(NUM_REQUESTS)))
 
 
-def test_64_streams_give_the_tokens_of_the_formula(folder: Path):
+@pytest.mark.parametrize("scheduling", ["sync", "ahead"])
+def test_64_streams_give_the_tokens_of_the_formula(folder: Path, scheduling: Any):
     """Small steps and few blocks: prompts in chunks, preemption, forks. No weights are there, and torch
     is not loaded."""
     limits = {"max_num_batched_tokens": 48, "max_num_seqs": 40, "num_blocks": 24}
-    with services.start(folder, device="simulated", profile="instant", **limits) as service:
+    kind = {"device": "simulated", "profile": "instant", "scheduling": scheduling}
+    with services.start(folder, **kind, **limits) as service:
         asyncio.run(collect_all(service.address))
         with Client(service.address) as client:
             assert services.rank_load(client).preemptions > 0

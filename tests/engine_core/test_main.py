@@ -179,7 +179,8 @@ def test_a_worker_that_is_killed_ends_every_request_and_the_core(
         for one, handle in ((frontend, 1), (other, 2)):
             welcome = one.hello().welcome
             one.send(add_request=endless(handle))
-            assert one.receive().step_outputs.token_ids
+            while not one.receive().step_outputs.token_ids:
+                pass
         (worker,) = slow_engine.children()
         os.kill(worker, signal.SIGKILL)
         for one, handle in ((frontend, 1), (other, 2)):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_core.fair_queue import FairQueue
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler, plans_ahead
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.waiting import FirstComeQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
@@ -130,17 +130,3 @@ def test_without_classes_no_priority_is_taken() -> None:
     assert isinstance(make_scheduler(config, ready()).waiting, FirstComeQueue)
     identity = make_identity(config, ready(), 1)
     assert identity.welcome.max_priority == identity.limits.max_priority == 0
-
-
-@pytest.mark.parametrize(
-    ("scheduling", "device", "ahead"),
-    [
-        ("auto", "cpu", False),
-        ("auto", "simulated", True),
-        ("auto", "cuda", True),
-        ("sync", "cuda", False),
-        ("ahead", "cpu", True),
-    ],
-)
-def test_which_devices_are_planned_for_ahead(scheduling: Any, device: str, ahead: bool) -> None:
-    assert plans_ahead(EngineConfig(scheduling=scheduling), Ready(device=device)) is ahead

@@ -106,6 +106,41 @@ def test_a_worker_that_fails_while_serving(
         one_step(link)
 
 
+def test_two_plans_under_way_are_answered_in_order(link: WorkerLink) -> None:
+    start(link)
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
+    message = add_request(1, max_tokens=2)
+    scheduler.add(make(message))
+    for _ in range(2):
+        link.submit(scheduler.schedule(0.0))
+    link.await_result(60.0)
+    tokens = []
+    for step in (1, 2):
+        result = link.collect()
+        assert result.step == step
+        tokens += result.token_ids
+        scheduler.update(result)
+    assert tokens == expected_output(message, 0)[0]
+
+
+def test_a_worker_that_dies_with_two_plans_under_way(
+    link: WorkerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "die-step")
+    start(link)
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
+    scheduler.add(make(add_request(1)))
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        for _ in range(2):
+            link.submit(scheduler.schedule(0.0))
+        link.await_result(60.0)
+
+
+def test_nobody_waits_longer_than_asked_for_a_result(link: WorkerLink) -> None:
+    start(link)
+    link.await_result(0.001)
+
+
 def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerLink) -> None:
     start(link)
     os.kill(pid_of(link), signal.SIGKILL)

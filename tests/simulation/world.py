@@ -115,7 +115,9 @@ class World:
             self.machine.loop.call_later(SETTLE_S, self._rest)
 
     def _rest(self) -> None:
-        self._is_at_rest = True
+        self._is_at_rest = not self._tasks
+        if self._tasks:  # an operator still waits for an answer
+            self.machine.loop.call_later(SETTLE_S, self._rest)
 
     async def _abort(self, client: Client, job: Job) -> None:
         """An operator ends a request by its id, on any frontend, as GenerationServicer.Abort does."""

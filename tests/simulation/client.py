@@ -43,7 +43,7 @@ class Client:
         self._loop = machine.loop
         self._start = 0.0
         self._wants = job.request.output
-        self._num_breaks = 0
+        self._is_continued = False
         self._recovery = self._new_recovery()
 
     async def run(self) -> None:
@@ -74,6 +74,7 @@ class Client:
             try:
                 return await self._call(request, left)
             except RpcError as error:
+                assert error.reason != "ENGINE_DEAD", f"{self._name}: no death lasts so long"
                 pause = self._recovery.after(error)
                 if pause is None:
                     if not isinstance(error, Unavailable) or self._recovery.generation.outputs:
@@ -84,6 +85,7 @@ class Client:
     async def _call(self, request: generation_pb2.GenerateRequest, left: float | None) -> None:
         """One attempt. Raises RpcError."""
         server = self._servers()[self._recovery.place]
+        self._is_continued = bool(request.continuation.sequences)
         self._machine.trace(self._name, "asks", server.name if server else "nobody")
         if server is None:
             raise from_status(grpc.StatusCode.UNAVAILABLE, _NOBODY, ())
@@ -95,7 +97,6 @@ class Client:
             await asyncio.wait([task])
             raise
         if task.cancelled():
-            self._num_breaks += 1
             raise from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", ())
         if (error := task.exception()) is not None:
             raise _to_rpc_error(error)
@@ -144,7 +145,7 @@ class Client:
         prompt, token_ids = self._job.prompt, self._job.expected[sequence.index].token_ids
         scores = rank_scores(prompt + token_ids)[len(prompt) :][: sequence.position + sequence.token_count]
         check_scores(sequence.logprobs, scores[sequence.position :], self._wants.logprobs)
-        if sequence.HasField("finish") and not self._num_breaks:
+        if sequence.HasField("finish") and not self._is_continued:
             total = sequence.finish.cumulative_logprob
             assert abs(total - sum(value for value, _ in scores)) < 100 * TOLERANCE, "wrong sum"
 

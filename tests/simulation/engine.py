@@ -14,6 +14,7 @@ from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
 from tests.simulation.network import Network
+from tests.simulation.recorded import RecordedLife
 from tests.simulation.workload import Workload
 
 
@@ -71,6 +72,7 @@ class Engine:
         self.most_preemptions = 0
         self._machine, self._network = machine, network
         self._workload, self._random = workload, random
+        self._recordings: list[RecordedLife] = []
 
     def run(self) -> None:
         """Until the simulation is over and the core idle."""
@@ -89,21 +91,26 @@ class Engine:
             self._machine.core_is_killed = False
             self._wait(self._workload.settings.restart)
 
+    def check_recordings(self) -> None:
+        """Tells what has happened to other schedulers. Raises AssertionError."""
+        for recording in self._recordings:
+            self._machine.trace("replay", recording.check(), "plans")
+
     def kill(self) -> None:
         """SIGKILL: nothing of it is left."""
         if self.core is not None:
             self._machine.core_is_killed = True
 
     def _live(self) -> None:
-        inbox = Inbox()
+        config = self._workload.config
+        inbox, recording = Inbox(), RecordedLife() if config.record else None
         try:
             self._network.listen(inbox)  # frontends may come before the worker has loaded
             self._wait(self._workload.settings.restart)
-            config = self._workload.config
             self.device = Device(self._machine, config, self._workload, self._random)
             start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
             identity = make_identity(config, self.device.ready, start_ns)
-            scheduler = make_scheduler(config, self.device.ready)
+            scheduler = make_scheduler(config, self.device.ready, recording.writer if recording else None)
             clock = self._machine.loop.time
             ahead = config.scheduling == "ahead"
             parts = identity, scheduler, self.device, inbox, self._send, clock
@@ -112,6 +119,9 @@ class Engine:
             self._step()
         finally:
             inbox.close()
+            if recording is not None:
+                recording.close()
+                self._recordings.append(recording)
 
     def _step(self) -> None:
         assert self.core is not None

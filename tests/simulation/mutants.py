@@ -7,6 +7,7 @@ by the check that is there for it: python -m tests.simulation.mutants prints whi
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import count
 from unittest import mock
 
 from engine_core.block_pool import BlockPool
@@ -132,10 +133,20 @@ def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
     fits = Scheduler._fits
 
     def stricter(self: Scheduler, sequence: CoreSequence, cached: list[int]) -> bool:
-        missing = self.tables.missing(sequence.num_tokens, cached)
+        missing = self.tables.missing(sequence.num_tokens + 1, cached)
         return missing < self.pool.num_free and fits(self, sequence, cached)
 
     patch(Scheduler, "_fits", stricter)
+
+
+def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
+    """Now and then nobody is admitted, for a reason that no event and no clock gives."""
+    fits, calls = Scheduler._fits, count()
+
+    def moody(self: Scheduler, sequence: CoreSequence, cached: list[int]) -> bool:
+        return fits(self, sequence, cached) and (not self.running or next(calls) % 5 > 0)
+
+    patch(Scheduler, "_fits", moody)
 
 
 def _ended_sequences_run_again(patch: Callable[..., None]) -> None:

@@ -141,7 +141,7 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
         device="simulated",
         profile="cpu",
         dtype="bfloat16",
-        max_model_len=random.choice([24, 48, 80]),
+        max_model_len=random.choice([24, 80, 80]),
         max_num_seqs=random.choice([4, 6, 8, 12] if tight else [1, 2, 4, 8]),
         max_num_batched_tokens=random.choice([8, 16, 32] if tight else [1, 3, 5, 8, 16, 32, 64]),
         block_size=block_size,
@@ -149,6 +149,8 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
         no_prefix_cache=random.random() < 0.15,
         scheduling=random.choice(["sync", "ahead"]),
         swap_space=random.choice([0, 0, 4, 16, 64]) * block_size * KV_BYTES / (1 << 30),
+        record="recording" if (recorded := random.random() < 0.1) else "",
+        record_tokens=recorded and random.random() < 0.5,
         policy=random.choice(["fair", "fair", "fcfs"]),
         tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
         output_token_weight=random.choice([2.0, 0.5]),
@@ -200,7 +202,7 @@ class _Writer:
     def _prompt(self) -> list[int]:
         """A part of a document that others begin with, and something of its own."""
         random = self._random
-        longest = random.choice([4, 8] if self._tight else [12, 80])
+        longest = random.choice([4, 8, 80] if self._tight else [12, 80])
         length = random.randint(1, min(longest, self._max_model_len - 1))
         document = random.choice(self._documents)
         common = document[: random.choice([length, random.randint(0, length), 0])]

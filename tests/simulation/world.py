@@ -73,6 +73,7 @@ class World:
             loop.call_soon(self._begin)
             self.engine.run()
             self._check_at_rest()
+            self.engine.check_recordings()
             loop.call_soon(self._end)
             loop.run(loop.time() + 1.0, lambda: False)
         assert not loop.errors, loop.errors

@@ -107,8 +107,6 @@ class BeamRows:
         """Takes in what the beams offer. Returns whether the search is over."""
         if self._is_void:
             self._is_void = False
-            for sequence in offers:
-                sequence.num_tokens -= 1
             return False
         parents = self.search.advance([offers[carrier] for carrier in self.carriers])
         if not self.search.done:
@@ -149,12 +147,12 @@ class BeamRows:
         leader.num_slots = leader.num_tokens  # however many it has: it asks again for all of them
 
     def restart(self) -> None:
-        """Rows and blocks are gone: the search begins anew. What is pending stays so until it comes."""
+        """Rows and blocks are gone: the search begins anew. What is pending is passed over when it comes."""
         self._is_void = self._sequences[0].num_tokens > self._sequences[0].num_known_tokens
         for sequence in self._sequences:
-            sequence.num_tokens -= len(sequence.output)
             sequence.num_computed_tokens = 0
             sequence.output, sequence.hashes = array("I"), []
+            sequence.num_tokens = sequence.num_known_tokens
         self.search = BeamSearch(self.parameters)
         self.carriers = self._sequences[:1]
         self._forks = []

@@ -1,0 +1,160 @@
+"""However the scheduler works, every request gets what it gets alone.
+
+The real scheduler drives the real runner in this process, with a mixed load, in every combination of:
+prefix cache on and off (and then warm), synchronous and one step ahead, prompts whole and in chunks,
+a pool for all and one for two or three whose victims are computed again or swapped.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.plan import Plan, encode_plan
+from engine_core.result import Result, decode_result
+from engine_core.scheduler import Scheduler
+from engine_core.validation import Limits
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
+from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
+from tests.engine_core.fakes import Ledger, add_request, make, run
+from tests.logprob_columns import Scored
+from worker.load import load
+
+BLOCK_SIZE = 8
+BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)
+CONTEXT = 96
+ROWS = 8
+HOST_BYTES = 1 << 22
+SYSTEM = [7 + 3 * i for i in range(21)]
+"""What some prompts begin with: two full blocks and a part of a third."""
+MODES = list(itertools.product((True, False), (False, True), (256, 13), ("plenty", "recompute", "swap")))
+
+
+def requests() -> list[engine_pb2.AddRequest]:
+    """Greedy, sampled, penalized, several sequences, log-probabilities, beams; with common beginnings."""
+    messages = [
+        add_request(1, SYSTEM + [5, 9], max_tokens=30),
+        add_request(2, SYSTEM + [5, 9, 11], max_tokens=25, n=3),
+        add_request(3, 40, max_tokens=30, ignore_eos=True),
+        add_request(4, SYSTEM, max_tokens=20, logprobs=LogprobOptions(top_n=2)),
+        add_request(5, 17, max_tokens=35, min_tokens=9),
+        add_request(6, 33, max_tokens=30, prompt_logprobs=LogprobOptions(), prompt_logprobs_start=4),
+        add_request(7, SYSTEM + [100], max_tokens=18, beams=BEAMS),
+        add_request(8, 1, max_tokens=40, stop_token_ids=[11, 50, 90]),
+        add_request(9, SYSTEM + [5, 9], max_tokens=30, bypass=True),
+        add_request(10, 50, max_tokens=40, n=2, logprobs=LogprobOptions(top_n=1)),
+    ]
+    for message in messages:
+        sampling = message.sampling
+        if message.handle % 3 == 2:
+            sampling.temperature, sampling.top_p = 0.8, 0.9
+        elif message.handle % 3 == 0:
+            sampling.temperature, sampling.frequency_penalty, sampling.repetition_penalty = 1.0, 0.4, 1.2
+        elif not sampling.HasField("beam_search"):
+            sampling.temperature = 0
+    return messages
+
+
+class InProcess:
+    """A scheduler and a runner, without sockets."""
+
+    def __init__(self, folder: Path, cached: bool, budget: int, num_blocks: int, swap_bytes: int) -> None:
+        initialize = worker_pb2.Initialize(
+            model_path=str(folder),
+            device="cpu",
+            dtype="auto",
+            load_format="auto",
+            max_model_len=CONTEXT,
+            max_num_seqs=ROWS,
+            max_num_batched_tokens=budget,
+            block_size=BLOCK_SIZE,
+            num_blocks=num_blocks,
+            tensor_parallel_size=1,
+            swap_space_bytes=swap_bytes,
+        )
+        self.runner, self.ready = load(initialize, 0, 1, lambda what, fraction: None)
+        self.scheduler = Scheduler(
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=ROWS,
+            max_num_batched_tokens=budget,
+            prefix_cache=cached,
+            num_host_blocks=self.ready.num_host_blocks,
+        )
+        self.limits = Limits(VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), num_blocks, BLOCK_SIZE)
+        self._results: deque[Result] = deque()
+
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
+        self._results.append(decode_result(self.runner.execute(message), plan))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        return self._results.popleft()
+
+    def outputs(self, messages: list[engine_pb2.AddRequest], ahead: bool) -> Ledger:
+        """All at once, to the end."""
+        ledger = Ledger()
+        for message in messages:
+            self.scheduler.add(make(message, self.limits))
+        run(self.scheduler, self, ledger, ahead=ahead)  # type: ignore[arg-type]
+        return ledger
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Ledger:
+    """What each request gets by itself, computed in the plainest way."""
+    engine, together = InProcess(folder, False, 256, 100, 0), Ledger()
+    for message in requests():
+        ledger = engine.outputs([message], ahead=False)
+        together.tokens |= ledger.tokens
+        together.ends |= ledger.ends
+        together.scores |= ledger.scores
+        together.prompt_scores |= ledger.prompt_scores
+    assert engine.scheduler.num_preemptions == 0
+    return together
+
+
+def assert_close(ours: list[Scored], theirs: list[Scored]) -> None:
+    """Equal but for rounding: other rows in the batch may change a sum in its last bits."""
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.rank, one.ids, one.ranks) == (other.rank, other.ids, other.ranks)
+        assert [one.logprob, *one.logprobs] == pytest.approx([other.logprob, *other.logprobs], abs=1e-4)
+
+
+@pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), MODES)
+def test_the_same_as_alone(folder: Path, alone: Ledger, cached: bool, ahead: bool, budget: int, memory: str):
+    num_blocks = 120 if memory == "plenty" else 18
+    engine = InProcess(folder, cached, budget, num_blocks, HOST_BYTES if memory == "swap" else 0)
+    for _ in range(2):  # the second time with what the first one has left in the cache
+        ledger = engine.outputs(requests(), ahead)
+        assert ledger.tokens == alone.tokens
+        assert ledger.ends == alone.ends
+        for ours, theirs in ((ledger.scores, alone.scores), (ledger.prompt_scores, alone.prompt_scores)):
+            assert ours.keys() == theirs.keys()
+            for key in ours:
+                assert_close(ours[key], theirs[key])
+    scheduler = engine.scheduler
+    assert scheduler.pool.num_free == num_blocks
+    assert (scheduler.num_preemptions > 0) == (memory != "plenty")
+    assert (scheduler.swap.num_swapped_out > 0) == (memory == "swap")
+    assert (scheduler.prefix_cache.hit_rate.ratio > 0) == cached

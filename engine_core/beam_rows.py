@@ -64,7 +64,8 @@ class BeamRows:
         self.carriers = sequences[:1]  # of the beams, in their order
         self._sequences = sequences.copy()
         self._forks: list[ForkRow] = []  # since the last plan
-        self._is_void = False  # the result that is under way is of a search that was given up
+        self.is_void = False
+        """Whether the result that is under way is of a search that was given up."""
 
     @property
     def followers(self) -> list[Sequence]:
@@ -105,8 +106,8 @@ class BeamRows:
 
     def take(self, offers: Mapping[Sequence, Offers], tables: BlockTables) -> bool:
         """Takes in what the beams offer. Returns whether the search is over."""
-        if self._is_void:
-            self._is_void = False
+        if self.is_void:
+            self.is_void = False
             return False
         parents = self.search.advance([offers[carrier] for carrier in self.carriers])
         if not self.search.done:
@@ -148,7 +149,7 @@ class BeamRows:
 
     def restart(self) -> None:
         """Rows and blocks are gone: the search begins anew. What is pending is passed over when it comes."""
-        self._is_void = self._sequences[0].num_tokens > self._sequences[0].num_known_tokens
+        self.is_void = self._sequences[0].num_tokens > self._sequences[0].num_known_tokens
         for sequence in self._sequences:
             sequence.num_computed_tokens = 0
             sequence.output, sequence.hashes = array("I"), []

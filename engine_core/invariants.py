@@ -19,7 +19,8 @@ def check_scheduler(scheduler: Scheduler) -> None:
     forking = [sequence for request in scheduler.requests for sequence in request.forking]
     pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
     for sequence in running + waiting + forking:
-        _check_counts(sequence, pending[sequence])
+        beams = sequence.request.beams
+        _check_counts(sequence, 0 if beams is not None and beams.is_void else pending[sequence])
     for sequence in running + [follower for follower in forking if follower.blocks]:
         _check_running(sequence, scheduler)
         scheduler.prefix_cache.check_invariants(sequence)

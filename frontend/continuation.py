@@ -52,6 +52,14 @@ class Endings:
         return NO_FINISH, 0
 
 
+def check_complete(resolved: Resolved, ended: bool) -> None:
+    """Refuses to go on within what is delivered as a whole: a client holds all of it, or nothing."""
+    name = "best_of" if resolved.is_choice else "beam_search"
+    if not ended and (resolved.is_choice or resolved.sampling.HasField("beam_search")):
+        problem = f"cannot be combined with sampling.{name}, which delivers nothing before the end"
+        raise InvalidRequest({"continuation.sequences": problem})
+
+
 def resume(continuation: generation_pb2.Continuation, stream: Stream, endings: Endings) -> None:
     """Puts a new stream where the broken one stopped. Raises InvalidRequest.
 

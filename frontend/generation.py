@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from frontend.continuation import Endings, resume
+from frontend.continuation import Endings, check_complete, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
 from frontend.errors import RequestExists
@@ -91,7 +91,7 @@ class Generator:
                 message.bad_words.add(ids=word)
             stream = Stream(
                 self._header(request, request_id, prompt, resolved, prompt_scores),
-                _delivery(request.output, whole),
+                _delivery(request.output, whole, resolved),
                 self._sequences(request, prompt, resolved),
                 ledger,
             )
@@ -100,6 +100,7 @@ class Generator:
                 endings = Endings(resolved, eos, len(prompt.token_ids), max_len)
                 await self._prompts.run(lambda: resume(request.continuation, stream, endings))
                 put_delivered(message, stream.delivered())
+                check_complete(resolved, stream.ended)
             if entry.aborted:
                 stream.abort()
             if stream.ended:
@@ -201,6 +202,7 @@ class Generator:
             include_stop=stopping.include_stop,
             min_tokens=stopping.min_tokens,
             logprobs=output.HasField("logprobs"),
+            likelihood=resolved.is_choice,
         )
         stops = None
         if request.stopping.stop:
@@ -231,18 +233,20 @@ class Generator:
         return detokenizer, ""
 
 
-def _delivery(output: generation_pb2.OutputOptions, whole: bool) -> Delivery:
+def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resolved) -> Delivery:
     return Delivery(
-        final_only=whole or output.mode == FINAL,
+        final_only=whole or output.mode == FINAL or resolved.is_choice,
         interval=output.stream_interval if output.HasField("stream_interval") else 1,
         continuous_usage=output.continuous_usage,
         timings=output.timings,
+        num_returned=resolved.num_returned if resolved.is_choice else None,
     )
 
 
 def _add_request(
     request: generation_pb2.GenerateRequest, request_id: str, prompt: TokenizedPrompt, resolved: Resolved
 ) -> engine_pb2.AddRequest:
+    wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
     return engine_pb2.AddRequest(
         request_id=request_id,
         prompt_token_ids=pack_u32(prompt.token_ids),
@@ -252,5 +256,5 @@ def _add_request(
         priority=request.priority,
         cache_salt=request.cache.salt,
         cache_bypass=request.cache.bypass,
-        logprobs=request.output.logprobs if request.output.HasField("logprobs") else None,
+        logprobs=request.output.logprobs if wants_logprobs else None,
     )

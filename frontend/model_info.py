@@ -57,7 +57,11 @@ class ModelInfo:
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """The model, as ModelService shows it."""
         facts, limits = welcome.model, limits_of(welcome, config)
-        capabilities = [model_pb2.CAPABILITY_GENERATE, model_pb2.CAPABILITY_PROMPT_LOGPROBS]
+        capabilities = [
+            model_pb2.CAPABILITY_GENERATE,
+            model_pb2.CAPABILITY_BEAM_SEARCH,
+            model_pb2.CAPABILITY_PROMPT_LOGPROBS,
+        ]
         if self.chat_template is not None:
             capabilities.append(model_pb2.CAPABILITY_CHAT)
         return model_pb2.Model(

@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass
 
+from frontend.search import resolve_search
 from pagewire.v1 import generation_pb2
 
 COLDEST = 1e-5
@@ -15,6 +16,13 @@ class Resolved:
 
     sampling: generation_pb2.SamplingParams
     stopping: generation_pb2.StoppingCriteria
+    num_returned: int
+    """Sequences that the client gets, of the n that the engine makes."""
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the likeliest of more sequences are returned."""
+        return self.num_returned < self.sampling.n
 
 
 def resolve(
@@ -34,9 +42,13 @@ def resolve(
         sampling.top_k = 0
     if not sampling.HasField("seed"):
         sampling.seed = secrets.randbits(64)
-    sampling.ClearField("best_of")  # it equals n
+    resolve_search(request.sampling, sampling)
+    num_returned = sampling.n
+    if sampling.HasField("best_of"):
+        sampling.n = sampling.best_of
+        sampling.ClearField("best_of")
     sampling.ClearField("bad_words")  # they travel as token ids
-    return Resolved(sampling, _stopping(request.stopping, max_model_len))
+    return Resolved(sampling, _stopping(request.stopping, max_model_len), num_returned)
 
 
 def _stopping(asked: generation_pb2.StoppingCriteria, max_model_len: int) -> generation_pb2.StoppingCriteria:

@@ -1,7 +1,7 @@
 """What the frontend keeps of one sequence: its tokens, its text, how it ended."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import cast
@@ -26,6 +26,8 @@ class Wanted:
     include_stop: bool = False
     min_tokens: int = 0
     logprobs: bool = False
+    likelihood: bool = False
+    """The sum of log-probabilities must be known, though they may not be wanted themselves."""
 
     @property
     def only_text(self) -> bool:
@@ -79,12 +81,12 @@ class Sequence:
         self._num_sent = 0
         self._num_silent = 0  # tokens at the end whose text is left out: 0 or 1
         self._scores = Scores()  # of tokens that are in no message yet; of all, where messages repeat them
-        self._logprob: float | None = 0.0 if wanted.logprobs else None
+        self._logprob: float | None = 0.0 if self.wants_scores else None
 
     @property
     def wants_scores(self) -> bool:
         """Whether tokens must come with their log-probabilities."""
-        return self._wanted.logprobs
+        return self._wanted.logprobs or self._wanted.likelihood
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -101,7 +103,7 @@ class Sequence:
         """
         before = len(self.tokens)
         ended = self._accept_tokens(token_ids, reason, matched)
-        if scores is not None and self._wanted.logprobs:
+        if scores is not None and self.wants_scores:
             self._add_scores(scores.cut(0, len(self.tokens) - before))
         return ended
 
@@ -168,7 +170,8 @@ class Sequence:
         return True
 
     def _add_scores(self, scores: Scores) -> None:
-        self._scores.extend(scores)
+        if self._wanted.logprobs:
+            self._scores.extend(scores)
         if self._logprob is not None:
             self._logprob += sum(scores.logprobs)
 
@@ -220,3 +223,9 @@ class Sequence:
     def _add(self, piece: str) -> None:
         if piece and self._wanted.text:
             self._pieces.append(piece)
+
+
+def likeliest(sequences: Iterable[Sequence], n: int) -> list[Sequence]:
+    """The n of them with the largest sums of log-probabilities, the likeliest first; of equals, the first."""
+    ranked = sorted(sequences, key=lambda sequence: -(sequence.cumulative_logprob or 0.0))
+    return ranked[:n]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from frontend.errors import ProtocolError, ServiceError
 from frontend.scores import PromptScores, Scores, TokenBytes
-from frontend.sequence import Sequence
+from frontend.sequence import Sequence, likeliest
 from frontend.timings import Ledger
 from pagewire.v1 import generation_pb2
 
@@ -45,6 +45,8 @@ class Delivery:
     """Tokens per message after the first, at least."""
     continuous_usage: bool = False
     timings: bool = False
+    num_returned: int | None = None
+    """Only the likeliest sequences are returned, so many, with the last message; None: all are."""
 
 
 class Stream:
@@ -201,6 +203,10 @@ class Stream:
         response = self._response
         response.Clear()
         dirty, self._dirty = self._dirty, []
+        if self._delivery.num_returned is not None:
+            dirty = likeliest(self._sequences, self._delivery.num_returned)
+            for place, sequence in enumerate(dirty):
+                sequence.index = place
         for sequence in dirty:
             sequence.dirty = False
             sequence.put(response)

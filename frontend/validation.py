@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.search import MAX_LENGTH_PENALTY, contradictions, returned
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_ID_BYTES = 256
@@ -210,9 +211,9 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
 
 def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) -> None:
     sampling, stopping = request.sampling, request.stopping
-    n = sampling.n if sampling.HasField("n") else 1
-    if sampling.HasField("best_of") and sampling.best_of != n:
-        findings.unsupported["sampling.best_of"] = f"{NOT_BUILT}, other than equal to n"
+    findings.invalid.update(contradictions(request))
+    if sampling.HasField("beam_search") and request.output.HasField("logprobs"):
+        findings.unsupported["output.logprobs"] = f"{NOT_BUILT} for sampling.beam_search"
     if stopping.HasField("max_tokens") and stopping.min_tokens > stopping.max_tokens:
         problem = f"must not exceed max_tokens ({stopping.max_tokens}), not {stopping.min_tokens}"
         findings.invalid["stopping.min_tokens"] = problem
@@ -242,7 +243,7 @@ def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits,
     if not (greedy or sampling.HasField("seed")):
         problem = "is required to continue a stream, unless temperature is 0: its first message reported it"
         findings.invalid["sampling.seed"] = problem
-    n = sampling.n if sampling.HasField("n") else 1
+    n = returned(sampling)
     seen: set[int] = set()
     for place, sequence in enumerate(request.continuation.sequences):
         path = f"continuation.sequences[{place}]"
@@ -397,6 +398,10 @@ FIELDS: dict[str, Check | Kind] = {
     "sampling.seed": Kind.FREE,
     "sampling.n": _sequences,
     "sampling.best_of": _sequences,
+    "sampling.beam_search": Kind.NESTED,
+    "sampling.beam_search.width": _sequences,
+    "sampling.beam_search.length_penalty": _number(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
+    "sampling.beam_search.early_stopping": Kind.FREE,
     "sampling.logit_bias": _logit_bias,
     "sampling.allowed_token_ids": _token_ids,
     "sampling.bad_words": _strings(MAX_BAD_WORDS),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pagewire.client.aio import AsyncClient as AsyncClient
+    from pagewire.client.params import BeamSearch as BeamSearch
     from pagewire.client.params import SamplingParams as SamplingParams
     from pagewire.client.sync import Client as Client
     from pagewire.errors import PagewireError as PagewireError
@@ -15,6 +16,7 @@ __version__ = "2026.11.0"
 
 _HOMES = {
     "AsyncClient": "pagewire.client.aio",
+    "BeamSearch": "pagewire.client.params",
     "Client": "pagewire.client.sync",
     "LLM": "pagewire.llm",
     "PagewireError": "pagewire.errors",

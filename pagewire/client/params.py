@@ -26,6 +26,21 @@ Candidates = int | Sequence[int] | Literal["all"]
 vocabulary. 0: none, only the chosen token."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """Beam search instead of sampling; the fields are those of pagewire.v1.BeamSearch."""
+
+    width: int
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+
+    def message(self) -> generation_pb2.BeamSearch:
+        """As it is sent."""
+        return generation_pb2.BeamSearch(
+            width=self.width, length_penalty=self.length_penalty, early_stopping=self.early_stopping
+        )
+
+
 class SamplingOptions(TypedDict, total=False):
     """The fields of SamplingParams as keyword arguments."""
 
@@ -39,6 +54,8 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float | None
     seed: int | None
     n: int | None
+    best_of: int | None
+    beam_search: BeamSearch | None
     logit_bias: Mapping[int, float]
     allowed_token_ids: Sequence[int]
     bad_words: Sequence[str]
@@ -77,6 +94,8 @@ class SamplingParams:
     repetition_penalty: float | None = None
     seed: int | None = None
     n: int | None = None
+    best_of: int | None = None
+    beam_search: BeamSearch | None = None
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
     allowed_token_ids: Sequence[int] = ()
     bad_words: Sequence[str] = ()
@@ -108,6 +127,8 @@ class SamplingParams:
             repetition_penalty=self.repetition_penalty,
             seed=self.seed,
             n=self.n,
+            best_of=self.best_of,
+            beam_search=self.beam_search.message() if self.beam_search is not None else None,
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
             bad_words=self.bad_words,

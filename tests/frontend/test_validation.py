@@ -47,8 +47,7 @@ NOT_BUILT = {
     "prompt.chat.messages[0].content[1].media": {
         "prompt": {"chat": {"messages": [{"content": [{"text": "a"}, {"media": {"uri": "data:,"}}]}]}}
     },
-    "sampling.beam_search": {"sampling": {"beam_search": {"width": 2}}},
-    "sampling.best_of": {"sampling": {"best_of": 2}},
+    "output.logprobs": {"sampling": {"beam_search": {"width": 2}}, "output": {"logprobs": {}}},
     "structured_output": {"structured_output": {"regex": "a*"}},
     "adapter": {"adapter": "a"},
     "routing": {"routing": {"session_id": "s"}},
@@ -74,6 +73,7 @@ BAD_VALUES = {
     "sampling.repetition_penalty": [*BAD_FLOATS, 0.0, 1e-45, 100.5],
     "sampling.n": [0, 5, 2**32 - 1],
     "sampling.best_of": [0, 5, 2**32 - 1],
+    "sampling.beam_search.width": [0, 5, 2**32 - 1],
     "sampling.logit_bias": [{100: 1.0}, {1: NAN}, {1: INF}, {1: 100.5}, {1: -100.5}],
     "sampling.allowed_token_ids": [[100], [2**32 - 1], [1] * 101],
     "sampling.bad_words": [["a"] * 129, [""], ["a" * 1025], ["é" * 513]],

@@ -66,11 +66,10 @@ def test_every_field_arrives():
 
 
 def test_no_public_sampling_field_is_forgotten():
-    """A field added to the public messages gets a name here, or is listed as not offered yet."""
-    not_offered = {"best_of", "beam_search"}
+    """A field added to the public messages gets a name here."""
     fields = {field.name for field in dataclasses.fields(SamplingParams)}
     for message in (generation_pb2.SamplingParams, generation_pb2.StoppingCriteria):
-        assert {field.name for field in message.DESCRIPTOR.fields} - not_offered <= fields
+        assert {field.name for field in message.DESCRIPTOR.fields} <= fields
 
 
 def test_options_override_params():

@@ -203,7 +203,7 @@ class Stream:
         response = self._response
         response.Clear()
         dirty, self._dirty = self._dirty, []
-        if self._delivery.num_returned is not None:
+        if dirty and self._delivery.num_returned is not None:
             dirty = likeliest(self._sequences, self._delivery.num_returned)
             for place, sequence in enumerate(dirty):
                 sequence.index = place

@@ -74,6 +74,7 @@ BAD_VALUES = {
     "sampling.n": [0, 5, 2**32 - 1],
     "sampling.best_of": [0, 5, 2**32 - 1],
     "sampling.beam_search.width": [0, 5, 2**32 - 1],
+    "sampling.beam_search.length_penalty": [NAN, INF, -INF, 10.001, -10.001],
     "sampling.logit_bias": [{100: 1.0}, {1: NAN}, {1: INF}, {1: 100.5}, {1: -100.5}],
     "sampling.allowed_token_ids": [[100], [2**32 - 1], [1] * 101],
     "sampling.bad_words": [["a"] * 129, [""], ["a" * 1025], ["é" * 513]],
@@ -116,6 +117,8 @@ GOOD_VALUES = {
     "sampling.seed": [0, 2**64 - 1],
     "sampling.n": [1, 4],
     "sampling.best_of": [1],
+    "sampling.beam_search.width": [1, 4],
+    "sampling.beam_search.length_penalty": [0.0, 10.0, -10.0],
     "sampling.logit_bias": [{99: 100.0}, {0: -100.0}],
     "sampling.allowed_token_ids": [[99], [0] * 100],
     "sampling.bad_words": [["a"] * 128, ["a" * 1024]],
@@ -143,6 +146,8 @@ def request_with(path: str, value) -> generation_pb2.GenerateRequest:
     first, _, rest = path.partition(".")
     if first == "prompt":
         return make_request(prompt={"text": "hi", rest: value})
+    if path == "sampling.beam_search.length_penalty":
+        return make_request(sampling={"beam_search": {"width": 1, "length_penalty": value}})
     for name in reversed(rest.split(".") if rest else []):
         value = {name: value}
     return make_request(**{first: value})

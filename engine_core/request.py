@@ -101,11 +101,6 @@ class Request:
     scheduled: bool = False  # was scheduled at least once
     beams: BeamRows | None = None  # of a beam search: its sequences are the beams
 
-    @property
-    def width(self) -> int:
-        """Rows that compute when one of its sequences runs: the beams of a search go together."""
-        return 1 if self.beams is None else self.beams.parameters.width
-
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
         """Makes the sequences 0 to n - 1.
 

@@ -161,6 +161,8 @@ class Scheduler:
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))
+        elif plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
+            self.swap.drop_copies_of(plan)
         return plan
 
     def update(self, result: Result) -> list[Request]:

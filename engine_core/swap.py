@@ -95,6 +95,13 @@ class SwapSpace:
         if copy is not None:
             self._free += copy.blocks
 
+    def drop_copies_of(self, plan: Plan) -> None:
+        """A plan will not be executed: what it copies out is not there."""
+        never_written = set(plan.swap_out_host_blocks)
+        for sequence, copy in list(self._copies.items()):
+            if not never_written.isdisjoint(copy.blocks):
+                self.drop(sequence)
+
     def drop_all(self) -> None:
         """What was kept cannot be trusted, or is not to be known any more: all is computed again."""
         for sequence in list(self._copies):

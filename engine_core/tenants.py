@@ -9,10 +9,9 @@ A counter is exact for every run that is over. For those that go on, a token per
 step costs nothing, however many run, and a counter is read in O(1). A run that made less than that (it
 computed a long prompt in many steps, or was aborted) is put right when it ends.
 
-A token is charged once, and each beam of a search makes its own. What a preempted sequence computes again
-it has paid for; what the prefix cache had nobody computed; siblings share the prompt that their leader
-paid for. Output that came with the request, when a stream goes on after a failure, is computed like a
-prompt and paid for like one.
+A token is charged once. What a preempted sequence computes again it has paid for; what the prefix cache
+had nobody computed; siblings share the prompt that their leader paid for. Output that came with the
+request, when a stream goes on after a failure, is computed like a prompt and paid for like one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Tenant:
     name: str
     prompt_cost: float  # what a computed token of a prompt adds to its counter
     output_cost: float  # and what a token of output adds
-    num_running: int = 0  # rows that make a token in every step
+    num_running: int = 0  # sequences
     classes: set[int] = field(default_factory=set)  # in which it waits
     charged: float = 0.0  # its counter at step `since`
     since: int = 0
@@ -110,7 +109,7 @@ class Tenants:
         if not tenant.num_running:
             self._idle.pop(tenant.name, None)
         self._settle(tenant)
-        tenant.num_running += sequence.request.width
+        tenant.num_running += 1
         paid = max(sequence.num_tokens, sequence.num_charged)
         free = max(sequence.num_computed_tokens, sequence.num_charged)
         tenant.charged += (paid - free) * tenant.prompt_cost
@@ -122,22 +121,20 @@ class Tenants:
         self._settle(tenant)
         since, free, paid = self._runs.pop(sequence)
         computed = min(max(sequence.num_computed_tokens, free), paid)
-        made = max(_num_tokens(sequence) - paid, 0)
-        correction = sequence.request.width * (made - (self._steps - since))
-        tenant.charged += (computed - paid) * tenant.prompt_cost + correction * tenant.output_cost
+        made = max(sequence.num_tokens - paid, 0)
+        assumed = self._steps - since
+        tenant.charged += (computed - paid) * tenant.prompt_cost + (made - assumed) * tenant.output_cost
         sequence.num_charged = computed + made
-        tenant.num_running -= sequence.request.width
+        tenant.num_running -= 1
         if not tenant.num_running:
             self._forget_idle(tenant)
         return tenant
 
     def check_invariants(self, running: int) -> None:
         """Raises InvariantError unless so many sequences run, of tenants that are known and not idle."""
-        if len(self._runs) != running:
-            raise InvariantError(f"{running} sequences run, but {len(self._runs)} are charged for")
         counted = sum(tenant.num_running for tenant in self._tenants.values())
-        if counted != sum(sequence.request.width for sequence in self._runs):
-            raise InvariantError("the rows of tenants are not those of their sequences")
+        if not running == len(self._runs) == counted:
+            raise InvariantError(f"{running} sequences run, but {counted} are charged for")
         for tenant in self._tenants.values():
             if bool(tenant.num_running or tenant.classes) == (tenant.name in self._idle):
                 raise InvariantError("a tenant that has something in flight counts as idle, or none does not")
@@ -155,9 +152,3 @@ class Tenants:
         if len(self._idle) > MAX_IDLE:
             name, _ = self._idle.popitem(last=False)
             del self._tenants[name]
-
-
-def _num_tokens(sequence: Sequence) -> int:
-    """Those of each beam, for the leader of a search; the last choice of one has no place in its beams."""
-    beams = sequence.request.beams
-    return sequence.num_tokens + (beams is not None and beams.search.done)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.client.results import FinishReason, Generation
 from pagewire.service import Service
@@ -26,17 +28,21 @@ async def test_256_streams_on_one_channel(demo: Service, client: Client):
     services.wait_until(lambda: services.is_idle(client))
 
 
-def test_a_pool_too_small_for_all_makes_requests_wait(client: Client):
-    """12 blocks of 8 tokens: three of the 24 requests fit at a time, and decoding preempts."""
+@pytest.mark.parametrize("flags", [{}, {"swap_space": 0.01}], ids=["recompute", "swap"])
+def test_a_pool_too_small_for_all_makes_requests_wait(flags: dict[str, float], client: Client):
+    """12 blocks of 8 tokens: three of the 24 requests fit at a time, and decoding preempts. What is preempted
+    is computed again, or comes back from host memory where that is measured to be cheaper."""
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     prompts = [f"{number}, {number + 1}, {number + 2}," for number in range(24)]
     with ThreadPoolExecutor(24) as pool:
         expected = list(pool.map(lambda prompt: client.generate(prompt, params).token_ids, prompts))
-        with services.start(num_blocks=12, block_size=8) as service, Client(service.address) as small:
+        service = services.start(num_blocks=12, block_size=8, **flags)
+        with service, Client(service.address) as small:
             assert small.model().max_model_len == 12 * 8
             results = list(pool.map(lambda prompt: small.generate(prompt, params).token_ids, prompts))
             assert results == expected
             assert services.is_idle(small)
+            assert services.rank_load(small).preemptions
 
 
 CLIENT = """

@@ -74,6 +74,7 @@ def test_no_tokenizer(serve: Callable[..., Serve], model: Path):
         ("--device=cuda", ["device", "cuda"]),
         ("--tensor-parallel-size=2", ["tensor"]),
         ("--max-model-len=1000000", ["max", "1000000"]),
+        ("--swap-space=900000", ["--swap-space", "memory"]),
     ],
 )
 def test_what_cannot_be_had_is_named(serve: Callable[..., Serve], flag: str, words: list[str]):

@@ -206,7 +206,7 @@ def test_lines_that_are_gone_leave_nothing_behind() -> None:
 
 
 def test_as_many_lines_as_there_are_tenants() -> None:
-    """A thousand of them, of different weights; whoever is served goes behind those that were not."""
+    """A thousand of them, of different weights and counters, come out in the order of the twin."""
     weights = Weights(tenants={str(number): 2.0 ** (number % 5) for number in range(1000)})
     queue = FairQueue(weights)
     for number in range(1000):

@@ -18,6 +18,7 @@ from engine_core.plan import Plan
 from engine_core.request import NO_TOKEN, FinishReason, Sequence, Status
 from engine_core.result import Result
 from engine_core.swap import SwapCosts, SwapSpace
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.world import World, columns
 
@@ -217,6 +218,17 @@ def test_a_load_of_ten_times_the_pool(policy: str, ahead: bool) -> None:
         assert swapped == preempted
 
 
+def test_copies_of_a_plan_that_is_not_executed_are_not_there() -> None:
+    """One step ahead, a beam search whose result is outstanding holds what the other one would need: it makes
+    way, and nobody is left to compute. What that plan would have copied out is computed again."""
+    world = World(blocks=6, ahead=True, host_blocks=9, swap_costs=ALWAYS, prefix_cache=False)
+    world.add(1, prompt=4, max_tokens=5, n=2, beams=beam_search(2))
+    world.add(2, prompt=8, max_tokens=6, priority=1, ignore_eos=True)
+    world.finish()
+    assert world.scheduler.swap.num_swapped_out == world.scheduler.num_preemptions == 1
+    assert not any(plan.swap_out_blocks or plan.swap_in_blocks for plan in world.worker.plans)
+
+
 # The books, against a model of them.
 
 
@@ -233,9 +245,9 @@ class Books(RuleBasedStateMachine):
         self.kept: dict[Sequence, int] = {}  # -> computed tokens
         self.number = 0
 
-    @rule(num_tokens=st.integers(1, 30))
-    def swap_out(self, num_tokens: int) -> None:
-        """A sequence has computed so many tokens, and is preempted."""
+    @rule(num_tokens=st.integers(1, 30), executed=st.sampled_from([True, True, True, False]))
+    def swap_out(self, num_tokens: int, executed: bool) -> None:
+        """A sequence has computed so many tokens, and is preempted, by a plan that is executed or not."""
         self.number += 1
         sequence = make(add_request(self.number, 31)).sequences[0]
         self.tables.open(sequence, 31, [])
@@ -251,7 +263,9 @@ class Books(RuleBasedStateMachine):
         for block, host in zip(plan.swap_out_blocks, plan.swap_out_host_blocks, strict=True):
             assert 0 <= host < self.swap.num_blocks
             self.host[host] = self.device[block]
-        self.kept[sequence] = num_tokens if needed <= free else 0
+        self.kept[sequence] = num_tokens if needed <= free and executed else 0
+        if not executed:
+            self.swap.drop_copies_of(plan)
 
     @rule(data=st.data(), cached=st.integers(0, 7))
     def swap_in(self, data: st.DataObject, cached: int) -> None:

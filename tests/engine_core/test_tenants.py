@@ -5,7 +5,6 @@ import pytest
 from engine_core import tenants
 from engine_core.fair_queue import FairQueue
 from engine_core.tenants import Tenants, Weights
-from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World
 
 PRICES = Weights(prompt_token=1, output_token=100, tenants={"double": 2})
@@ -109,17 +108,6 @@ def test_who_waits_and_goes_owes_nothing() -> None:
     till = Till()
     till.world.scheduler.abort(till.world.add(1, 7))
     assert till.owes() == 0
-
-
-@pytest.mark.parametrize(("searches", "preempted"), [(1, False), (2, True)])
-def test_each_beam_pays(searches: int, preempted: bool) -> None:
-    """Three beams of twelve tokens; and once, however often a search begins anew."""
-    till = Till(blocks=12)
-    for handle in range(1, 1 + searches):
-        till.world.add(handle, 7, n=3, beams=beam_search(3), max_tokens=12, ignore_eos=True, bypass=True)
-    till.world.finish()
-    assert bool(till.world.scheduler.num_preemptions) is preempted
-    assert till.owes() == searches * (7 + 3 * 1200)
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

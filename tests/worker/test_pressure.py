@@ -1,0 +1,115 @@
+"""The real scheduler over a real model in a pool that is far too small: the same tokens as alone."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine_core.plan import Plan, encode_plan
+from engine_core.result import Result, decode_result
+from engine_core.scheduler import Scheduler
+from engine_core.swap import SwapCosts
+from engine_core.validation import Limits
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from tests.engine_core.fakes import Ledger, add_request, make, run
+from tests.worker.fakes import initialize
+from worker.load import load
+
+Outputs = dict[tuple[int, int], list[int]]
+BLOCK_SIZE = 4
+
+
+class InProcess:
+    """A scheduler and a worker with a model."""
+
+    def __init__(
+        self, folder: Path, *, blocks: int, swap_costs: SwapCosts | None, prefix_cache: bool
+    ) -> None:
+        """swap_costs: None: no swap space."""
+        command = initialize(
+            folder, num_blocks=blocks, max_num_seqs=8, swap_space_bytes=(1 << 20) if swap_costs else 0
+        )
+        self.runner, ready = load(command, 0, 1, lambda what, fraction: None)
+        self._results: deque[Result] = deque()
+        self.scheduler = Scheduler(
+            num_blocks=blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=8,
+            max_num_batched_tokens=24,
+            prefix_cache=prefix_cache,
+            num_host_blocks=ready.num_host_blocks,
+            swap_costs=swap_costs or SwapCosts(),
+        )
+        self.limits = Limits(ready.model.vocab_size, 60, 8, frozenset(), blocks, BLOCK_SIZE)
+
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
+        self._results.append(decode_result(self.runner.execute(message), plan))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        return self._results.popleft()
+
+    def outputs(self, messages: list[engine_pb2.AddRequest], ahead: bool = False) -> Outputs:
+        """What the sequences become, by (handle, index)."""
+        ledger = Ledger()
+        for message in messages:
+            self.scheduler.add(make(message, self.limits))
+        run(self.scheduler, self, ledger, ahead=ahead)
+        assert self.scheduler.swap.num_free == self.scheduler.swap.num_blocks
+        return dict(ledger.tokens)
+
+
+def load_of_ten_pools(blocks: int) -> list[engine_pb2.AddRequest]:
+    """Greedy and sampled requests of one and of several sequences, in two classes."""
+    draw = random.Random(5)
+    messages: list[engine_pb2.AddRequest] = []
+    total = 0
+    while total < 10 * blocks * BLOCK_SIZE:
+        n, tokens = draw.choice([1, 1, 2, 4]), draw.randint(1, 28)
+        prompt = [draw.randrange(3, 320) for _ in range(draw.randint(1, 24))]
+        message = add_request(
+            len(messages) + 1, prompt, n=n, max_tokens=tokens, priority=draw.choice([0, 0, 1])
+        )
+        message.sampling.temperature = draw.choice([0.0, 1.0])
+        messages.append(message)
+        total += len(prompt) + n * tokens
+    return messages
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint: Callable[..., Path]) -> tuple[list[engine_pb2.AddRequest], Outputs]:
+    """A load, and what each of its requests becomes with the whole engine to itself."""
+    messages = load_of_ten_pools(16)
+    engine = InProcess(checkpoint("llama"), blocks=200, swap_costs=None, prefix_cache=False)
+    return messages, {key: tokens for each in messages for key, tokens in engine.outputs([each]).items()}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize(
+    "swap_costs",
+    [None, SwapCosts(1.0, 0.0), SwapCosts(1.0, 1.7)],
+    ids=["recompute", "swap", "whichever is cheaper"],
+)
+def test_the_same_tokens_as_alone(
+    swap_costs: SwapCosts | None,
+    prefix_cache: bool,
+    ahead: bool,
+    alone: tuple[list[engine_pb2.AddRequest], Outputs],
+    checkpoint: Callable[..., Path],
+):
+    messages, expected = alone
+    engine = InProcess(checkpoint("llama"), blocks=16, swap_costs=swap_costs, prefix_cache=prefix_cache)
+    assert engine.outputs(messages, ahead) == expected
+    preempted, swapped = engine.scheduler.num_preemptions, engine.scheduler.swap.num_swapped_out
+    assert preempted > 5
+    if swap_costs is None:
+        assert not swapped
+    elif not swap_costs.swap_us_per_block:
+        assert swapped == preempted
+    else:
+        assert 0 < swapped < preempted

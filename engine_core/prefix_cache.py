@@ -83,6 +83,17 @@ class PrefixCache:
         """Forgets everything. Sequences go on with their blocks, and what they fill from now on is known."""
         self._pool.forget_all()
 
+    def hash_of(self, sequence: Sequence, num_blocks: int) -> bytes:
+        """Of its first so many blocks, whose tokens are known; empty: its request does not use the cache.
+
+        For recordings: nothing is remembered.
+        """
+        if not self._serves(sequence.request):
+            return b""
+        hashes = sequence.hashes[: num_blocks + 1]
+        self._extend(hashes, sequence, num_blocks)
+        return hashes[-1]
+
     def count(self, sequence: Sequence) -> None:
         """A sequence is admitted, with what was found for it."""
         if self._serves(sequence.request):
@@ -116,7 +127,10 @@ class PrefixCache:
 
     def _extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
         """Makes sequence.hashes reach over so many blocks; each hash is made once."""
-        hashes, size = sequence.hashes, self._block_size
+        self._extend(sequence.hashes, sequence, num_blocks)
+
+    def _extend(self, hashes: list[bytes], sequence: Sequence, num_blocks: int) -> None:
+        size = self._block_size
         if not hashes:
             hashes.append(self._root(sequence.request))
         for start in range((len(hashes) - 1) * size, num_blocks * size, size):

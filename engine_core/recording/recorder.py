@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from engine_core.plan import NewRow, Plan
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter
+from engine_core.recording.searches import ObservedSearch, observe
 from engine_core.recording.settings import write_settings
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
@@ -54,6 +55,8 @@ class RecordedScheduler(Scheduler):
         self._num_requests += 1
         self._known[id(request.parameters)] = _Known(self._num_requests, 0)
         first = request.sequences[0]
+        if request.beams is not None:
+            observe(request.beams)
         arrival = self._recording.add().arrival
         self._write_arrival(request, arrival)
         super().add(request)
@@ -113,6 +116,29 @@ class RecordedScheduler(Scheduler):
         self._result.without_token.extend(i for i, token in enumerate(token_ids) if token == NO_TOKEN)
         return super()._abort_without_token(sequences, token_ids)
 
+    def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
+        searching = {sequence.request for sequence in sampling if sequence.request.beams is not None}
+        numbers = {each: self._known[id(each.parameters)].number for each in searching if each.num_live}
+        taken = super()._advance_beams(sampling, result)
+        for request, number in sorted(numbers.items(), key=lambda pair: pair[1]):
+            self._record_choice(request, number)
+        return taken
+
+    def _record_choice(self, request: Request, number: int) -> None:
+        beams, size = request.beams, self.tables.block_size
+        assert beams is not None and isinstance(beams.search, ObservedSearch)
+        parents, beams.search.parents = beams.search.parents, None
+        if parents is None:
+            return  # the result was of a search that was given up
+        choice = self._result.choices.add(number=number, parents=pack_u32(parents))
+        choice.is_over = beams.search.done
+        choice.length = beams.search.length - (not choice.is_over)
+        num_tokens = len(request.prompt) + beams.search.length
+        if parents and num_tokens % size == 0:
+            choice.block_hashes = _cut(
+                [self.prefix_cache.hash_of(carrier, num_tokens // size) for carrier in beams.carriers]
+            )
+
     def _on_end(self, sequence: Sequence) -> None:
         self._record_end(sequence)
         if not sequence.request.num_live:
@@ -146,7 +172,9 @@ class RecordedScheduler(Scheduler):
         if request.prompt_wish is not None:
             arrival.prompt_logprobs_start = request.prompt_wish.next
         if request.beams is not None:
-            arrival.beam_width = request.beams.parameters.width
+            parameters = request.beams.parameters
+            arrival.beam_width, arrival.num_beam_results = parameters.width, parameters.num_results
+            arrival.num_beam_offers = parameters.num_offers
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
 

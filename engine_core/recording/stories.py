@@ -9,13 +9,14 @@ goes on with blocks that are like no others.
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
-from engine_core.recording.file import BadRecording
 from engine_core.recording.recorder import HASH_BYTES
+from engine_core.recording.searches import ReplayedSearch, replay_beams
 from engine_core.request import FinishReason, PromptWish, Request, RowParameters
 from pagewire.columns import unpack_u32, unpack_u32_array
-from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedEnd
+from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 _PLAIN = 0
@@ -31,6 +32,8 @@ class Story:
     ends: dict[int, RecordedEnd] = field(default_factory=dict)  # by index
     prompt: "array[int]" = field(default_factory=lambda: array("I"))
     outputs: "list[array[int]]" = field(default_factory=list)  # by index
+    choices: dict[int, RecordedChoice] = field(default_factory=dict)  # of a beam search, by length
+    own: dict[tuple[int, int], int] = field(default_factory=dict)  # (position, beam) -> token of our own
     last_tokens: set[tuple[int, int]] = field(default_factory=set)  # (reason, token) that ends a sequence
 
     def num_tokens(self, index: int) -> int:
@@ -47,10 +50,7 @@ class Stories:
     def __init__(
         self, calls: Iterable[RecordedCall], *, block_size: int, has_tokens: bool, as_far: bool = False
     ) -> None:
-        """as_far: each sequence ends where it ended in the recording, also where that was by an abort.
-
-        Raises BadRecording when what became of them was not recorded.
-        """
+        """as_far: each sequence ends where it ended in the recording, also where that was by an abort."""
         self._block_size = block_size
         self._has_tokens = has_tokens
         self._as_far = as_far
@@ -59,8 +59,6 @@ class Stories:
         self._stories: dict[int, Story] = {}
         for call in calls:
             if call.HasField("arrival"):
-                if call.arrival.beam_width:
-                    raise BadRecording("beam searches are recorded, but cannot be replayed")
                 arrival = RecordedArrival()
                 arrival.CopyFrom(call.arrival)  # a part of a chunk would keep all of it in memory
                 self._stories[arrival.number] = Story(arrival)
@@ -68,6 +66,10 @@ class Stories:
                 end = RecordedEnd()
                 end.CopyFrom(call.end)
                 self._stories[end.number].ends[end.index] = end
+            for choice in call.result.choices:
+                copy = RecordedChoice()
+                copy.CopyFrom(choice)
+                self._stories[copy.number].choices[copy.length] = copy
         for story in self._stories.values():
             self._tell(story)
 
@@ -119,7 +121,27 @@ class Stories:
         if arrival.prompt_logprobs_start:
             request.prompt_wish = PromptWish(LogprobOptions(), arrival.prompt_logprobs_start)
         request.start_sequences(arrival.n, self._delivered(number))
+        if arrival.beam_width:
+            replay_beams(
+                request,
+                num_results=arrival.num_beam_results,
+                num_offers=arrival.num_beam_offers,
+                make_search=partial(
+                    ReplayedSearch,
+                    choices=story.choices,
+                    token_of=partial(self._beam_token, story),
+                    hash_bytes=HASH_BYTES,
+                ),
+            )
         return request
+
+    def _beam_token(self, story: Story, position: int, beam: int, block_hash: bytes | None) -> int:
+        """See searches.TokenOf. A search that begins anew gets the same tokens again."""
+        if block_hash is not None:
+            return self._stand_in(block_hash)
+        if not self._ends_block(len(story.prompt) + position):
+            return _PLAIN
+        return story.own.setdefault((position, beam), next(self._own))
 
     def _delivered(self, number: int) -> "dict[int, array[int]]":
         story = self._stories[number]

@@ -71,9 +71,13 @@ class _Run:
                     f"a request has {story.arrival.n} sequences, but only {num_rows} may run at once"
                 )
             tokens = max(map(story.num_tokens, range(story.arrival.n)))
-            if tables.blocks_for(tokens) > tables.pool.num_blocks:
+            blocks = tables.blocks_for(tokens)
+            if story.arrival.beam_width:  # beams stay together, and may share nothing but the prompt
+                shared = story.arrival.prompt_len // tables.block_size
+                blocks = shared + story.arrival.n * (blocks - shared)
+            if blocks > tables.pool.num_blocks:
                 raise CannotTry(
-                    f"a sequence of {tokens} tokens needs {tables.blocks_for(tokens)} blocks,"
+                    f"a request with up to {tokens} tokens needs {blocks} blocks,"
                     f" but there would be {tables.pool.num_blocks}"
                 )
 

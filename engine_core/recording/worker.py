@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from engine_core.plan import NewRow, Plan
 from engine_core.recording.stories import Stories
@@ -19,6 +20,14 @@ class _Row:
     position: int  # of the next token, in the output
     prompt_len: int = 0
     prompt_next: int = 0  # position of the prompt whose log-probability comes next; 0: of none
+    num_offers: int = 0  # of a beam
+
+
+class _Answer(NamedTuple):
+    plan: Plan
+    token_ids: list[int]
+    prompt_logprobs: list[RowPromptLogprobs]
+    offers: list[int]
 
 
 class ReplayedWorker:
@@ -28,7 +37,7 @@ class ReplayedWorker:
         self._stories = stories
         self._numbers: dict[int, int] = {}  # of requests, by id() of their parameters
         self._rows: dict[int, _Row] = {}
-        self._submitted: deque[tuple[Plan, list[int], list[RowPromptLogprobs]]] = deque()
+        self._submitted: deque[_Answer] = deque()
 
     def expect(self, request: Request) -> None:
         """A request arrives; its handle is its number."""
@@ -50,19 +59,29 @@ class ReplayedWorker:
                 position,
                 new.prompt_len,
                 new.prompt_logprobs_start,
+                new.num_beam_candidates,
             )
         for fork in plan.forks:
             source = self._rows[fork.source_row]
-            self._rows[fork.row] = _Row(source.number, fork.sequence_index, source.position)
+            self._rows[fork.row] = replace(source, index=fork.sequence_index, prompt_next=0)
         parts = list(self._score_prompts(plan))
-        self._submitted.append((plan, [self._sample(self._rows[row]) for row in plan.sample_rows], parts))
+        sampling = [self._rows[row] for row in plan.sample_rows]
+        offers = [0] * sum(row.num_offers for row in sampling)  # a replayed search does not look at them
+        self._submitted.append(_Answer(plan, list(map(self._sample, sampling)), parts, offers))
 
     def collect(self, without_token: "tuple[int, ...]" = (), duration_us: int = 0) -> Result:
         """The result of the oldest plan. without_token: entries that have NO_TOKEN."""
-        plan, token_ids, parts = self._submitted.popleft()
+        answer = self._submitted.popleft()
         for entry in without_token:
-            token_ids[entry] = NO_TOKEN
-        return Result(plan.step, token_ids, duration_us, prompt_logprobs=parts)
+            answer.token_ids[entry] = NO_TOKEN
+        return Result(
+            answer.plan.step,
+            answer.token_ids,
+            duration_us,
+            prompt_logprobs=answer.prompt_logprobs,
+            beam_token_ids=answer.offers,
+            beam_logprobs=answer.offers,
+        )
 
     def _score_prompts(self, plan: Plan) -> Iterator[RowPromptLogprobs]:
         """As many log-probabilities of prompts as a worker would give, all 0."""
@@ -76,6 +95,8 @@ class ReplayedWorker:
                 row.prompt_next = end
 
     def _sample(self, row: _Row) -> int:
+        if row.num_offers:
+            return 0
         token = self._stories.token(row.number, row.index, row.position)
         row.position += 1
         return token

@@ -67,7 +67,7 @@ class RecordedFields(_message.Message):
     def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,8 @@ class RecordedArrival(_message.Message):
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
     BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_OFFERS_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -104,7 +106,9 @@ class RecordedArrival(_message.Message):
     namespace: int
     prompt_logprobs_start: int
     beam_width: int
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ...) -> None: ...
+    num_beam_results: int
+    num_beam_offers: int
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ...) -> None: ...
 
 class RecordedAbort(_message.Message):
     __slots__ = ("number", "indexes")
@@ -195,12 +199,28 @@ class RecordedNewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class RecordedResult(_message.Message):
-    __slots__ = ("duration_us", "without_token")
+    __slots__ = ("duration_us", "without_token", "choices")
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
     duration_us: int
     without_token: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ...) -> None: ...
+    choices: _containers.RepeatedCompositeFieldContainer[RecordedChoice]
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ...) -> None: ...
+
+class RecordedChoice(_message.Message):
+    __slots__ = ("number", "length", "is_over", "parents", "block_hashes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    length: int
+    is_over: bool
+    parents: bytes
+    block_hashes: bytes
+    def __init__(self, number: _Optional[int] = ..., length: _Optional[int] = ..., is_over: _Optional[bool] = ..., parents: _Optional[bytes] = ..., block_hashes: _Optional[bytes] = ...) -> None: ...
 
 class RecordedEnd(_message.Message):
     __slots__ = ("number", "index", "num_output_tokens", "reason", "block_hashes", "first_block", "output_token_ids")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.recording.file import BadRecording, RecordingReader, open_recording
+from engine_core.recording.file import RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay
 from engine_core.request import Request
@@ -98,7 +98,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "time_limit_at",
         "deadline_at",
         "prompt_wish",  # of it, where it begins
-        "beams",  # of them, how many
+        "beams",  # of them, how many, how many results and offers
         "parameters",  # of them, n and min_tokens
     }
     names = {"frontend", "handle", "request_id"}
@@ -106,15 +106,26 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
 
-def test_what_beams_offer_is_not_recorded(tmp_path: Path):
+@pytest.mark.parametrize("num_blocks", [64, 14])
+def test_what_beams_choose_is_recorded_but_no_token(tmp_path: Path, num_blocks: int):
+    """Two searches with one prompt, of which one is preempted where the pool is small; then a request that
+    goes on with a result, whose blocks it finds."""
     recording = open_recording(tmp_path / "r")
-    settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    settings = {"num_blocks": num_blocks, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
     scheduler = RecordedScheduler(recording, **settings)
-    scheduler.add(make(add_request(1, PROMPT, n=2, beams=beam_search(3))))
-    run(scheduler, FakeWorker(64, 4), Ledger())
+    worker, ledger = FakeWorker(num_blocks, 4), Ledger()
+    for handle in (1, 2):
+        scheduler.add(make(add_request(handle, PROMPT[:9], n=2, max_tokens=9, beams=beam_search(3))))
+    run(scheduler, worker, ledger)
+    result = ledger.tokens[1, 0]
+    scheduler.add(make(add_request(3, PROMPT[:9] + result, max_tokens=3)))
+    run(scheduler, worker, ledger)
     recording.close()
-    with pytest.raises(BadRecording, match="cannot be replayed"):
-        Replay(RecordingReader(tmp_path / "r"))
+    assert bool(scheduler.num_preemptions) == (num_blocks == 14)
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.difference is None and outcome.num_plans == scheduler.step
+    assert outcome.figures.num_cached_tokens >= 8
+    assert not any(holds(contents(tmp_path / "r"), tokens) for tokens in ledger.tokens.values())
 
 
 def test_a_steady_batch_takes_few_bytes(tmp_path: Path):

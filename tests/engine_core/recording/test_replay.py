@@ -22,8 +22,6 @@ from tests.engine_core.test_scheduler_walk import SchedulerWalk
 class RecordedWalk(SchedulerWalk):
     """A random walk that is recorded, and replayed in the end."""
 
-    searches = False
-
     def make_scheduler(self, **settings: Any) -> Scheduler:
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "recording"

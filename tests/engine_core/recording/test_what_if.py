@@ -3,6 +3,7 @@ as they must."""
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Outcome, Replay
 from engine_core.recording.step_times import measure
 from engine_core.recording.what_if import CannotTry
-from engine_core.result import Result
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import LIMITS, FakeWorker, add_request, make
 
 BLOCKS, SIZE = 14, 4
@@ -39,8 +40,9 @@ def record(path: Path, *, ahead: bool = False, with_tokens: bool = False, reques
                 handle,
                 list(range(500, 509)) + [handle] * draw.randint(0, 6),
                 n=draw.choice([1, 1, 2]),
-                max_tokens=draw.randint(1, 20),
-                stop_token_ids=range(100, 150),
+                max_tokens=draw.randint(1, 20) if handle % 8 else 6,
+                beams=None if handle % 8 else beam_search(2),
+                stop_token_ids=range(100, 150) if handle % 8 else (),
                 tenant=draw.choice(["large", "large", "small"]),
             )
             worker.namespaces[handle] = (message.tenant, "")
@@ -55,7 +57,7 @@ def record(path: Path, *, ahead: bool = False, with_tokens: bool = False, reques
             now = max(now, ends_at.pop(0))
             result = worker.collect()
             took = 1000 + 10 * sum(worker.plans[result.step - 1].counts)
-            scheduler.update(Result(result.step, result.token_ids, duration_us=took))
+            scheduler.update(replace(result, duration_us=took))
     recording.close()
 
 

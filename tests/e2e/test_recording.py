@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import AsyncClient, SamplingParams
+from pagewire.client.params import BeamSearch
 from tests.e2e import services
 from tests.e2e.test_simulated import collect_all, without_weights
 
@@ -17,6 +18,13 @@ def replay(*arguments: str | Path) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "pagewire", "replay", *map(str, arguments)]
     run = subprocess.run(command, cwd=services.ROOT, capture_output=True, text=True)
     return run.returncode, run.stdout, run.stderr
+
+
+async def search(address: str) -> None:
+    """A beam search."""
+    async with AsyncClient(address) as client:
+        params = SamplingParams(temperature=0, max_tokens=30, n=2, beam_search=BeamSearch(3))
+        assert len((await client.generate([17, 18, 19] * 9, params)).outputs) == 2
 
 
 async def abort_one(address: str) -> None:
@@ -30,7 +38,7 @@ async def abort_one(address: str) -> None:
 
 @pytest.mark.parametrize("scheduling", ["sync", "ahead"])
 def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
-    """Preemption, forks, cut prompts, an abort; two frontends."""
+    """Preemption, forks, cut prompts, a beam search, an abort; two frontends."""
     path = tmp_path / "recording"
     limits = {"max_num_batched_tokens": 48, "max_num_seqs": 40, "num_blocks": 40}
     with services.start(
@@ -43,6 +51,7 @@ def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
         **limits,
     ) as service:
         asyncio.run(collect_all(service.address))
+        asyncio.run(search(service.address))
         asyncio.run(abort_one(service.address))
     code, output, error = replay(path)
     assert (code, error) == (0, "")

@@ -102,6 +102,33 @@ BAD_SAMPLES: dict[str, tuple[np.ndarray, np.ndarray]] = {
 }
 
 
+def test_a_row_gets_a_token_that_the_core_has_chosen(rows: RowTable):
+    rows.fork(0, 1)
+    rows.check_append(ints(0, 1), ints(20, 30))
+    rows.append(ints(0, 1), ints(20, 30))
+    assert rows.token_ids[:2, 5].tolist() == [20, 30]
+    assert rows.num_tokens[:2].tolist() == [6, 6] and rows.num_computed[:2].tolist() == [5, 5]
+
+
+BAD_APPENDS: dict[str, tuple[np.ndarray, np.ndarray]] = {
+    "differ in length": (ints(1), ints()),
+    "is out of range": (ints(4), ints(0)),
+    "appended to twice": (ints(1, 1), ints(0, 0)),
+    "token is out of range": (ints(1), ints(100)),
+    "no place for a token": (ints(0), ints(3)),
+    "before its last token": (ints(2), ints(3)),
+}
+
+
+@pytest.mark.parametrize("message", BAD_APPENDS)
+def test_bad_appends(rows: RowTable, message: str):
+    """Row 2 has computed one of its tokens."""
+    rows.add(new_row(2, [1, 2, 3], [5]))
+    rows.finish_step(ints(2), ints(1))
+    with pytest.raises(PlanError, match=message):
+        rows.check_append(*BAD_APPENDS[message])
+
+
 @pytest.mark.parametrize("message", BAD_CHANGES)
 def test_bad_changes(rows: RowTable, message: str):
     with pytest.raises(PlanError) as raised:

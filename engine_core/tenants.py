@@ -123,7 +123,9 @@ class Tenants:
         computed = min(max(sequence.num_computed_tokens, free), paid)
         made = max(sequence.num_tokens - paid, 0)
         assumed = self._steps - since
-        tenant.charged += (computed - paid) * tenant.prompt_cost + (made - assumed) * tenant.output_cost
+        beams = sequence.request.beams
+        output = made if beams is None else made * beams.parameters.width
+        tenant.charged += (computed - paid) * tenant.prompt_cost + (output - assumed) * tenant.output_cost
         sequence.num_charged = computed + made
         tenant.num_running -= 1
         if not tenant.num_running:

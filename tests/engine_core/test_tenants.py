@@ -5,6 +5,7 @@ import pytest
 from engine_core import tenants
 from engine_core.fair_queue import FairQueue
 from engine_core.tenants import Tenants, Weights
+from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World
 
 PRICES = Weights(prompt_token=1, output_token=100, tenants={"double": 2})
@@ -61,6 +62,14 @@ def test_siblings_share_the_prompt() -> None:
     till.world.add(1, 7, n=3, max_tokens=2, ignore_eos=True)
     till.world.finish()
     assert till.owes() == 7 + 600
+
+
+def test_each_beam_makes_tokens_of_its_own() -> None:
+    """But for the last ones, by which the search is over: they are nobody's any more."""
+    till = Till()
+    till.world.add(1, 7, beams=beam_search(3), max_tokens=3, ignore_eos=True)
+    till.world.finish()
+    assert till.owes() == 7 + 3 * 200
 
 
 def test_a_preempted_sequence_pays_once() -> None:

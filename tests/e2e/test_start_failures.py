@@ -87,3 +87,10 @@ def test_llm_raises_the_reason(model: Path):
     (model / "model.safetensors").unlink()
     with pytest.raises(StartupError, match="safetensors"):
         LLM(str(model))
+
+
+def test_a_recording_that_cannot_be_written(serve: Callable[..., Serve], tmp_path: Path):
+    """Said before anything is loaded."""
+    text = last_lines(serve(f"--record={tmp_path / 'missing' / 'file'}"))
+    assert "cannot record" in text and str(tmp_path / "missing" / "file") in text and "--record" in text
+    assert "--record FILE" in last_lines(serve("--record-tokens"))

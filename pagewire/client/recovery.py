@@ -79,6 +79,11 @@ class Recovery:
             self._num_breaks = self._num_failures = 0
         return self.generation.add(response)
 
+    def misses_nothing(self, error: RpcError) -> bool:
+        """Whether the call broke when every sequence had ended already: nothing is to be continued."""
+        ended = sum(output.finish_reason is not None for output in self.generation.outputs)
+        return isinstance(error, Unavailable) and ended == max(self._request.sampling.n, 1)
+
     def after(self, error: RpcError) -> float | None:
         """Seconds until the next attempt, at `place`; None: the error is the end of it."""
         if not self._may_go_on(error):

@@ -73,6 +73,9 @@ class Stream:
 
     def _send_again(self, error: RpcError) -> None:
         """After some time, if that makes sense; otherwise raises the error."""
+        if self._recovery.misses_nothing(error):
+            self._closed = True
+            return
         pause = self._recovery.after(error)
         if pause is None or self._closed:
             self._closed = True

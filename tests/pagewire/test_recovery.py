@@ -218,3 +218,32 @@ async def test_an_address_where_nobody_is():
 def test_no_address():
     with pytest.raises(ValueError):
         Client([])
+
+
+def complete_then_gone(request, context):
+    """The whole answer; the server dies before it can say that this was all."""
+    response = generation_pb2.GenerateResponse(seed=9)
+    output = response.sequences.add(token_ids=[5], text="x")
+    output.finish.reason = generation_pb2.FINISH_REASON_TIME_LIMIT
+    response.prompt.tokens = 1
+    yield response
+    context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+
+async def test_what_is_complete_is_not_continued():
+    """It would be refused where all is delivered in one piece (best_of, beams), and be computed in vain where
+    time was up. (Found by simulation.)"""
+    service, other = fakes.FakeService(), fakes.FakeService()
+    service.respond = complete_then_gone
+    with fakes.running(service) as one, fakes.running(other) as two:
+        with Client([one, two]) as client:
+            assert [delta.text for delta in client.stream("a")] == ["x"]
+        async with AsyncClient([one, two]) as client, client.stream("a") as stream:
+            assert (await stream.result()).text == "x"
+    assert not other.requests
+    recovery, _ = make(sampling={"n": 2})
+    recovery.received(message(1, [1], first=True, reason=generation_pb2.FINISH_REASON_EOS))
+    assert not recovery.misses_nothing(unavailable(RESET))
+    recovery.received(message(0, [1], reason=generation_pb2.FINISH_REASON_EOS))
+    assert recovery.misses_nothing(unavailable(RESET))
+    assert not recovery.misses_nothing(InternalError(grpc.StatusCode.INTERNAL, "a bug"))

@@ -32,7 +32,7 @@ def expect(
     seed, number = (0, 0) if greedy else (sampling.seed, index)
     eos = frozenset() if stopping.ignore_eos else frozenset({EOS})
     stops = eos | frozenset(stopping.stop_token_ids)
-    candidates = _candidates(request, stops)
+    candidates = candidates_of(request, stops)
     limit = min(stopping.max_tokens, max_model_len) if stopping.HasField("max_tokens") else max_model_len
     output: list[int] = []
     while True:
@@ -57,7 +57,8 @@ def text_of(token_ids: Sequence[int]) -> str:
     return bytes(token - first for token in token_ids if token >= first).decode("utf-8", "replace")
 
 
-def _candidates(request: generation_pb2.GenerateRequest, stops: frozenset[int]) -> list[int]:
+def candidates_of(request: generation_pb2.GenerateRequest, stops: frozenset[int]) -> list[int]:
+    """What may be chosen, ascending."""
     allowed = request.sampling.allowed_token_ids
     chosen = sorted(set(allowed)) if allowed else [t for t in range(VOCAB_SIZE) if t not in stops | {EOS}]
     return [token for token in chosen if token not in request.sampling.bad_token_ids]

@@ -12,12 +12,13 @@ from time import process_time
 from frontend.errors import ServiceError
 from tests.simulation.client import Client
 from tests.simulation.clock import virtual_time
+from tests.simulation.draw import draw
 from tests.simulation.engine import Engine
 from tests.simulation.frontends import FrontendProcess
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.trace import Trace
-from tests.simulation.workload import Fault, Job, Workload, draw
+from tests.simulation.workload import Fault, Job, Workload
 
 SETTLE_S = 3.0
 """After the last client has its end, until everything must be at rest: longer than a heartbeat."""

@@ -1,0 +1,66 @@
+"""Draws what a seed means. One stream of random numbers: whoever adds a draw changes all seeds."""
+
+from random import Random
+
+from pagewire.config import EngineConfig
+from tests.simulation.requests import RequestWriter, log_uniform
+from tests.simulation.workload import KV_BYTES, STEP_S, Fault, Settings, Workload, checkpoint
+
+
+def draw(seed: int) -> Workload:
+    """The same for the same seed, in every process."""
+    random = Random(f"workload {seed}")
+    step = log_uniform(random, 5e-5, 2e-2)
+    settings = Settings(
+        slow_factor=step / STEP_S,
+        latency=step * log_uniform(random, 0.003, 5.0),
+        worker_hop=step * random.choice([0.0, 0.01, 0.3]),
+        core_overhead=step * random.choice([0.0, 0.1, 1.0]),
+        restart=random.choice([30 * step, 1.5]),
+        num_frontends=random.choice([1, 2, 2, 3]),
+        swap_costs=random.choice([None, (0.0, 0.0), (1.0, 0.5), (1.0, 4.0)]),
+        nan_rate=random.choice([0.0] * 9 + [0.01]),
+    )
+    tight = random.random() < 0.5
+    workload = Workload(seed, settings, _draw_config(random, tight))
+    writer = RequestWriter(random, workload, step, tight)
+    for number in range(random.choice([4, 8, 12, 16, 24])):
+        workload.add(writer.job(number))
+    workload.faults = _draw_faults(random, settings, writer.start, writer.now + 50 * step)
+    return workload
+
+
+def _draw_config(random: Random, tight: bool) -> EngineConfig:
+    """tight: many sequences at once, and room for few."""
+    block_size = random.choice([1, 2, 2, 4] if tight else [1, 2, 4, 8, 16])
+    num_blocks = random.choice([8, 9, 12, 16, 24] if tight else [8, 14, 24, 40, 64])
+    return EngineConfig(
+        model=str(checkpoint()),
+        device="simulated",
+        profile="cpu",
+        dtype="bfloat16",
+        max_model_len=random.choice([24, 80, 80]),
+        max_num_seqs=random.choice([4, 6, 8, 12] if tight else [1, 2, 4, 8]),
+        max_num_batched_tokens=random.choice([8, 16, 32] if tight else [1, 3, 5, 8, 16, 32, 64]),
+        block_size=block_size,
+        num_blocks=num_blocks,
+        no_prefix_cache=random.random() < 0.15,
+        scheduling=random.choice(["sync", "ahead"]),
+        swap_space=random.choice([0, 0, 4, 16, 64]) * block_size * KV_BYTES / (1 << 30),
+        record="recording" if (recorded := random.random() < 0.1) else "",
+        record_tokens=recorded and random.random() < 0.5,
+        policy=random.choice(["fair", "fair", "fcfs"]),
+        tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
+        output_token_weight=random.choice([2.0, 0.5]),
+    )
+
+
+def _draw_faults(random: Random, settings: Settings, start: float, end: float) -> list[Fault]:
+    """A third of the simulations are undisturbed."""
+    kinds = ["core", "worker", "frontend", "frontend", "link", "backlog", "reset"]
+    count = random.choice([0, 0, 0, 1, 1, 2, 3, 4])
+    faults = [
+        Fault(random.uniform(start, end), random.choice(kinds), random.randrange(settings.num_frontends))
+        for _ in range(count)
+    ]
+    return sorted(faults, key=lambda fault: fault.at)

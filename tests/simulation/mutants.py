@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from itertools import count
 from unittest import mock
 
+from engine_core.beams import BeamSearch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
 from engine_core.core import EngineCore
@@ -21,7 +22,7 @@ from engine_core.request import Sequence as CoreSequence
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapSpace
-from frontend import generation, journal
+from frontend import generation, journal, stream
 from frontend.engine_client import EngineClient
 from frontend.stream import Stream
 from pagewire.internal.v1 import engine_pb2
@@ -225,6 +226,17 @@ def _a_slow_reader_loses_messages(patch: Callable[..., None]) -> None:
         return push(self, index, *rest)  # type: ignore[arg-type]
 
     patch(Stream, "push", overwrite)
+
+
+def _beams_fork_from_the_wrong_parent(patch: Callable[..., None]) -> None:
+    """The rows of a search are filled in the order of the old beams, not in that of the new ones."""
+    advance = BeamSearch.advance
+    patch(BeamSearch, "advance", lambda self, offers: sorted(advance(self, offers)))
+
+
+def _best_of_returns_the_first(patch: Callable[..., None]) -> None:
+    """... and not the likeliest."""
+    patch(stream, "likeliest", lambda sequences, count: list(sequences[:count]))
 
 
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {

@@ -123,9 +123,41 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
     yield f"store_kv {name}", partial(store_kv, key, value, slots, cache, cache)
 
 
+def sampler_launches() -> Iterator[tuple[str, Launch]]:
+    """By vocabulary: the number of tiles is a constant of the kernels."""
+    from kernels.gpu.adjust_logits import Adjustments, adjust_logits
+    from kernels.gpu.filtered_sample import Filters, filtered_sample
+    from kernels.gpu.philox import uniforms
+    from kernels.gpu.sample import Draws, argmax, sample
+    from kernels.gpu.tile_stats import GROUP, TILE, TileStats, tile_stats
+    from kernels.gpu.token_logprobs import token_logprobs
+
+    rows = 32
+    numbers, shares = empty(rows), empty(rows, dtype=FP32)
+    seeds = empty(rows, dtype=torch.int64)
+    draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
+    yield "uniforms", partial(uniforms, seeds, numbers, numbers)
+    for vocab_size in (32000, 128256, 151936):
+        logits, words = empty(rows, vocab_size, dtype=FP32), empty(8, -(-vocab_size // 32))
+        biased = empty(8, 300), empty(8, 300, dtype=FP32), empty(8)
+        state = Adjustments(empty(8, 3, dtype=FP32), empty(8, vocab_size), words, *biased)
+        masked = Adjustments(state.strengths, state.counts, words, *biased, words)
+        tiles = -(-vocab_size // TILE)
+        groups, mass = empty(rows, tiles * TILE // GROUP, dtype=FP32), empty(rows, tiles, dtype=torch.float64)
+        stats = TileStats(empty(rows, tiles, dtype=FP32), empty(rows, tiles), mass, groups)
+        yield f"argmax {vocab_size}", partial(argmax, logits)
+        yield f"sample {vocab_size}", partial(sample, logits, draws)
+        yield f"tile_stats with groups {vocab_size}", partial(tile_stats, logits, shares, True)
+        filtered = partial(filtered_sample, logits, draws, filters, stats, seeds)
+        yield f"filtered_sample {vocab_size}", filtered
+        yield f"adjust_logits {vocab_size}", partial(adjust_logits, logits, numbers, numbers, state)
+        yield f"adjust_logits, mask {vocab_size}", partial(adjust_logits, logits, numbers, numbers, masked)
+        yield f"token_logprobs {vocab_size}", partial(token_logprobs, logits, empty(rows, 21))
+
+
 def launches() -> list[tuple[str, Launch]]:
     """Everything, by name."""
-    return [*attention_launches(), *row_launches()]
+    return [*attention_launches(), *row_launches(), *sampler_launches()]
 
 
 def compile_share(part: int, parts: int, only: str) -> list[dict[str, Any]]:

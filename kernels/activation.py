@@ -18,6 +18,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from kernels.gpu.support import uses_triton
+
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -63,6 +65,10 @@ def gated_activation_reference(gate_up: torch.Tensor, name: str) -> torch.Tensor
 
 
 def gated_activation(gate_up: torch.Tensor, name: str) -> torch.Tensor:
-    """[T, 2 * I] -> [T, I]."""
+    """[T, 2 * I] -> [T, I]. Dispatches on the device."""
+    if uses_triton(gate_up):
+        from kernels.gpu import activation as gpu
+
+        return gpu.gated_activation(gate_up, name)
     gate, up = gate_up.chunk(2, dim=-1)
     return ACTIVATIONS[name](gate) * up

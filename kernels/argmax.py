@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from kernels.gpu.support import uses_triton
+
 
 def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
     """A loop over ids."""
@@ -27,6 +29,10 @@ def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """torch.max gives the first of equals, and NaN if there is one."""
+    """torch.max gives the first of equals, and NaN if there is one. Dispatches on the device."""
+    if uses_triton(logits):
+        from kernels.gpu import sample as gpu
+
+        return gpu.argmax(logits)
     largest, tokens = logits.max(-1)
     return torch.where(largest.isfinite(), tokens, -1)

@@ -9,6 +9,8 @@ Bytes moved: 2 * layers * 2 * C * K * S * D values.
 
 import torch
 
+from kernels.gpu.support import uses_triton
+
 
 def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     """The formula, block by block, reading from a copy of the cache."""
@@ -18,5 +20,9 @@ def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: t
 
 
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Copies in place."""
+    """Copies in place. Dispatches on the device."""
+    if uses_triton(cache):
+        from kernels.gpu import copy_blocks as gpu
+
+        return gpu.copy_blocks(cache, sources, targets)
     cache.index_copy_(2, targets, cache.index_select(2, sources))

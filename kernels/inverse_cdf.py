@@ -7,7 +7,8 @@ weights [A, W] float64, u [A] float64 in [0, 1) -> [A] int64.
 Index i is drawn only if c_{i-1} <= u c_{W-1} < c_i, so its weight is not zero. As u is at most
 1 - 2^-53, the product stays below c_{W-1} after rounding too, unless the sum is subnormal; the last
 index with a positive weight is the limit in any case. This needs sums that never decrease: torch adds
-from left to right on the CPU, as numpy does. A device with a parallel scan needs a variant of its own.
+from left to right on the CPU, as numpy does. Devices with a parallel scan
+have a variant of their own: kernels.gpu.sample.
 
 The result is -1 where no weight is positive or one is NaN.
 """

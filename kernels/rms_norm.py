@@ -11,6 +11,8 @@ results, where the two operations one after the other would read the sum a secon
 
 import torch
 
+from kernels.gpu.support import uses_triton
+
 
 def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The formula, in float32 or wider. [..., E] -> [..., E]."""
@@ -20,7 +22,11 @@ def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """[..., E] -> [..., E]."""
+    """[..., E] -> [..., E]. Dispatches on the device."""
+    if uses_triton(x):
+        from kernels.gpu import rms_norm as gpu
+
+        return gpu.rms_norm(x, weight, eps)
     return torch.rms_norm(x, weight.shape, weight, eps)
 
 
@@ -35,6 +41,10 @@ def add_rms_norm_reference(
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normed sum and the sum. Neither input is changed."""
+    """The normed sum and the sum. Neither input is changed. Dispatches on the device."""
+    if uses_triton(x):
+        from kernels.gpu import rms_norm as gpu
+
+        return gpu.add_rms_norm(x, residual, weight, eps)
     total = x + residual
     return rms_norm(total, weight, eps), total

@@ -34,17 +34,12 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.gpu.attention_sizes import Sizes, choose_splits, decode_sizes, prefill_sizes
 from kernels.gpu.merge_splits import merge_splits
-from kernels.gpu.support import LARGEST_HEAD, next_power_of_2, num_processors
+from kernels.gpu.support import LARGEST_HEAD, next_power_of_2
 
 LOG2E = 1.4426950408889634
 """Folded into the scale: exp2 is one instruction, exp is two."""
-LEAST_CHUNK = 256
-"""Tokens of KV that a split has at least: 64 KB of bfloat16 at a head size of 128, below which the merge
-and the ramp of the pipeline weigh more than what another program would bring (an expectation)."""
-MOST_SPLITS = 64
-PROGRAMS_PER_PROCESSOR = 2
-"""Splits are made until there are so many: at 3 stages three programs fit into the shared memory of one."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +53,6 @@ class PagedBatch:
     num_decode_tokens: int
     max_length: int  # not below any length; together with R it decides on splits
     decode_queries: int = 1
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of a program."""
-
-    rows: int  # M: query heads times tokens
-    tile: int  # KV tokens per iteration
-    warps: int
-    stages: int
 
 
 @triton.jit
@@ -295,39 +280,6 @@ def paged_attention(
         programs = (query.shape[0] - batch.num_decode_tokens) // queries + rows - decode_rows
         _launch(out, None, (programs, num_kv, 1), decode_rows, rows - decode_rows, 0, sizes, *options)
     return out
-
-
-def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype) -> Sizes:
-    """rows: query heads of a KV head, times tokens. 16 is the least that the matrix units take, and enough:
-    the bytes decide. 3 stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a
-    processor needs 27 KB at all times to saturate the memory of an H200."""
-    rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
-    if dtype == torch.float32:
-        return Sizes(rows, 16, 4 if rows <= 32 else 8, 2)
-    return Sizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
-
-
-def prefill_sizes(head_dim: int, dtype: torch.dtype) -> Sizes:
-    """M of 64 and more become wgmma on Hopper. Compiled for sm_90, 128 x 64 on 4 warps spills; 8 do not."""
-    dim = next_power_of_2(head_dim)
-    if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
-        return Sizes(32, 16, 8, 2)
-    return Sizes(128, 64, 8, 3) if dim <= 128 else Sizes(64, 64, 8, 2)
-
-
-def choose_splits(
-    programs: int, max_length: int, chunk: int | None, tile: int, device: torch.device
-) -> tuple[int, int]:
-    """How many programs share a row's KV, and how many tiles each takes at least. A power of two, so that
-    few variants of the merge exist."""
-    if chunk is not None:
-        splits = next_power_of_2(-(-max_length // chunk))
-        assert splits <= MOST_SPLITS and chunk % tile == 0, "the chunk is too small for this length"
-        return splits, chunk // tile
-    wanted = PROGRAMS_PER_PROCESSOR * num_processors(device) // programs
-    useful = -(-max_length // LEAST_CHUNK)
-    most = max(1, min(wanted, useful, MOST_SPLITS))
-    return 1 << (most.bit_length() - 1), LEAST_CHUNK // tile
 
 
 def _launch(

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.gpu.attention_sizes import choose_splits
 from kernels.gpu.merge_splits import merge_splits, merge_splits_reference
-from kernels.gpu.paged_attention import PagedBatch, choose_splits, paged_attention
+from kernels.gpu.paged_attention import PagedBatch, paged_attention
 from tests.kernels.attention_cases import Case
 from tests.kernels.gpu.conftest import Where
 from tests.kernels.tolerances import assert_close, random

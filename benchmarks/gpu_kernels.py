@@ -1,0 +1,150 @@
+"""The GPU kernels against the memory and the matrix units of the device, and against torch. Needs CUDA.
+
+    python -m benchmarks.gpu_kernels                         # a table, in less than ten minutes
+    python -m benchmarks.gpu_kernels --json kernels.json     # the figures too
+    python -m benchmarks.gpu_kernels --only decode
+
+First the ceilings of this device are measured: bytes per second of a large copy, and FLOP per second of a
+large matrix product in bfloat16. A kernel's figure is a share of one of them, by the bytes or the FLOP that
+its work needs at least. Torch does the same work beside it: scaled_dot_product_attention over keys and
+values that lie contiguously (ours are in blocks), torch.compile'd row operations, sorting samplers.
+
+Each time is that of a CUDA graph of 20 calls, per call; the median of some replays. Calls take turns on up
+to 20 sets of inputs, until they exceed the L2 cache together; small works stay in it, as they do in a model,
+and may exceed the ceiling. Inputs are random, never zeros. Shapes: Llama-3-8B, and Qwen2.5-0.5B where its
+name stands.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_works import Call, Setting, Work, works
+
+L2_BYTES = 128 << 20
+"""That inputs together exceed: the L2 cache of an H200 holds 60 MB."""
+CALLS = 20
+"""In a graph."""
+REPLAYS = 15
+
+
+def seconds(calls: Sequence[Call]) -> float:
+    """Of one call, on the device: calls take turns in a graph. Runs of the graph are timed by events."""
+    for call in calls:  # compiles, and what a graph must not contain
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(CALLS):
+            calls[i % len(calls)]()
+    graph.replay()
+    times = []
+    for _ in range(REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3 / CALLS)
+    return statistics.median(times)
+
+
+def ceilings(device: torch.device) -> tuple[float, float]:
+    """Bytes per second of a copy (read and written), FLOP per second of a product in bfloat16."""
+    source = torch.randn(1 << 28, device=device)
+    target = torch.empty_like(source)
+    bandwidth = 2 * source.nbytes / seconds([partial(target.copy_, source)])
+    del source, target
+    size = 8192
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    c = torch.empty_like(a)
+    return bandwidth, 2.0 * size**3 / seconds([partial(torch.mm, a, b, out=c)])
+
+
+def error(work: Work) -> float | None:
+    """The norm of the difference over the norm of torch's result."""
+    if not work.compare or work.theirs is None:
+        return None
+    ours, theirs = work.ours().float(), work.theirs().float()
+    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-30))
+
+
+def measure(make: Callable[[], Work], bandwidth: float, rate: float) -> dict[str, Any]:
+    """A row of the table."""
+    first = make()
+    copies_needed = 1 + int(L2_BYTES // max(1.0, first.num_bytes)) if first.num_bytes else 1
+    turns = [first, *(make() for _ in range(min(CALLS, copies_needed) - 1))]
+    ours = seconds([work.ours for work in turns])
+    theirs = None
+    if first.theirs is not None:
+        calls = [work.theirs for work in turns if work.theirs is not None]
+        theirs = seconds([torch.compile(call) for call in calls[:1]] if first.compiled else calls)
+    amount, most = (first.flops, rate) if first.flops else (first.num_bytes, bandwidth)
+    return {
+        "name": first.name,
+        "ours_us": 1e6 * ours,
+        "torch_us": None if theirs is None else 1e6 * theirs,
+        "per_second": amount / ours,
+        "unit": "TFLOP/s" if first.flops else "GB/s",
+        "share": amount / ours / most,
+        "error": error(first),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """Of the table, in Markdown."""
+    figure = row["per_second"] / (1e12 if row["unit"] == "TFLOP/s" else 1e9)
+    theirs = "" if row["torch_us"] is None else f"{row['torch_us']:.1f}"
+    ratio = "" if row["torch_us"] is None else f"{row['torch_us'] / row['ours_us']:.2f}"
+    wrong = "" if row["error"] is None else f"{row['error']:.1e}"
+    columns = row["name"], f"{row['ours_us']:.1f}", theirs, ratio, f"{figure:.0f} {row['unit']}"
+    return "| " + " | ".join((*columns, f"{row['share']:.0%}", wrong)) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", help="write the figures there")
+    parser.add_argument("--only", default="", help="works with this in their name")
+    parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that long")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(1, "torch finds no CUDA device: there is nothing to measure here\n")
+    device, began = torch.device("cuda"), time.monotonic()
+    torch.manual_seed(0)
+    rows: list[dict[str, Any]] = []
+    left_out = 0
+    with torch.inference_mode():
+        bandwidth, rate = ceilings(device)
+        for make in works(Setting(device)):
+            if time.monotonic() - began > options.seconds:
+                left_out += 1
+                continue
+            if options.only in make().name:
+                rows.append(measure(make, bandwidth, rate))
+                print(line(rows[-1]), file=sys.stderr, flush=True)
+    name = torch.cuda.get_device_name(device)
+    print(
+        f"{name}, torch {torch.__version__}: "
+        f"copy {bandwidth / 1e12:.2f} TB/s, bf16 {rate / 1e12:.0f} TFLOP/s\n"
+    )
+    print("| work | ours, us | torch, us | ratio | | of the ceiling | error |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(*(line(row) for row in rows), sep="\n")
+    if left_out:
+        print(f"\n{left_out} works were left out: the time was over")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"device": name, "bandwidth": bandwidth, "rate": rate, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""What benchmarks/gpu_kernels.py measures: operations on inputs of models' shapes, our way and torch's."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Call = Callable[[], Any]
+BLOCK_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """One operation, ours and torch's."""
+
+    name: str
+    ours: Call
+    theirs: Call | None
+    num_bytes: float = 0  # moved at least
+    flops: float = 0  # computed; 0: it is the bytes that count
+    compare: bool = True  # the results are the same but for rounding
+    compiled: bool = False  # torch.compile theirs
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how large."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.bfloat16
+    shrink: int = 1  # sizes are divided by it: to try the benchmark itself
+
+    def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return torch.randn(shape, device=self.device, dtype=torch.float32).to(dtype or self.dtype)
+
+    def size(self, n: int, least: int = 1) -> int:
+        return max(least, n // self.shrink)
+
+
+def attention_inputs(
+    setting: Setting, heads: int, kv_heads: int, dim: int, rows: int, length: int, queries: int
+) -> tuple[Any, ...]:
+    """Paged, in shuffled blocks, and contiguously: query, caches, batch; keys and values [R, K, L, D]."""
+    from kernels.gpu.paged_attention import PagedBatch
+
+    blocks = -(-length // BLOCK_SIZE)
+    query = setting.random(rows * queries, heads, dim)
+    caches = [setting.random(rows * blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2)]
+    tables = torch.randperm(rows * blocks, device=setting.device).view(rows, blocks)
+    integers = {"dtype": torch.int32, "device": setting.device}
+    decode = rows if queries == 1 else 0
+    batch = PagedBatch(
+        torch.arange(0, rows * queries + 1, queries, **integers),
+        torch.full((rows,), length, **integers),
+        tables.to(torch.int32),
+        decode,
+        decode,
+        length,
+    )
+    dense = [
+        cache[tables].transpose(1, 2).reshape(rows, kv_heads, -1, dim)[:, :, :length].contiguous()
+        for cache in caches
+    ]
+    return query, caches, batch, dense
+
+
+def attention(
+    setting: Setting, name: str, heads: tuple[int, int, int], rows: int, length: int, prefill: bool
+) -> Work:
+    """A decode step, or a prompt alone."""
+    from kernels.gpu.paged_attention import paged_attention
+
+    num_heads, kv_heads, dim = heads
+    queries = length if prefill else 1
+    query, caches, batch, (keys, values) = attention_inputs(setting, *heads, rows, length, queries)
+    scale = dim**-0.5
+    dense_query = query.view(rows, queries, num_heads, dim).transpose(1, 2)
+
+    def theirs() -> torch.Tensor:
+        out = F.scaled_dot_product_attention(
+            dense_query, keys, values, is_causal=prefill, scale=scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(query.shape)
+
+    kind = "prefill" if prefill else "decode"
+    return Work(
+        f"{kind} attention {name}, {rows} x {length}",
+        lambda: paged_attention(query, *caches, batch, scale),
+        theirs,
+        num_bytes=2 * keys.nbytes + 2 * query.nbytes if not prefill else 0,
+        flops=2.0 * rows * length * length * num_heads * dim if prefill else 0,
+    )
+
+
+def attention_works(setting: Setting) -> Iterator[Callable[[], Work]]:
+    """Decode by rows and length, prefill by length."""
+    for name, heads in (("8B", (32, 8, 128)), ("0.5B", (14, 2, 64))):
+        for rows, length in ((1, 1024), (1, 32768), (32, 1024), (32, 4096), (256, 1024)):
+            count, tokens = setting.size(rows), setting.size(length, 65)
+            yield partial(attention, setting, name, heads, count, tokens, False)
+        for length in (1024, 4096, 8192):
+            tokens = setting.size(length, 65)
+            yield partial(attention, setting, name, heads, 1, tokens, True)
+
+
+def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
+    """Norms, activations, rotation and store, by tokens; copies."""
+    for tokens in (32, 256, 8192):
+        count = setting.size(tokens)
+        for make in (norm, gated, rotation):
+            yield partial(make, setting, count)
+    yield partial(copies, setting)
+
+
+def norm(setting: Setting, tokens: int) -> Work:
+    from kernels.gpu.rms_norm import add_rms_norm
+    from kernels.rms_norm import add_rms_norm_reference
+
+    width = setting.size(4096)
+    x, residual = setting.random(tokens, width), setting.random(tokens, width)
+    arguments = x, residual, setting.random(width), 1e-5
+    return Work(
+        f"add_rms_norm {tokens} x {width}",
+        lambda: add_rms_norm(*arguments)[0],
+        lambda: add_rms_norm_reference(*arguments)[0],
+        num_bytes=4 * x.nbytes,
+        compiled=True,
+    )
+
+
+def gated(setting: Setting, tokens: int) -> Work:
+    from kernels.activation import gated_activation_reference
+    from kernels.gpu.activation import gated_activation
+
+    width = setting.size(14336)
+    gate_up = setting.random(tokens, 2 * width)
+    return Work(
+        f"gated silu {tokens} x {width}",
+        lambda: gated_activation(gate_up, "silu"),
+        lambda: gated_activation_reference(gate_up, "silu"),
+        num_bytes=1.5 * gate_up.nbytes,
+        compiled=True,
+    )
+
+
+def rotation(setting: Setting, tokens: int) -> Work:
+    from kernels.gpu.store_kv import rotary_store_kv
+    from kernels.rotary import rotary_reference
+
+    qkv = setting.random(tokens, 48, 128)
+    query, key, value = qkv.split([32, 8, 8], 1)
+    angles = setting.random(tokens, 64, dtype=torch.float32)
+    cos = torch.cat((angles.cos(), angles.cos()), -1)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1)
+    blocks = -(-tokens // BLOCK_SIZE)
+    caches = [setting.random(blocks, 8, BLOCK_SIZE, 128) for _ in range(2)]
+    slots = torch.randperm(blocks * BLOCK_SIZE, device=setting.device)[:tokens]
+    theirs = [cache.clone() for cache in caches]
+
+    def torch_way() -> None:
+        rotated = rotary_reference(qkv[:, :40], cos, sin)
+        query.copy_(rotated[:, :32])
+        block, offset = slots // BLOCK_SIZE, slots % BLOCK_SIZE
+        theirs[0][block, :, offset] = rotated[:, 32:]
+        theirs[1][block, :, offset] = value
+
+    return Work(
+        f"rotary_store_kv {tokens} tokens",
+        lambda: rotary_store_kv(query, key, value, cos, sin, slots, *caches),
+        torch_way,
+        num_bytes=2 * qkv.nbytes,
+        compare=False,
+        compiled=True,
+    )
+
+
+def copies(setting: Setting) -> Work:
+    from kernels.gpu.copy_blocks import copy_blocks
+
+    cache = setting.random(setting.size(32), 2, 64, 8, BLOCK_SIZE, 128)
+    order = torch.randperm(64, device=setting.device)
+    moved = 8 * cache.nbytes // 64
+    return Work(
+        "copy_blocks, 8 blocks of 32 layers",
+        lambda: copy_blocks(cache, order[:8], order[8:16]),
+        lambda: cache.index_copy_(2, order[8:16], cache.index_select(2, order[:8])),
+        num_bytes=4 * moved,
+        compare=False,
+    )
+
+
+def sampler_works(setting: Setting) -> Iterator[Callable[[], Work]]:
+    """By rows, at the vocabulary of Llama 3."""
+    for rows in (1, 32, 256):
+        for what in ("argmax", "temperature", "top-k 50", "top-p 0.9", "logprobs"):
+            yield partial(sampling, setting, setting.size(rows), what)
+
+
+def sampling(setting: Setting, rows: int, what: str) -> Work:
+    """Torch's way for top-k and top-p is a sort of the row."""
+    from kernels.gpu.filtered_sample import Filters, filtered_sample
+    from kernels.gpu.sample import Draws, argmax, sample
+    from kernels.gpu.tile_stats import tile_stats
+    from kernels.gpu.token_logprobs import token_logprobs
+
+    vocab_size = setting.size(128256)
+    logits = 3 * setting.random(rows, vocab_size, dtype=torch.float32)
+    numbers = torch.arange(rows, dtype=torch.int32, device=setting.device)
+    heat = torch.ones(rows, device=setting.device)
+    draws = Draws(heat, numbers.long(), numbers, numbers)
+    filters = Filters(
+        torch.full_like(numbers, 50 if what == "top-k 50" else 0),
+        torch.full_like(heat, 0.9 if what == "top-p 0.9" else 1.0),
+        torch.zeros_like(heat),
+    )
+    chosen = torch.randint(0, vocab_size, (rows, 8), device=setting.device)
+
+    def filtered() -> torch.Tensor:
+        stats = tile_stats(logits, heat, groups=True)
+        tokens = sample(logits, draws, stats)
+        filtered_sample(logits, draws, filters, stats, tokens)
+        return tokens
+
+    def sorting() -> torch.Tensor:
+        scores, ids = logits.sort(-1, descending=True)
+        p = scores.softmax(-1)
+        kept = torch.where(p.cumsum(-1) - p < filters.top_p[:, None], p, 0.0)
+        if what == "top-k 50":
+            kept[:, 50:] = 0
+        return ids.gather(1, (kept / _exponential(kept)).argmax(-1, keepdim=True))[:, 0]
+
+    ours, theirs = {
+        "argmax": (lambda: argmax(logits), lambda: logits.argmax(-1)),
+        "temperature": (
+            lambda: sample(logits, draws),
+            lambda: (logits.softmax(-1) / _exponential(logits)).argmax(-1),
+        ),
+        "top-k 50": (filtered, sorting),
+        "top-p 0.9": (filtered, sorting),
+        "logprobs": (
+            lambda: token_logprobs(logits, chosen)[0],
+            lambda: logits.log_softmax(-1).gather(1, chosen),
+        ),
+    }[what]
+    compare = what in ("argmax", "logprobs")
+    return Work(f"{what} {rows} x {vocab_size}", ours, theirs, num_bytes=logits.nbytes, compare=compare)
+
+
+def _exponential(like: torch.Tensor) -> torch.Tensor:
+    """Noise that makes a draw of an argmax: torch.multinomial waits for the device."""
+    return torch.empty_like(like).exponential_()
+
+
+def works(setting: Setting) -> list[Callable[[], Work]]:
+    """All of them; each makes its inputs when it is called."""
+    return [*attention_works(setting), *row_works(setting), *sampler_works(setting)]

@@ -1,4 +1,4 @@
-"""Log-probabilities of what rows sample and of their prompts. docs/logprobs.md.
+"""Log-probabilities of what rows sample and of their prompts. docs/sampling.md.
 
 wishes.py     which rows want them, and with which candidates
 columns.py    results as columns of messages

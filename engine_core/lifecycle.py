@@ -45,6 +45,7 @@ class Lifecycle:
         self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
         self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
         self.num_running_requests = 0
+        self.num_preemptions = 0
         self.num_ended = 0
         """Sequences that have ended since the start."""
         self.on_end: Callable[[Sequence], None] | None = None
@@ -119,6 +120,7 @@ class Lifecycle:
             num_pending = victim.num_tokens - victim.num_known_tokens  # to be forgotten when they come
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
+        self.num_preemptions += 1
         self.waiting.add_front(victim, self._num_kept_tokens(victim) + num_pending)
 
     def end(self, sequence: Sequence) -> None:

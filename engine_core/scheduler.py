@@ -23,10 +23,12 @@ from engine_core.batch import Batch
 from engine_core.beam_rows import split_offers
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
+from engine_core.growth import Growth
 from engine_core.invariants import check_scheduler
 from engine_core.lifecycle import Lifecycle
 from engine_core.outputs import Outputs, Start
-from engine_core.plan import ForkRow, NewRow, Plan
+from engine_core.placement import Placement
+from engine_core.plan import ForkRow, Plan
 from engine_core.policies import FAIR, make_queue
 from engine_core.prefix_cache import PrefixCache
 from engine_core.prompt_logprobs import Asked, PromptLogprobs
@@ -34,7 +36,6 @@ from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Statu
 from engine_core.result import Result
 from engine_core.swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.tenants import EQUAL, Weights
-from engine_core.victims import victims_first
 from engine_core.waste import Waste
 
 
@@ -51,7 +52,8 @@ class UnderWay:
 class Scheduler:
     """Requests, their order, their rows and blocks. schedule(), execute the plan, update(); repeat.
 
-    Where sequences are is in `lifecycle`; how they begin and how they are preempted is here.
+    Where sequences are is in `lifecycle`; whether one may begin in `placement`; how those that run get more
+    blocks, and who is preempted for them, in `growth`.
     """
 
     def __init__(
@@ -77,13 +79,14 @@ class Scheduler:
         self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
         self.waiting = make_queue(policy, weights)
         self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
+        self.growth = Growth(self.lifecycle, self.tables, self.prefix_cache)
+        self.placement = Placement(self.lifecycle, self.tables)
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
         self.throughput = self.lifecycle.throughput
         self.waste = Waste(self.tables)
         self.under_way: deque[UnderWay] = deque()  # oldest first
         self.step = 0
-        self.num_preemptions = 0
         self._outputs = Outputs()
         self._prompt_logprobs = PromptLogprobs()
 
@@ -91,6 +94,11 @@ class Scheduler:
     def running(self) -> list[Sequence]:
         """In order of admission; some of them may have ended since schedule() was called."""
         return self.lifecycle.running
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of sequences, since the start."""
+        return self.lifecycle.num_preemptions
 
     @property
     def num_running_requests(self) -> int:
@@ -211,10 +219,10 @@ class Scheduler:
 
     def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
         """All that run go on; whether that was so without preempting anyone."""
-        before = self.num_preemptions
+        before = self.lifecycle.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
-            self._meet_needs(needy, plan)
-            going = self._begin_beams(plan)
+            self.growth.meet(needy, plan)
+            going = self.growth.begin_beams(plan)
             going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
@@ -222,60 +230,26 @@ class Scheduler:
             batch.add_decoding(going[:-1])
             batch.add(going[-1])
             self._advance_prompt(plan, batch)
-        return self.num_preemptions == before
-
-    def _meet_needs(self, needy: list[Sequence], plan: Plan) -> None:
-        """Those that have used up their slots get more: at most one block for each row.
-
-        Where the pool is short, the best come first, and the worst are preempted for them. But a sequence
-        whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
-        for what it will give back. Who lacks slots then sits this plan out.
-        """
-        growing = [sequence for sequence in needy if sequence.may_grow]
-        followers = sum(len(beams.followers) for beams in self.lifecycle.searches.values())
-        ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
-        if ends or len(growing) + followers <= self.pool.num_free:
-            for sequence in growing:
-                self._make_room(sequence, plan)
-            return
-        order = victims_first(self.running, self.tables)
-        victims = iter(order)
-        for sequence in reversed(order):
-            if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
-                while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
-                    self.lifecycle.preempt(next(victims), plan)
-                    self.num_preemptions += 1
-
-    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Gets a running sequence the slots it lacks; False, and nothing changes, when the pool is short.
-
-        It has filled its blocks: here they become known, and nothing is done for it in other steps.
-        """
-        beams = sequence.request.beams
-        for each in (sequence,) if beams is None else beams.carriers:
-            self.prefix_cache.commit(each)
-        if beams is not None:
-            return beams.reserve(self.tables, plan)
-        return self.tables.reserve(sequence, sequence.num_tokens, plan)
-
-    def _begin_beams(self, plan: Plan) -> list[Sequence]:
-        """The beams whose leaders have got their slots go with them."""
-        followers: list[Sequence] = []
-        for leader, beams in self.lifecycle.searches.items():
-            if beams.search.length and leader.num_tokens <= leader.num_slots:
-                beams.put(plan, self.rows)
-                followers += beams.followers
-        return followers
+        return self.lifecycle.num_preemptions == before
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.waiting.head()):
             cached = self.prefix_cache.find(sequence)
-            if not self._fits(sequence, cached):
+            if not self.placement.fits(sequence, cached):
                 return
             self._admit(sequence, cached, plan, now)
             batch.add(sequence)
             self._advance_prompt(plan, batch)
+
+    def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
+        request = sequence.request
+        new_row = self.placement.admit(sequence, cached, plan)
+        self._prompt_logprobs.admit(sequence, new_row)
+        if not request.scheduled:
+            request.scheduled = True
+            found = min(sequence.num_computed_tokens, len(request.prompt))
+            self._outputs.started.append(Start(request, now - request.arrival, found))
 
     def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
         """The last sequence of the batch may have computed some of its prompt: others can go on from it.
@@ -289,44 +263,6 @@ class Scheduler:
             for sibling in self.lifecycle.fork_siblings(sequence):
                 plan.forks.append(ForkRow(sibling.row, sequence.row, sibling.index))
                 batch.add_fork(sibling)
-
-    # Admission.
-
-    def _fits(self, sequence: Sequence, cached: list[int]) -> bool:
-        """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
-
-        Of the cached ones, those that others hold cost nothing, and those that are free what all cost.
-
-        Besides, a free block for every running sequence and sibling: they will ask for one soon, and
-        somebody would be preempted for it. Whoever that was comes back only to more room each time, so
-        that nobody goes back and forth. An empty engine admits whatever is valid.
-        """
-        siblings = len(sequence.request.forking) if sequence.leads else 0
-        if 1 + siblings > len(self.rows.free):
-            return False
-        room = len(self.running) * (1 + sequence.request.num_preemptions)
-        blocks = self.tables.missing(_slots_at_admission(sequence), cached) + siblings + room
-        return blocks <= self.pool.num_free or not self.running
-
-    def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
-        request = sequence.request
-        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
-        self.lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
-        new_row = NewRow(
-            row=sequence.row,
-            token_ids=sequence.token_ids(),
-            prompt_len=len(request.prompt),
-            blocks=sequence.blocks.copy(),
-            sequence_index=sequence.index,
-            parameters=request.parameters,
-            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
-        )
-        self._prompt_logprobs.admit(sequence, new_row)
-        plan.new_rows.append(new_row)
-        if not request.scheduled:
-            request.scheduled = True
-            found = min(sequence.num_computed_tokens, len(request.prompt))
-            self._outputs.started.append(Start(request, now - request.arrival, found))
 
     # The end of a sequence.
 
@@ -357,11 +293,6 @@ class Scheduler:
         for request in failed:
             self.abort(request)
         return list(failed)
-
-
-def _slots_at_admission(sequence: Sequence) -> int:
-    """All tokens and the next one; but the last token of a sequence needs no slot."""
-    return min(sequence.num_tokens + 1, sequence.limit - 1)
 
 
 def _followers_first(request: Request) -> list[Sequence]:

@@ -15,6 +15,7 @@ from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
 from engine_core.core import EngineCore
 from engine_core.expiry import Expiry
+from engine_core.placement import Placement
 from engine_core.plan import Plan
 from engine_core.prefix_cache import PrefixCache
 from engine_core.request import FinishReason, Request, Status
@@ -131,23 +132,23 @@ def _tokens_go_to_the_wrong_rows(patch: Callable[..., None]) -> None:
 
 def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
     """A prompt that takes the whole pool waits for ever."""
-    fits = Scheduler._fits
+    fits = Placement.fits
 
-    def stricter(self: Scheduler, sequence: CoreSequence, cached: list[int]) -> bool:
-        missing = self.tables.missing(sequence.num_tokens + 1, cached)
-        return missing < self.pool.num_free and fits(self, sequence, cached)
+    def stricter(self: Placement, sequence: CoreSequence, cached: list[int]) -> bool:
+        missing = self._tables.missing(sequence.num_tokens + 1, cached)
+        return missing < self._tables.pool.num_free and fits(self, sequence, cached)
 
-    patch(Scheduler, "_fits", stricter)
+    patch(Placement, "fits", stricter)
 
 
 def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
     """Now and then nobody is admitted, for a reason that no event and no clock gives."""
-    fits, calls = Scheduler._fits, count()
+    fits, calls = Placement.fits, count()
 
-    def moody(self: Scheduler, sequence: CoreSequence, cached: list[int]) -> bool:
-        return fits(self, sequence, cached) and (not self.running or next(calls) % 5 > 0)
+    def moody(self: Placement, sequence: CoreSequence, cached: list[int]) -> bool:
+        return fits(self, sequence, cached) and (not self._lifecycle.running or next(calls) % 5 > 0)
 
-    patch(Scheduler, "_fits", moody)
+    patch(Placement, "fits", moody)
 
 
 def _ended_sequences_run_again(patch: Callable[..., None]) -> None:

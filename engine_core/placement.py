@@ -1,0 +1,51 @@
+"""Whether there is a place for the one whose turn it is: a row, and blocks; and how it gets them."""
+
+from engine_core.block_tables import BlockTables
+from engine_core.lifecycle import Lifecycle
+from engine_core.plan import NewRow, Plan
+from engine_core.request import Sequence
+
+
+class Placement:
+    """A row and blocks for those that wait."""
+
+    def __init__(self, lifecycle: Lifecycle, tables: BlockTables) -> None:
+        self._lifecycle, self._tables = lifecycle, tables
+
+    def fits(self, sequence: Sequence, cached: list[int]) -> bool:
+        """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
+
+        Of the cached ones, those that others hold cost nothing, and those that are free what all cost.
+
+        Besides, a free block for every running sequence and sibling: they will ask for one soon, and
+        somebody would be preempted for it. Whoever that was comes back only to more room each time, so
+        that nobody goes back and forth. An empty engine admits whatever is valid.
+        """
+        siblings = len(sequence.request.forking) if sequence.leads else 0
+        if 1 + siblings > len(self._lifecycle.rows.free):
+            return False
+        room = len(self._lifecycle.running) * (1 + sequence.request.num_preemptions)
+        blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings + room
+        return blocks <= self._tables.pool.num_free or not self._lifecycle.running
+
+    def admit(self, sequence: Sequence, cached: list[int], plan: Plan) -> NewRow:
+        """A sequence that fits gets rows and blocks, and runs; its row in the plan."""
+        request = sequence.request
+        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
+        self._lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
+        new_row = NewRow(
+            row=sequence.row,
+            token_ids=sequence.token_ids(),
+            prompt_len=len(request.prompt),
+            blocks=sequence.blocks.copy(),
+            sequence_index=sequence.index,
+            parameters=request.parameters,
+            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
+        )
+        plan.new_rows.append(new_row)
+        return new_row
+
+
+def _slots_at_admission(sequence: Sequence) -> int:
+    """All tokens and the next one; but the last token of a sequence needs no slot."""
+    return min(sequence.num_tokens + 1, sequence.limit - 1)

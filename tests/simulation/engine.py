@@ -96,6 +96,11 @@ class Engine:
         for recording in self._recordings:
             self._machine.trace("replay", recording.check(), "plans")
 
+    def close(self) -> None:
+        """Nobody asks for anything any more."""
+        for recording in self._recordings:
+            recording.discard()
+
     def kill(self) -> None:
         """SIGKILL: nothing of it is left."""
         if self.core is not None:

@@ -21,7 +21,10 @@ class RecordedLife:
 
     def check(self) -> int:
         """Call it after close(). Plans that are the same; raises AssertionError when one differs."""
-        with self._folder:
-            outcome = Replay(RecordingReader(self._path)).run()
+        outcome = Replay(RecordingReader(self._path)).run()
         assert outcome.difference is None, f"a replay differs: {outcome.difference}"
         return outcome.num_plans
+
+    def discard(self) -> None:
+        """Removes the file."""
+        self._folder.cleanup()

@@ -6,7 +6,7 @@ from tests.simulation.run import Totals, run_chunk, run_seeds
 
 SEEDS = range(1000)
 AGAIN = [3, 166, 606, 772]
-"""They have deaths, preemptions, broken connections, and frontends that send at one moment."""
+"""A few of all kinds; 166 once showed an order that depended on addresses."""
 
 
 @pytest.fixture(scope="module")

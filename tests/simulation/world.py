@@ -70,7 +70,7 @@ class World:
     def run(self) -> None:
         """From the start of the processes until they have nothing left to do. Raises what is wrong."""
         loop = self.machine.loop
-        with virtual_time(loop), _quiet():
+        with virtual_time(loop), _quiet(), contextlib.closing(self.engine):
             loop.call_soon(self._begin)
             self.engine.run()
             self._check_at_rest()

@@ -1,12 +1,13 @@
 """Steps with the real sampler: forks, resumed rows, padding, plans that do not fit."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from pagewire.columns import pack_u32, unpack_u32
+from pagewire.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, make_runner, resolved_params
 from worker.rows import PlanError
@@ -150,3 +151,60 @@ def test_plans_that_do_not_fit(message: str, checkpoint: Checkpoints):
     packed = {name: pack_u32(values) for name, values in BAD_PLANS[message].items()}
     with pytest.raises(PlanError, match=message):
         runner.execute(worker_pb2.StepPlan(new_rows=[new], **packed))  # type: ignore[arg-type]
+
+
+def test_a_beam_offers_and_gets_what_the_core_has_chosen(checkpoint: Checkpoints):
+    """Its offers are log-probabilities of the model; the chosen token is penalized from then on, in the
+    row and in its forks. A beam whose logits are NaN is told apart."""
+    folder = checkpoint("llama")
+    runner = make_runner(folder)
+    new = worker_pb2.NewRow(
+        row=0,
+        token_ids=pack_u32(PROMPT),
+        prompt_len=10,
+        blocks=pack_u32([0, 1, 2]),
+        sampling=resolved_params(presence_penalty=2.0),
+        num_beam_candidates=320,
+    )
+    one = {"rows": [0], "counts": [10], "starts": [0], "sample_rows": [0], "sample_sources": [0]}
+    result = runner.execute(
+        worker_pb2.StepPlan(new_rows=[new], **{name: pack_u32(column) for name, column in one.items()})
+    )
+    assert unpack_u32(result.token_ids) == [0]
+    first = dict(zip(unpack_u32(result.beam_token_ids), unpack_f32(result.beam_logprobs), strict=True))
+    assert list(first.values()) == sorted(first.values(), reverse=True)
+    assert sum(map(math.exp, first.values())) == pytest.approx(1, abs=1e-5)
+    real = runner._model.logits
+    seen: list[torch.Tensor] = []
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        seen.append(real(hidden).clone())
+        return seen[-1].index_fill(0, torch.tensor([1]), torch.nan)
+
+    runner._model.logits = logits  # type: ignore[method-assign]
+    two = {
+        "append_rows": [0, 1],
+        "append_token_ids": [50, 60],
+        "table_rows": [1],
+        "table_starts": [2],
+        "table_counts": [1],
+        "table_blocks": [3],
+        "copy_sources": [2],
+        "copy_targets": [3],
+        "rows": [0, 1],
+        "starts": [10, 10],
+        "counts": [1, 1],
+        "sample_rows": [0, 1],
+        "sample_sources": [0, 1],
+    }
+    fork = worker_pb2.ForkRow(row=1, source_row=0, sequence_index=1)
+    result = runner.execute(
+        worker_pb2.StepPlan(forks=[fork], **{name: pack_u32(column) for name, column in two.items()})
+    )
+    assert unpack_u32(result.token_ids) == [0, NO_TOKEN_COLUMN]
+    offers = dict(
+        zip(unpack_u32(result.beam_token_ids)[:320], unpack_f32(result.beam_logprobs), strict=False)
+    )
+    raw = seen[0][0].log_softmax(-1)
+    assert offers[50] == pytest.approx(raw[50].item() - 2, abs=1e-5)
+    assert offers[60] == pytest.approx(raw[60].item(), abs=1e-5)

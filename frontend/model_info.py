@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.chat_template import ChatTemplate
 from frontend.errors import ModelNotFound
+from frontend.search import MAX_BEAM_STOPS, MAX_LENGTH_PENALTY
 from frontend.tokenizer import Tokenizer
 from frontend.tokenizer_files import (
     CHAT_TEMPLATE_FILE,
@@ -14,10 +15,19 @@ from frontend.tokenizer_files import (
     read_json,
     special_tokens,
 )
-from frontend.validation import FIELDS, MAX_ID_BYTES, Kind, Limits
+from frontend.validation import (
+    FIELDS,
+    MAX_BAD_WORDS,
+    MAX_ID_BYTES,
+    MAX_SCORED_BYTES,
+    MAX_STRING_BYTES,
+    Kind,
+    Limits,
+)
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
+from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.models import checkpoint_folder, default_served_name
 from pagewire.v1 import generation_pb2, model_pb2
 
@@ -76,16 +86,27 @@ class ModelInfo:
             pad_token_id=self.pad_token_id,
             capabilities=capabilities,
             default_sampling=self.default_sampling,
-            limits=model_pb2.Limits(
-                max_sequences=limits.max_sequences,
-                max_stop_strings=limits.max_stop_strings,
-                max_logprobs=limits.max_logprobs,
-                max_continuations=config.max_continuations,
-                max_request_bytes=config.max_request_bytes,
-                max_priority=limits.max_priority,
-                max_tenant_bytes=MAX_ID_BYTES,
-            ),
+            limits=_limits_message(limits, config),
         )
+
+
+def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
+    """Limits on requests, for clients to know."""
+    return model_pb2.Limits(
+        max_sequences=limits.max_sequences,
+        max_stop_strings=limits.max_stop_strings,
+        max_bad_words=MAX_BAD_WORDS,
+        max_string_bytes=MAX_STRING_BYTES,
+        max_logprobs=limits.max_logprobs,
+        max_prompt_candidates=MAX_PROMPT_CANDIDATES,
+        max_beam_stop_tokens=MAX_BEAM_STOPS,
+        max_length_penalty=MAX_LENGTH_PENALTY,
+        max_continuations=config.max_continuations,
+        max_continuation_bytes=MAX_SCORED_BYTES,
+        max_request_bytes=config.max_request_bytes,
+        max_priority=limits.max_priority,
+        max_tenant_bytes=MAX_ID_BYTES,
+    )
 
 
 def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:

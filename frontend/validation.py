@@ -239,8 +239,8 @@ def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits,
     if not request.HasField("continuation"):
         return
     sampling = request.sampling
-    greedy = sampling.HasField("temperature") and sampling.temperature == 0
-    if not (greedy or sampling.HasField("seed")):
+    draws = not (sampling.HasField("temperature") and sampling.temperature == 0)
+    if draws and not (sampling.HasField("seed") or sampling.HasField("beam_search")):
         problem = "is required to continue a stream, unless temperature is 0: its first message reported it"
         findings.invalid["sampling.seed"] = problem
     n = returned(sampling)

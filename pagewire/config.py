@@ -83,7 +83,7 @@ class FrontendConfig(ModelConfig):
     max_request_bytes: int = flag(
         16 << 20, "largest gRPC message to accept", at_least=1024, at_most=(1 << 31) - 1
     )
-    max_sequences: int = flag(64, "largest n of a request", at_least=1)
+    max_sequences: int = flag(64, "largest n, best_of and beam width of a request", at_least=1)
     max_stop_strings: int = flag(64, "most stop strings of a request", at_least=0)
     max_logprobs: int = flag(
         20, "most candidates per token in log-probabilities; -1: the whole vocabulary", at_least=-1
@@ -117,6 +117,7 @@ class EngineConfig(ModelConfig):
         0.0,
         "GiB of host memory for the KV blocks of preempted sequences; 0: compute them again",
         at_least=0,
+        at_most=1 << 20,
     )
     tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)

@@ -11,6 +11,9 @@ from engine_core.recording.step_times import StepTimes, measure
 from engine_core.recording.stories import Stories
 from engine_core.recording.what_if import CannotTry, what_if
 
+_LONGEST_NAME = 60
+"""Of a figure, in characters."""
+
 
 def compare(
     recording: RecordingReader, recorded: Figures | None, changes: Mapping[str, Any]
@@ -53,11 +56,17 @@ def _check(changes: Mapping[str, Any], settings: Mapping[str, Any], has_tokens: 
 def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Lines; a column for each run, a row for each figure that any of them has."""
     names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
-    first = max(map(len, names))
+    labels = {name: _shortened(name) for name in names}
+    first = max(map(len, labels.values()))
     widths = {
         title: max(len(title), *(len(value) for value in rows.values())) for title, rows in columns.items()
     }
     yield "  ".join([" " * first, *(f"{title:>{width}}" for title, width in widths.items())])
     for name in names:
         cells = (f"{rows.get(name, '-'):>{widths[title]}}" for title, rows in columns.items())
-        yield "  ".join([f"{name:<{first}}", *cells])
+        yield "  ".join([f"{labels[name]:<{first}}", *cells])
+
+
+def _shortened(name: str) -> str:
+    """What fits beside three columns: a tenant's name may have 256 bytes."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 21]}...{name[-18:]}"

@@ -128,7 +128,7 @@ class SamplingParams:
             seed=self.seed,
             n=self.n,
             best_of=self.best_of,
-            beam_search=self.beam_search.message() if self.beam_search is not None else None,
+            beam_search=_beam_search(self.beam_search),
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
             bad_words=self.bad_words,
@@ -213,6 +213,15 @@ def generate_request(
         output=output,
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
     )
+
+
+def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:
+    """Raises TypeError for a bare width, which other libraries take."""
+    if search is None:
+        return None
+    if not isinstance(search, BeamSearch):
+        raise TypeError(f"beam_search is a pagewire.BeamSearch, such as BeamSearch(4), not {search!r}")
+    return search.message()
 
 
 def _logprob_options(candidates: Candidates | None) -> generation_pb2.LogprobOptions | None:

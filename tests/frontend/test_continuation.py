@@ -164,7 +164,13 @@ def test_what_makes_no_sense_is_named(fields, path):
 
 
 def test_a_seed_is_needed_where_chance_is():
-    for sampling, fine in (({}, False), ({"temperature": 0.5}, False), ({"temperature": 0}, True)):
+    beams = {"beam_search": {"width": 2}}
+    for sampling, fine in (
+        ({}, False),
+        ({"temperature": 0.5}, False),
+        ({"temperature": 0}, True),
+        (beams, True),
+    ):
         request = make_request(sampling=sampling, continuation={"sequences": [{"index": 0}]})
         if fine:
             check_generate(request, LIMITS)

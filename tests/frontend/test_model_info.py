@@ -47,6 +47,14 @@ def test_what_clients_are_told(tmp_path):
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
 
 
+def test_every_limit_is_told(tmp_path):
+    """A limit that is new in the protos shows up here."""
+    config = FrontendConfig(model=str(write_checkpoint(tmp_path)))
+    limits = load_model(config).describe(WELCOME, config).limits
+    told = {field.name for field, _ in limits.ListFields()}
+    assert told == {field.name for field in limits.DESCRIPTOR.fields}
+
+
 def test_without_a_template_there_is_no_chat(tmp_path):
     config = FrontendConfig(model=str(write_checkpoint(tmp_path, chat_template_jinja=None)))
     capabilities = load_model(config).describe(WELCOME, config).capabilities

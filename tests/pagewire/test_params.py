@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 import pytest
 
-from pagewire import SamplingParams
+from pagewire import BeamSearch, SamplingParams
 from pagewire.client.params import GenerateOptions, SamplingOptions, generate_request, to_prompt
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -138,3 +138,10 @@ def test_log_probabilities():
     for wrong in ("some", True):
         with pytest.raises(TypeError):
             request(logprobs=wrong)
+
+
+@pytest.mark.parametrize("wrong", [4, {"width": 4}])
+def test_a_beam_search_is_asked_for_by_its_class(wrong: object):
+    assert request(beam_search=BeamSearch(4)).sampling.beam_search.width == 4
+    with pytest.raises(TypeError, match=r"pagewire\.BeamSearch, such as BeamSearch\(4\)"):
+        request(beam_search=wrong)

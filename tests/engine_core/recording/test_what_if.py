@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.recording.compare import compare
+from engine_core.recording.compare import _table, compare
 from engine_core.recording.figures import percentile
 from engine_core.recording.file import RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
@@ -129,6 +129,14 @@ def test_the_small_tenant_waits_longer_where_who_came_first_is_served_first(tmp_
     rows = table(tmp_path / "r", policy="fcfs")
     fair, fcfs = (float(cell.split()[0]) for cell in rows["queue time of small, p50"][1:])
     assert fair < fcfs
+
+
+def test_long_names_of_tenants_leave_the_table_readable():
+    long = [f"{'t' * 250}{end}" for end in "ab"]
+    rows = {f"queue time of {name}, p50": "1.0 ms" for name in long} | {"steps": "7"}
+    lines = list(_table({"recorded": rows, "what if": rows}))
+    assert len(lines) == 4 and max(map(len, lines)) < 100
+    assert lines[1].startswith("queue time of ttt") and "a, p50 " in lines[1] and "b, p50 " in lines[2]
 
 
 def test_other_block_sizes_need_tokens(tmp_path: Path):

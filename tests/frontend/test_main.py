@@ -9,6 +9,7 @@ import sys
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagewire.v1 import generation_pb2_grpc
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
@@ -76,6 +77,15 @@ async def frontend(checkpoint, address: str, port: int = 0):
             await process.communicate()
 
 
+async def until_draining(channel: grpc.aio.Channel) -> None:
+    """Until the server says that it takes nothing new."""
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    async for answer in watch:
+        if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+            break
+    watch.cancel()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_from_start_to_signal(checkpoint, number):
     """Waits for the engine, says where it listens, finishes its streams, exits 0 without a word."""
@@ -94,8 +104,7 @@ async def test_from_start_to_signal(checkpoint, number):
                 await engine.output(handle, Output(encode("a")))
                 assert (await anext(messages)).sequences[0].text == "a"
                 process.process.send_signal(number)
-                while channel.get_state() == grpc.ChannelConnectivity.READY:
-                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                await until_draining(channel)
                 await engine.output(handle, Output(encode("b"), 3))
                 assert (await anext(messages)).sequences[0].text == "b"
             assert await process.end() == (0, "", "")
@@ -113,8 +122,7 @@ async def test_a_second_signal_does_not_wait_for_streams(checkpoint):
                 call = stub.Generate(make_request())
                 await asyncio.wait_for(engine.requests.get(), 30)
                 process.process.send_signal(signal.SIGINT)
-                while channel.get_state() == grpc.ChannelConnectivity.READY:
-                    await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+                await until_draining(channel)
                 process.process.send_signal(signal.SIGINT)
                 assert await call.code() == grpc.StatusCode.UNAVAILABLE
             assert await process.end() == (0, "", "")

@@ -132,6 +132,7 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     from kernels.gpu.sample import Draws, argmax, sample
     from kernels.gpu.tile_stats import GROUP, TILE, TileStats, tile_stats
     from kernels.gpu.token_logprobs import token_logprobs
+    from kernels.gpu.top_n import top_n
 
     rows = 32
     numbers, shares = empty(rows), empty(rows, dtype=FP32)
@@ -157,6 +158,7 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
         yield f"filtered_sample {vocab_size}", filtered
         yield f"adjust_logits {vocab_size}", partial(adjust_logits, logits, numbers, numbers, state)
         yield f"adjust_logits, mask {vocab_size}", partial(adjust_logits, logits, numbers, numbers, masked)
+        yield f"top_n {vocab_size}", partial(top_n, logits, 20)
         yield f"token_logprobs {vocab_size}", partial(token_logprobs, logits, empty(rows, 21))
 
 

@@ -8,6 +8,8 @@ where the logit is -inf; a row with NaN or +inf, or with nothing above -inf, bec
 torch adds up one row at a time, in the same order whatever A and the number of threads are: a row's result
 is that of the row alone, bit for bit. Two reads and one write of the logits; 0.09 ms for a row of 152,000
 on one core, of several rows at a time, where torch.logsumexp (which has a temporary as well) takes 0.22.
+
+On CUDA: kernels.gpu.token_logprobs.
 """
 
 import math

@@ -1,6 +1,8 @@
 """Adds given numbers to the logits of given tokens, in float32.
 
 logits [A, V] float32, changed in place; of A rows, U have a bias for N tokens each.
+
+On CUDA: kernels.gpu.adjust_logits.
 """
 
 import torch

@@ -3,6 +3,8 @@
     w_i <- 0  where  w_i < share * max_j w_j
 
 weights [A, W] float64, share [A] float64 in [0, 1] -> new weights; 0 changes nothing.
+
+On CUDA: kernels.gpu.filtered_sample.
 """
 
 import torch

@@ -5,6 +5,8 @@
 
 logits [A, V] float32, changed in place; of A rows, U are penalized. Only the entries of the history
 are touched: U * L, not U * V.
+
+On CUDA: kernels.gpu.adjust_logits.
 """
 
 import torch

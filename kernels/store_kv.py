@@ -7,6 +7,8 @@ key, value:             [T, K, D]; may be strided views of a fused projection
 key_cache, value_cache: [B, K, S, D], contiguous, the same dtype
 slots:                  [T] int64, all different but for padding, whose tokens are equal
 Bytes moved: 4 * T * K * D values (two read, two written).
+
+On CUDA: kernels.gpu.store_kv.
 """
 
 import torch

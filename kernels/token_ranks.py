@@ -5,6 +5,8 @@
 scores [A, V] float32, tokens [A, K] int64 -> [A, K] int64: the place of each token in kernels.ranking,
 without sorting anything. Temporaries are bools, [A, V]: give it a bounded number of rows at a time. A token
 whose score is NaN has rank 1.
+
+On CUDA: kernels.gpu.token_logprobs.
 """
 
 import torch

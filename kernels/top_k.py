@@ -2,6 +2,8 @@
 
 logits [A, V] float32 -> ids [A, n] int64 and scores [A, n] float32. What follows then works on n
 candidates instead of V tokens.
+
+On CUDA: kernels.gpu.filtered_sample.
 """
 
 import torch

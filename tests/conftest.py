@@ -8,6 +8,13 @@ import pytest
 
 from kernels.cpu.support import why_not
 
+collect_ignore = [] if find_spec("triton") else ["kernels/gpu"]  # there is no Triton but for Linux
+
+
+def on_a_gpu(config: pytest.Config) -> bool:
+    """Whether the tests are those that need one."""
+    return "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Triton decides when it is imported whether it compiles or interprets, once for the process. With
@@ -15,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     those that compile do so in a process of their own. Only what Triton brings along is decided here:
     our kernels are imported as they are by default, and interpreted in tests/kernels/gpu alone.
     """
-    if config.option.markexpr == "gpu":
+    if on_a_gpu(config):
         import torch
 
         if not torch.cuda.is_available():
@@ -33,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
-    if "gpu" not in config.option.markexpr:
+    if not on_a_gpu(config):
         for_gpus = [item for item in items if item.get_closest_marker("gpu")]
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=for_gpus)

@@ -45,7 +45,7 @@ def _bits(words, ids, inside):
     return ((word >> (ids % 32)) & 1) != 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most_biased"])
 def _adjust_kernel(
     logits,  # [A, V]
     batch_index,  # [U]

@@ -146,7 +146,8 @@ def _find_row(query_starts, first_row, num_rows, program, QUERIES: tl.constexpr)
     return first_row + low, program - start
 
 
-@triton.jit
+# Triton compiles anew for a number that is 1, or a multiple of 16: not for those that steps differ in.
+@triton.jit(do_not_specialize=["first_row", "num_rows", "table_stride", "least_tiles"])
 def _attention_kernel(
     query,  # [T, H, D]
     key_cache,  # [B, K, S, D]

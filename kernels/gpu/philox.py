@@ -21,7 +21,7 @@ def uniform53(seed, index, position):
     return bits.to(tl.float64) * 1.1102230246251565e-16  # 2^-53
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _uniform_kernel(seeds, indexes, positions, out, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count

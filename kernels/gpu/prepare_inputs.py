@@ -151,7 +151,7 @@ def prepare_inputs(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _append_kernel(
     sampled,  # [A]
     rows,  # [A]

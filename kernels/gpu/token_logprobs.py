@@ -18,7 +18,7 @@ from kernels.gpu.support import next_power_of_2
 from kernels.gpu.tile_stats import TILE, tile_stats
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _logprobs_kernel(
     logits,  # [A, V]
     tokens,  # [A, N]

@@ -16,6 +16,7 @@ import torch
 
 import kernels.gpu
 import kernels.gpu.support  # before the variable is set: the operations of kernels/ stay torch's
+from tests.conftest import on_a_gpu
 from tests.kernels.tolerances import TOLERANCES
 
 
@@ -31,7 +32,7 @@ class Where:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Unless a GPU is to run them."""
-    if config.option.markexpr == "gpu":
+    if on_a_gpu(config):
         return
     os.environ["TRITON_INTERPRET"] = "1"
     for module in pkgutil.iter_modules(kernels.gpu.__path__, "kernels.gpu."):

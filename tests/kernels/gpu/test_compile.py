@@ -55,3 +55,36 @@ def test_attention_uses_the_matrix_units(compiled: list[Row]):
     decode = [row for row in half if row["launch"].startswith("decode") and "71/1" not in row["launch"]]
     assert {row["products"] for row in decode} == {"mma"}
     assert min(row["programs"] for row in decode) >= 2
+
+
+def test_nothing_is_compiled_for_another_batch():
+    """Numbers that change from step to step are no part of what Triton compiles for."""
+    code = """
+from functools import partial
+from benchmarks.gpu_compile import BF16, FP32, HEADS, attention, empty
+from kernels.gpu.offline import compiling
+from kernels.gpu.prepare_inputs import append_tokens
+from kernels.gpu.token_logprobs import token_logprobs
+from kernels.gpu.top_n import top_n
+
+def step(n):
+    attention(HEADS[1], BF16, 512 + n, True)
+    attention(HEADS[1], BF16, n, False)
+    logits, ids = empty(n, 32000, dtype=FP32), empty(n)
+    append_tokens(ids, ids, empty(512, 8192), empty(512))
+    token_logprobs(logits, empty(n, n))
+    top_n(logits, 16 + n)
+
+with compiling() as compiled:
+    step(2)
+    first = len(compiled)
+    for n in (1, 3, 15, 16):
+        step(n)
+print(first, len(compiled))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    first, after = map(int, run.stdout.split())
+    assert first == after == 7

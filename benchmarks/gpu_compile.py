@@ -158,7 +158,8 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
         yield f"filtered_sample {vocab_size}", filtered
         yield f"adjust_logits {vocab_size}", partial(adjust_logits, logits, numbers, numbers, state)
         yield f"adjust_logits, mask {vocab_size}", partial(adjust_logits, logits, numbers, numbers, masked)
-        yield f"top_n {vocab_size}", partial(top_n, logits, 20)
+        yield f"top_n 1 {vocab_size}", partial(top_n, logits, 1)
+        yield f"top_n 20 {vocab_size}", partial(top_n, logits, 20)
         yield f"token_logprobs {vocab_size}", partial(token_logprobs, logits, empty(rows, 21))
 
 

@@ -114,14 +114,12 @@ class Lifecycle:
         self.waiting.stopped(victim)
         self.throughput.stopped(victim)
         victim.num_computed_tokens = 0
-        num_pending = 0
         if beams is not None:
             beams.restart()
-            num_pending = victim.num_tokens - victim.num_known_tokens  # to be forgotten when they come
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.add_front(victim, self._num_kept_tokens(victim) + num_pending)
+        self.waiting.add_front(victim, self._num_kept_tokens(victim))
 
     def end(self, sequence: Sequence) -> None:
         """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""

@@ -86,12 +86,13 @@ class Outputs:
         self.counts.append(0)
 
     def finish_beams(self, request: Request, reason: FinishReason) -> None:
-        """A search is over, or ends for this reason: its results, the best first, with all their tokens."""
+        """A search is over (reason: NONE), or is ended for this reason: its results, the best first, with all
+        their tokens. Of one that is not over, no result says more than the reason: not even a hypothesis that
+        has ended by itself need be among the best at the end."""
         assert request.beams is not None
         results = request.beams.search.results()
         for sequence, hypothesis in zip(request.sequences, results, strict=False):
-            ending, token = request.ending(hypothesis.output)
-            self.finishes[len(self.sequences)] = ending or reason, token
+            self.finishes[len(self.sequences)] = (reason, 0) if reason else request.ending(hypothesis.output)
             self.sequences.append(sequence)
             self.positions.append(0)
             self.counts.append(len(hypothesis.output))

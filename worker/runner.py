@@ -81,7 +81,8 @@ class Runner:
         self._move_blocks(plan)
         result = self._compute(plan) if plan.rows else worker_pb2.StepResult()
         result.step = plan.step
-        result.duration_us = (time.perf_counter_ns() - began) // 1000
+        result.started_ns = began
+        result.duration_us = (time.monotonic_ns() - began) // 1000
         return result
 
     def warm_up(self) -> None:

@@ -106,6 +106,21 @@ def test_a_time_limit_before_anything_was_computed():
     world.assert_empty()
 
 
+def test_a_hypothesis_of_a_search_that_is_ended_does_not_look_like_its_result():
+    """It ended by a stop token; but the search might have found better ones."""
+    world = World()
+    request = world.add(1, n=4, beams=beam_search(4, 2.0), max_tokens=20, stop_token_ids=[100, 101, 102])
+    beams = request.beams
+    assert beams is not None
+    while not any(request.ending(result.output)[0] for result in beams.search.results() if result.output):
+        world.step()
+    assert request.num_live, "and the search is not over"
+    world.scheduler.finish(request, FinishReason.ABORTED)
+    run(world.scheduler, world.worker, world.ledger)
+    assert world.ledger.ends == {(1, index): FinishReason.ABORTED for index in range(4)}
+    world.assert_empty()
+
+
 def test_beams_are_aborted_together():
     world = World()
     request = world.add(1, n=2, beams=beam_search(3), max_tokens=20, ignore_eos=True)

@@ -21,12 +21,13 @@ class DeviceInTime(FakeWorker):
         self._house = house
         self.spans: list[tuple[float, float]] = []
         self.step_s, self.planning_s = STEP_S, PLANNING_S
+        self.own_gap_s = 0.0
         self.num_collected = 0
 
     def submit(self, plan: Plan) -> None:
         super().submit(plan)
         self._house.pass_time(self.planning_s)
-        begins = max(self._house.now, self.spans[-1][1] if self.spans else 0.0)
+        begins = max(self._house.now, self.spans[-1][1] + self.own_gap_s if self.spans else 0.0)
         self.spans.append((begins, begins + self.step_s))
 
     def collect(self) -> Result:
@@ -130,6 +131,19 @@ def test_a_busy_machine_makes_plans_early() -> None:
     house.step(20)
     assert house.core._pace.patience > 0.52 * patience
     assert sum(gap > 0 for gap in house.device.gaps()) == 1
+
+
+def test_the_gap_that_a_device_always_has_is_not_waiting() -> None:
+    """A CPU hands over its result and reads the next plan between two steps."""
+    house = HouseInTime()
+    house.device.own_gap_s = 0.1 * STEP_S
+    house.put(add_request(1, prompt=1, max_tokens=60))
+    house.step(20)
+    patience = house.core._pace.patience
+    assert house.device.gaps()[5:] == pytest.approx([0.1 * STEP_S] * (len(house.device.gaps()) - 5))
+    house.device.planning_s = 0.9 * STEP_S
+    house.step(2)
+    assert house.core._pace.patience < 0.6 * patience
 
 
 def test_after_a_long_step_a_short_one_is_not_waited_for() -> None:

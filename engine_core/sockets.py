@@ -114,10 +114,7 @@ class FrontendSockets:
                 return
             message = self._parse(frames)
             if message is None:
-                self.num_bad_frames += 1
-                log.warning(
-                    "an unreadable message of a frontend was dropped (%d so far)", self.num_bad_frames
-                )
+                self._count_bad_frame()
             else:
                 self._inbox.put(Received(frontend, message, self._clock()))
 

@@ -1,6 +1,7 @@
 """Steps with the real sampler: forks, resumed rows, padding, plans that do not fit."""
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_sampled_tokens_do_not_depend_on_company(checkpoint: Checkpoints):
         sequence = crowd.add(PROMPT, 12, params)[0]
         crowd.run()
         assert sequence.output == expected.output
+
+
+def test_a_result_says_when_its_step_began(checkpoint: Checkpoints):
+    """On the clock by which the core judges whether the worker had to wait for a plan."""
+    driver = Driver(checkpoint("llama"), record=False)
+    before = time.monotonic_ns()
+    result = driver.runner.execute(worker_pb2.StepPlan(step=3))
+    end = result.started_ns + 1000 * result.duration_us
+    assert result.step == 3 and before <= result.started_ns <= end <= time.monotonic_ns()
 
 
 def test_padding_changes_nothing(checkpoint: Checkpoints):

@@ -24,7 +24,7 @@ _MOST_PATIENCE = 0.75
 _RECOVERY = 0.002
 """What patience gains with each step that began in time; where one did not, it halves."""
 _TOLERANCE = 0.02
-"""Share of a step that the device may idle after it, beyond its own gap, before we call it waiting for a plan."""
+"""Share of a step that the device may idle after it, beyond its own gap, before we call it waiting."""
 _GAP_GROWTH = 1.01
 """By which the device's own gap, the shortest of the last ones, is forgotten with each step."""
 _PLANNING_FACTOR = 2.0

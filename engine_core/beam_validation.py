@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING
 
 from engine_core.beams import BeamParameters
 from engine_core.refused import Refused
+from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.v1.generation_pb2 import SamplingParams
 
 if TYPE_CHECKING:
     from engine_core.validation import Limits
-
-MAX_LENGTH_PENALTY = 10.0
-"""Either way; length ** length_penalty stays a number."""
-MAX_STOPS = 128
-"""Tokens that may end a beam: each costs a candidate per beam and step."""
-
-_NEUTRAL: dict[str, tuple[float, ...]] = {
-    "temperature": (0, 1),
-    "top_p": (1,),
-    "top_k": (0,),
-    "min_p": (0,),
-    "typical_p": (1,),
-}
-"""Beams do not sample: what would change how they do is not passed over in silence."""
 
 
 def read_beams(message: AddRequest, prompt_len: int, limits: Limits) -> BeamParameters | None:
@@ -34,7 +21,7 @@ def read_beams(message: AddRequest, prompt_len: int, limits: Limits) -> BeamPara
     if not sampling.HasField("beam_search"):
         return None
     _check_search(sampling, limits)
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         if getattr(sampling, name) not in neutral:
             raise Refused(f"sampling.{name}", "cannot be combined with sampling.beam_search")
     if message.delivered:

@@ -34,6 +34,7 @@ class Growth:
             if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
                 while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
                     self._lifecycle.preempt(next(victims), plan)
+        self._lifecycle.drop_stopped()
 
     def begin_beams(self, plan: Plan) -> list[Sequence]:
         """The beams whose leaders have got their slots go with them."""

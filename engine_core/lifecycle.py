@@ -42,7 +42,9 @@ class Lifecycle:
         self.expiry = Expiry()
         self.waiting = waiting
         self.throughput = Throughput()
-        self.running: list[Sequence] = []  # in order of admission, with those that ended since drop_ended()
+        self.running: list[
+            Sequence
+        ] = []  # in order of admission; see drop_stopped()
         self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
         self.num_running_requests = 0
         self.num_preemptions = 0
@@ -50,7 +52,7 @@ class Lifecycle:
         """Sequences that have ended since the start."""
         self.on_end: Callable[[Sequence], None] | None = None
         """Is told of each end; for recordings."""
-        self._num_dropped = 0
+        self._has_stopped = False  # somebody, since drop_stopped()
         self._tables = tables
         self._prefix_cache = prefix_cache
         self._swap = swap
@@ -80,7 +82,7 @@ class Lifecycle:
                 sibling.row = self.rows.take()
 
     def holders(self) -> Iterator[Sequence]:
-        """Whoever holds blocks, after drop_ended()."""
+        """Whoever holds blocks, after drop_stopped()."""
         yield from self.running
         for beams in self.searches.values():
             yield from beams.followers
@@ -102,11 +104,11 @@ class Lifecycle:
         return siblings
 
     def preempt(self, victim: Sequence, plan: Plan) -> None:
-        """A running sequence loses row and blocks, and waits to go on, before all others.
+        """A running sequence loses row and blocks, and waits to go on, before all others. (It stands in
+        `running` until drop_stopped(), which must come before it can be admitted.)
 
         plan: copies what it has computed to the swap space, where that pays.
         """
-        self.running.remove(victim)
         beams = victim.request.beams
         if beams is None:
             self._swap.swap_out(victim, plan)
@@ -151,10 +153,10 @@ class Lifecycle:
         if self.on_end is not None:
             self.on_end(sequence)
 
-    def drop_ended(self) -> None:
-        """From here on `running` has only sequences that run."""
-        if self._num_dropped != self.num_ended:
-            self._num_dropped = self.num_ended
+    def drop_stopped(self) -> None:
+        """From here on `running` has only sequences that run: one pass for all that stopped."""
+        if self._has_stopped:
+            self._has_stopped = False
             self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
 
     def _run(self, sequence: Sequence) -> None:
@@ -171,6 +173,7 @@ class Lifecycle:
     def _stop(self, sequence: Sequence) -> None:
         """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
         request = sequence.request
+        self._has_stopped = True
         self.rows.give_back(sequence.row, begun=True)
         sequence.row = NO_ROW
         self._prefix_cache.commit(sequence)

@@ -155,7 +155,7 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
         self._expire(now)
-        self.lifecycle.drop_ended()
+        self.lifecycle.drop_stopped()
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self._schedule_running(plan, batch):
             self._schedule_waiting(plan, batch, now)

@@ -6,7 +6,6 @@ from typing import Any
 
 from frontend.chat_template import ChatTemplate
 from frontend.errors import ModelNotFound
-from frontend.search import MAX_BEAM_STOPS, MAX_LENGTH_PENALTY
 from frontend.tokenizer import Tokenizer
 from frontend.tokenizer_files import (
     CHAT_TEMPLATE_FILE,
@@ -24,6 +23,7 @@ from frontend.validation import (
     Kind,
     Limits,
 )
+from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -99,7 +99,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_string_bytes=MAX_STRING_BYTES,
         max_logprobs=limits.max_logprobs,
         max_prompt_candidates=MAX_PROMPT_CANDIDATES,
-        max_beam_stop_tokens=MAX_BEAM_STOPS,
+        max_beam_stop_tokens=MAX_STOPS,
         max_length_penalty=MAX_LENGTH_PENALTY,
         max_continuations=config.max_continuations,
         max_continuation_bytes=MAX_SCORED_BYTES,

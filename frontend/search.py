@@ -6,20 +6,8 @@ log-probabilities, and the stream keeps the n likeliest. In both cases nothing i
 
 from collections.abc import Iterator
 
+from pagewire.beam_limits import MAX_STOPS, NEUTRAL
 from pagewire.v1 import generation_pb2
-
-MAX_LENGTH_PENALTY = 10
-"""With either sign; engine_core.beam_validation has the same limits."""
-MAX_BEAM_STOPS = 128
-"""Stop tokens of a beam search: each costs a candidate per beam and step."""
-_NEUTRAL: dict[str, tuple[float, ...]] = {
-    "temperature": (0, 1),
-    "top_p": (1,),
-    "top_k": (0,),
-    "min_p": (0,),
-    "typical_p": (1,),
-}
-"""What beams may come with: they do not sample."""
 
 
 def returned(sampling: generation_pb2.SamplingParams) -> int:
@@ -44,11 +32,11 @@ def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[st
         )
     if sampling.HasField("best_of"):
         yield "sampling.best_of", with_beams
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         if sampling.HasField(name) and getattr(sampling, name) not in neutral:
             yield f"sampling.{name}", f"{with_beams}, but for {' and '.join(map(str, neutral))}"
-    if len(request.stopping.stop_token_ids) > MAX_BEAM_STOPS:
-        yield "stopping.stop_token_ids", f"must be at most {MAX_BEAM_STOPS} ids with sampling.beam_search"
+    if len(request.stopping.stop_token_ids) > MAX_STOPS:
+        yield "stopping.stop_token_ids", f"must be at most {MAX_STOPS} ids with sampling.beam_search"
 
 
 def resolve_search(asked: generation_pb2.SamplingParams, sampling: generation_pb2.SamplingParams) -> None:
@@ -58,7 +46,7 @@ def resolve_search(asked: generation_pb2.SamplingParams, sampling: generation_pb
     """
     if not asked.HasField("beam_search"):
         return
-    for name, (*_, off) in _NEUTRAL.items():
+    for name, (*_, off) in NEUTRAL.items():
         if not asked.HasField(name):
             setattr(sampling, name, off)
     search = sampling.beam_search

@@ -12,7 +12,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.search import MAX_LENGTH_PENALTY, contradictions, returned
+from frontend.search import contradictions, returned
+from pagewire.beam_limits import MAX_LENGTH_PENALTY
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_ID_BYTES = 256

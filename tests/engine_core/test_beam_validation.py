@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine_core.beam_validation import MAX_STOPS
 from engine_core.refused import Code, Refused
+from pagewire.beam_limits import MAX_STOPS
 from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fake_beams import EOS, beam_search

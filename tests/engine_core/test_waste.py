@@ -33,7 +33,7 @@ def test_every_empty_slot_is_counted_once(block_size: int, ahead: bool) -> None:
     scheduler, seen = world.scheduler, 0
     while scheduler.requests or scheduler.under_way:
         run(scheduler, world.worker, world.ledger, steps=1, ahead=ahead)
-        scheduler.lifecycle.drop_ended()
+        scheduler.lifecycle.drop_stopped()
         held, computed = count_slots(scheduler)
         assert count_empty(scheduler.tables, scheduler.lifecycle.holders()) == held - computed
         seen += held - computed

@@ -42,9 +42,7 @@ class Lifecycle:
         self.expiry = Expiry()
         self.waiting = waiting
         self.throughput = Throughput()
-        self.running: list[
-            Sequence
-        ] = []  # in order of admission; see drop_stopped()
+        self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
         self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
         self.num_running_requests = 0
         self.num_preemptions = 0

@@ -83,7 +83,8 @@ def check_continuations(
 ) -> None:
     """Judges a request to score continuations. Raises InvalidRequest or Unsupported."""
     findings = _Findings()
-    findings.add("request_id", _identifier_problem(request.request_id))
+    suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its place
+    findings.add("request_id", _identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
     findings.walk(request.prompt, "prompt", "prompt", limits)
     _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
     count, texts = len(request.continuations), request.continuations
@@ -350,9 +351,9 @@ def _identifier(value: str, limits: Limits) -> str | None:
     return _identifier_problem(value)
 
 
-def _identifier_problem(value: str) -> str | None:
-    if len(value.encode()) > MAX_ID_BYTES or not value.isprintable():
-        return f"must be at most {MAX_ID_BYTES} bytes of printable characters"
+def _identifier_problem(value: str, most: int = MAX_ID_BYTES) -> str | None:
+    if len(value.encode()) > most or not value.isprintable():
+        return f"must be at most {most} bytes of printable characters"
     return None
 
 

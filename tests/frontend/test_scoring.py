@@ -67,6 +67,7 @@ async def test_only_sums_unless_asked_for(checkpoint, model):
         ({"prompt": {}}, ["a"], "prompt"),
         ({"prompt": {"text": "a", "media": [{}]}}, ["a"], "prompt.media"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
+        ({"request_id": "a" * 253}, ["a"], "request_id"),
     ],
 )
 async def test_what_is_refused(checkpoint, model, fields, texts, path):

@@ -35,8 +35,8 @@ class LLM:
     def __init__(self, model: str = DEMO_MODEL, **options: Any) -> None:
         """model: folder of a checkpoint. options: flags of `pagewire serve`, such as max_model_len.
 
-        Raises StartupError, with the reason, when the service cannot start, and TypeError for an
-        option that is not such a flag.
+        Raises StartupError, with the reason, when the service cannot start, TypeError for an option
+        that is not such a flag, and ValueError for a value that the flag does not take.
         """
         self._config = _config(model, options)
         with tqdm(
@@ -165,7 +165,10 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"LLM() got an unexpected option {name!r}; options are flags of pagewire serve")
-        values[name] = known[name].convert(value)
+        try:
+            values[name] = known[name].convert(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return ServeConfig(**values)
 
 

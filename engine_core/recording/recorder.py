@@ -62,6 +62,8 @@ class RecordedScheduler(Scheduler):
         super().add(request)
         num_hashes = min(max(len(first.hashes) - 1, 0), len(request.prompt) // self.tables.block_size)
         arrival.block_hashes = _cut(first.hashes[1 : 1 + num_hashes])
+        if arrival.delivered:
+            self._write_deliveries(request, arrival, num_hashes)
         if self._with_tokens:
             arrival.prompt_token_ids = pack_u32(request.prompt)
             arrival.namespace = int.from_bytes(_cut(first.hashes[:1]), "little")
@@ -177,6 +179,13 @@ class RecordedScheduler(Scheduler):
             arrival.num_beam_offers = parameters.num_offers
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
+
+    def _write_deliveries(self, request: Request, arrival: RecordedArrival, num_hashes: int) -> None:
+        """Now, and not with the ends: a core that is killed leaves none."""
+        for sequence in request.sequences:
+            delivery = arrival.deliveries.add(block_hashes=_cut(sequence.hashes[1 + num_hashes :]))
+            if self._with_tokens:
+                delivery.token_ids = pack_u32(sequence.output)
 
     def _number_of(self, new: NewRow) -> int:
         return self._known[id(new.parameters)].number

@@ -164,13 +164,14 @@ class Stories:
         if not self._has_tokens:
             story.prompt = self._stand_ins(of_prompt, 0, arrival.prompt_len)
         for index in range(arrival.n):
-            end = story.ends.get(index) or RecordedEnd()
+            end = story.ends.get(index) or _end_of_delivery(arrival, index)
             output = unpack_u32_array(end.output_token_ids)
             if not self._has_tokens:
                 hashes = of_prompt | _by_block(end.block_hashes, end.first_block)
                 output = self._stand_ins(hashes, arrival.prompt_len, end.num_output_tokens)
             story.outputs.append(output)
-            self._note_last_token(story, end, output)
+            if index in story.ends:
+                self._note_last_token(story, end, output)
 
     def _stand_ins(self, hashes: dict[int, bytes], start: int, length: int) -> "array[int]":
         """Tokens for so many positions of a sequence."""
@@ -199,6 +200,18 @@ class Stories:
 
     def _ends_block(self, position: int) -> bool:
         return position % self._block_size == self._block_size - 1
+
+
+def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:
+    """What is known of a sequence whose end the recording has not: what it came with."""
+    if not arrival.deliveries:
+        return RecordedEnd()
+    return RecordedEnd(
+        num_output_tokens=unpack_u32(arrival.delivered)[index],
+        block_hashes=arrival.deliveries[index].block_hashes,
+        first_block=len(arrival.block_hashes) // HASH_BYTES,
+        output_token_ids=arrival.deliveries[index].token_ids,
+    )
 
 
 def _by_block(column: bytes, first: int) -> dict[int, bytes]:

@@ -28,7 +28,11 @@ vocabulary. 0: none, only the chosen token."""
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """Beam search instead of sampling; the fields are those of pagewire.v1.BeamSearch."""
+    """Beam search instead of sampling; the fields are those of pagewire.v1.BeamSearch.
+
+    width: beams kept per step, at least n. length_penalty: above 0 favours longer sequences; default 1.
+    early_stopping: stop as soon as there are `width` finished sequences; default False.
+    """
 
     width: int
     length_penalty: float | None = None
@@ -82,6 +86,11 @@ class SamplingParams:
     The fields are those of pagewire.v1.SamplingParams and StoppingCriteria, and mean the same;
     `time_limit` is in seconds. `text`, `skip_special_tokens` and `echo` are of OutputOptions, and so are the
     log-probabilities: of the output, and of the prompt from `prompt_logprobs_start` on. None: not wanted.
+
+    n: sequences to return. best_of: sequences to sample, of which the n likeliest are returned.
+    beam_search: BeamSearch(width), of which the n best sequences are returned. Both deliver at the end.
+    logprobs, prompt_logprobs: which candidates are reported beside each token: 0 for none, so many of the
+    likeliest, a list of token ids, or "all".
     """
 
     temperature: float | None = None

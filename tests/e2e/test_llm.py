@@ -75,6 +75,8 @@ def test_wrong_arguments(llm: LLM):
         llm.generate(["a", "b"], [GREEDY])
     with pytest.raises(TypeError, match="max_num_sequences"):
         LLM("demo", max_num_sequences=3)
+    with pytest.raises(ValueError, match="policy: 'lifo' is none of fair, fcfs"):
+        LLM("demo", policy="lifo")
 
 
 def test_closing_stops_the_service():

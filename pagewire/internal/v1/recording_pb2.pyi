@@ -67,7 +67,7 @@ class RecordedFields(_message.Message):
     def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class RecordedArrival(_message.Message):
     BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
     NUM_BEAM_RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_BEAM_OFFERS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -108,7 +109,16 @@ class RecordedArrival(_message.Message):
     beam_width: int
     num_beam_results: int
     num_beam_offers: int
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ...) -> None: ...
+    deliveries: _containers.RepeatedCompositeFieldContainer[RecordedDelivery]
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ...) -> None: ...
+
+class RecordedDelivery(_message.Message):
+    __slots__ = ("block_hashes", "token_ids")
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    block_hashes: bytes
+    token_ids: bytes
+    def __init__(self, block_hashes: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class RecordedAbort(_message.Message):
     __slots__ = ("number", "indexes")

@@ -112,6 +112,31 @@ def test_a_recording_without_its_tail_replays_as_far_as_it_goes(tmp_path: Path):
         assert "ends within the chunk" in reader.incomplete
 
 
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_streams_that_go_on_share_what_was_delivered_also_without_their_ends(
+    tmp_path: Path, with_tokens: bool
+):
+    """A core that is killed writes no ends. Those of the delivered tokens alone told which blocks are equal."""
+    settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    recording = open_recording(tmp_path / "whole")
+    scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)
+    equal, other = list(range(300, 313)), list(range(400, 413))
+    for handle, outputs in ((1, {0: equal, 1: equal}), (2, {0: equal, 1: other})):
+        scheduler.add(make(add_request(handle, [5, 6, 7], n=2, max_tokens=20, delivered=outputs)))
+    plan = scheduler.schedule(1.0)
+    shared = [set(plan.new_rows[0].blocks) & set(row.blocks) for row in plan.new_rows[1:]]
+    assert [len(blocks) for blocks in shared] == [3, 3, 0]
+    recording.close()
+    killed = open_recording(tmp_path / "killed")
+    for call in RecordingReader(tmp_path / "whole"):
+        if not call.HasField("end"):
+            killed.add().CopyFrom(call)
+    killed.close()
+    for name in ("whole", "killed"):
+        outcome = Replay(RecordingReader(tmp_path / name)).run()
+        assert outcome.difference is None and outcome.num_plans == 1
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

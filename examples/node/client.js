@@ -116,7 +116,7 @@ async function main([address, command, text]) {
 }
 
 if (process.argv.length !== 5) {
-  console.error('usage: node client.js ADDRESS stream|unary|cancel|chat TEXT');
+  console.error('usage: node client.js ADDRESS stream|unary|cancel|steady|chat TEXT');
   process.exit(2);
 }
 main(process.argv.slice(2)).catch((error) => {

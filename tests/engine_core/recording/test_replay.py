@@ -116,7 +116,7 @@ def test_a_recording_without_its_tail_replays_as_far_as_it_goes(tmp_path: Path):
 def test_streams_that_go_on_share_what_was_delivered_also_without_their_ends(
     tmp_path: Path, with_tokens: bool
 ):
-    """A core that is killed writes no ends. Those of the delivered tokens alone told which blocks are equal."""
+    """A core that is killed writes no ends, which alone told which delivered blocks are equal."""
     settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
     recording = open_recording(tmp_path / "whole")
     scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)

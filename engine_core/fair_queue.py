@@ -192,7 +192,7 @@ class FairQueue:
             reach = counter(own.tenant) + own.cost(mean_output)
         for line, share in _sample(class_.lines):
             if line is not own:
-                part = share * min(max((reach - counter(line.tenant)) / line.cost(mean_output), 0.0), 1.0)
+                part = share * _part(reach - counter(line.tenant), line.cost(mean_output))
                 sequences += part * len(line.places)
                 tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
@@ -252,6 +252,14 @@ class FairQueue:
         line.num_tokens += uncached
         self.num_tokens += uncached
         self._num_sequences += 1
+
+
+def _part(distance: float, cost: float) -> float:
+    """How much of a line is served before its tenant's counter has come so far. It may cost nothing, where
+    prompts are free and nobody knows yet how long outputs are."""
+    if cost <= distance:
+        return 1.0
+    return distance / cost if distance > 0 else 0.0
 
 
 def _sample(lines: dict[str, _Line]) -> Iterator[tuple[_Line, float]]:

@@ -219,3 +219,17 @@ def test_as_many_lines_as_there_are_tenants() -> None:
         queue.step()
         order.append(int(head.request.tenant))
     assert order == list(range(1000)), "all had nothing: who came first"
+
+
+def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:
+    """Prompts are free (--prompt-token-weight 0), and how long outputs are nobody knows: a line costs
+    nothing, and all of it comes before whoever has had as much as its tenant."""
+    queue = FairQueue(Weights(prompt_token=0))
+    for handle, tenant in ((1, "a"), (2, "b")):
+        queue.add(make(add_request(handle, prompt=5, tenant=tenant)).sequences[0], 0)
+    for tenant, others in (("a", 1), ("b", 1), ("c", 2)):
+        ahead = queue.ahead(make(add_request(3, tenant=tenant)), 0.0)
+        own = 1 if tenant != "c" else 0
+        assert ahead == (own + others, 5 * (own + others))
+    queue.tenants.find("b").charged = 1.0
+    assert queue.ahead(make(add_request(3, tenant="a")), 0.0) == (1, 5)

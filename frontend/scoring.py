@@ -59,7 +59,7 @@ class ContinuationScorer:
             _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
         request_id = request.request_id or secrets.token_hex(16)
         with self._generator.group(request_id, len(continuations)) as members:
-            scored = await self._score_all(prompt, continuations, members, ends)
+            scored = await self._score_all(request, prompt, continuations, members, ends)
         return _response(request, len(prompt), scored)
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
@@ -68,6 +68,7 @@ class ContinuationScorer:
 
     async def _score_all(
         self,
+        whole: pooling_pb2.ScoreContinuationsRequest,
         prompt: list[int],
         continuations: list[list[int]],
         request_ids: tuple[str, ...],
@@ -77,35 +78,43 @@ class ContinuationScorer:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._score_one(prompt, tokens, request_id, ends))
+                    group.create_task(self._score_one(_request(whole, prompt, tokens, request_id), ends))
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _score_one(
-        self, prompt: list[int], tokens: list[int], request_id: str, ends: float | None
-    ) -> _Scored:
-        request = generation_pb2.GenerateRequest(
-            request_id=request_id,
-            prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=prompt + tokens)),
-            sampling=generation_pb2.SamplingParams(temperature=0),
-            stopping=generation_pb2.StoppingCriteria(max_tokens=1),
-            output=generation_pb2.OutputOptions(
-                text=False,
-                prompt_logprobs=generation_pb2.LogprobOptions(),
-                prompt_logprobs_start=len(prompt),
-            ),
-        )
+    async def _score_one(self, request: generation_pb2.GenerateRequest, ends: float | None) -> _Scored:
         left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
         async with self._generator.open(request, left, whole=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             logprobs = list(message.prompt.logprobs.logprobs)
-            if len(logprobs) < len(tokens):
+            wanted = len(request.prompt.token_ids.ids) - request.output.prompt_logprobs_start
+            if len(logprobs) < wanted:
                 raise Aborted
             return _Scored(logprobs, message.prompt.cached_tokens)
+
+
+def _request(
+    whole: pooling_pb2.ScoreContinuationsRequest, prompt: list[int], tokens: list[int], request_id: str
+) -> generation_pb2.GenerateRequest:
+    """The one that scores one continuation."""
+    return generation_pb2.GenerateRequest(
+        request_id=request_id,
+        prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=prompt + tokens)),
+        sampling=generation_pb2.SamplingParams(temperature=0),
+        stopping=generation_pb2.StoppingCriteria(max_tokens=1),
+        output=generation_pb2.OutputOptions(
+            text=False,
+            prompt_logprobs=generation_pb2.LogprobOptions(),
+            prompt_logprobs_start=len(prompt),
+        ),
+        priority=whole.priority,
+        tenant=whole.tenant,
+        cache=whole.cache,
+    )
 
 
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:

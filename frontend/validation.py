@@ -85,6 +85,9 @@ def check_continuations(
     findings = _Findings()
     suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its place
     findings.add("request_id", _identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
+    findings.add("priority", _priority(request.priority, limits))
+    findings.add("tenant", _identifier_problem(request.tenant))
+    findings.walk(request.cache, "cache", "cache", limits)
     findings.walk(request.prompt, "prompt", "prompt", limits)
     _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
     count, texts = len(request.continuations), request.continuations

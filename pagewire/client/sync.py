@@ -192,15 +192,22 @@ class Client:
         *,
         token_logprobs: bool = False,
         request_id: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        cache_bypass: bool = False,
         timeout: float | None = None,
     ) -> list[ContinuationScore]:
-        """How likely the model finds each of the texts to follow the prompt."""
+        """How likely the model finds each of the texts to follow the prompt. Options: see RequestOptions."""
         request = pooling_pb2.ScoreContinuationsRequest(
             request_id=request_id,
             model=self._model,
             prompt=to_prompt(prompt),
             continuations=continuations,
             token_logprobs=token_logprobs,
+            priority=priority,
+            tenant=tenant,
+            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
         )
         return continuation_scores(self._unary(channel.SCORE_CONTINUATIONS, request, timeout))
 

@@ -101,18 +101,24 @@ class Classification(_message.Message):
     def __init__(self, probabilities: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreContinuationsRequest(_message.Message):
-    __slots__ = ("request_id", "model", "prompt", "continuations", "token_logprobs")
+    __slots__ = ("request_id", "model", "prompt", "continuations", "token_logprobs", "priority", "tenant", "cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt: _prompt_pb2.Prompt
     continuations: _containers.RepeatedScalarFieldContainer[str]
     token_logprobs: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., continuations: _Optional[_Iterable[str]] = ..., token_logprobs: _Optional[bool] = ...) -> None: ...
+    priority: int
+    tenant: str
+    cache: _generation_pb2.CacheOptions
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., continuations: _Optional[_Iterable[str]] = ..., token_logprobs: _Optional[bool] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ...) -> None: ...
 
 class ScoreContinuationsResponse(_message.Message):
     __slots__ = ("scores", "usage")

@@ -50,6 +50,15 @@ async def test_sums_in_the_order_of_the_request(checkpoint, model):
     assert response.usage.prompt_tokens == len(PROMPT) + total and not response.usage.completion_tokens
 
 
+async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoint, model):
+    fields = {"priority": -3, "tenant": "acme", "cache": {"salt": "s", "bypass": True}}
+    async with run_service(checkpoint, say([9]), model=model) as service:
+        await service.pooling.ScoreContinuations(request_of("a", "b", **fields))
+        for request in [await next_of(service.engine.requests) for _ in range(2)]:
+            assert (request.priority, request.tenant) == (-3, "acme")
+            assert (request.cache_salt, request.cache_bypass) == ("s", True)
+
+
 async def test_only_sums_unless_asked_for(checkpoint, model):
     async with run_service(checkpoint, say([9]), model=model) as service:
         response = await service.pooling.ScoreContinuations(request_of("a"))
@@ -67,6 +76,9 @@ async def test_only_sums_unless_asked_for(checkpoint, model):
         ({"prompt": {}}, ["a"], "prompt"),
         ({"prompt": {"text": "a", "media": [{}]}}, ["a"], "prompt.media"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
+        ({"priority": 1001}, ["a"], "priority"),
+        ({"tenant": "t" * 257}, ["a"], "tenant"),
+        ({"cache": {"salt": "s" * 257}}, ["a"], "cache.salt"),
         ({"request_id": "a" * 253}, ["a"], "request_id"),
     ],
 )

@@ -286,6 +286,9 @@ def test_scores_of_continuations(client: Client, service: fakes.FakeService):
     (request,) = service.requests
     assert (request.prompt.text, list(request.continuations)) == ("hi", [" you", " me"])
     assert request.token_logprobs and request.request_id == "r"
+    client.score_continuations("hi", ["a"], priority=2, tenant="t", cache_salt="s", cache_bypass=True)
+    request = service.requests[-1]
+    assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s") and request.cache.bypass
 
 
 async def test_async_scores_of_continuations(aclient: AsyncClient, service: fakes.FakeService):

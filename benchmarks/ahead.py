@@ -24,6 +24,7 @@ from typing import Any
 
 import zmq
 from pipeline import model_folder
+from scheduler import SAMPLING
 
 from engine_core.core import EngineCore
 from engine_core.events import Inbox, Received
@@ -98,18 +99,7 @@ class Clients:
             handle=self._left,
             request_id=str(self._left),
             prompt_token_ids=pack_u32(prompt),
-            sampling=generation_pb2.SamplingParams(
-                temperature=0,
-                top_p=1,
-                top_k=0,
-                min_p=0,
-                typical_p=1,
-                frequency_penalty=0,
-                presence_penalty=0,
-                repetition_penalty=1,
-                seed=0,
-                n=1,
-            ),
+            sampling=SAMPLING,
             stopping=generation_pb2.StoppingCriteria(max_tokens=self._draw.randint(32, 256), min_tokens=0),
         )
         wrapped = engine_pb2.FrontendMessage(add_request=message)

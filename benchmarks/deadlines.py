@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from pipeline import LLAMA_3_8B
+from scheduler import SAMPLING
 
 from engine_core.admission import predicted_wait
 from engine_core.plan import Plan
@@ -39,7 +40,15 @@ from worker.simulated.weights import count_weights
 
 DEADLINE_S = 5.0
 WORTH_MEASURING_S = 0.1
-LIMITS = Limits(vocab_size=1 << 17, max_model_len=8192, max_num_seqs=1024, eos_token_ids=frozenset((2,)))
+BLOCK_SIZE = 16
+LIMITS = Limits(
+    vocab_size=1 << 17,
+    max_model_len=8192,
+    max_num_seqs=1024,
+    eos_token_ids=frozenset((2,)),
+    num_blocks=1 << 20,  # which only beam searches are measured against
+    block_size=BLOCK_SIZE,
+)
 
 
 @dataclass(frozen=True)
@@ -87,14 +96,11 @@ def draw_requests(load: Load, seconds: float, draw: random.Random) -> list[Reque
             handle=number,
             request_id=str(number),
             prompt_token_ids=pack_u32(prompt),
-            sampling=generation_pb2.SamplingParams(
-                temperature=0, top_p=1, top_k=0, min_p=0, typical_p=1, seed=0, n=1,
-                frequency_penalty=0, presence_penalty=0, repetition_penalty=1,
-            ),
+            sampling=SAMPLING,
             stopping=generation_pb2.StoppingCriteria(max_tokens=draw.randint(*load.output), min_tokens=0),
             tenant=draw.choice(load.tenants),
             priority=draw.choice(load.priorities),
-        )  # fmt: skip
+        )
         requests.append(make_request(message, b"frontend", now, LIMITS))
     raise AssertionError("there is no last number")
 
@@ -103,7 +109,7 @@ def run(load: Load, seconds: float, roofline: Roofline) -> list[tuple[float, flo
     """(predicted, actual) wait of every request, in seconds."""
     scheduler = Scheduler(
         num_blocks=load.blocks,
-        block_size=16,
+        block_size=BLOCK_SIZE,
         max_num_seqs=load.rows,
         max_num_batched_tokens=load.budget,
         weights=load.weights,

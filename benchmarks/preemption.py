@@ -27,6 +27,8 @@ from worker.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
+from pipeline import LLAMA_3_8B  # noqa: E402
+
 from engine_core.plan import encode_plan  # noqa: E402
 from engine_core.result import decode_result  # noqa: E402
 from engine_core.scheduler import Scheduler  # noqa: E402
@@ -42,18 +44,7 @@ from worker.simulated.clock import Clock  # noqa: E402
 from worker.simulated.load import load as load_simulated  # noqa: E402
 
 BLOCK_SIZE = 16
-LLAMA_3_8B = {
-    "architectures": ["LlamaForCausalLM"],
-    "dtype": "bfloat16",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 8192,
-    "vocab_size": 128256,
-    "eos_token_id": 128001,
-}
+MODEL = LLAMA_3_8B | {"vocab_size": 128256, "eos_token_id": 128001}
 
 
 class Runner(Protocol):
@@ -186,7 +177,7 @@ def worker(name: str, setting: Setting) -> Iterator[Machine]:
         yield Machine(*load(initialize, 0, 1, lambda what, fraction: None), time.process_time)
         return
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(LLAMA_3_8B))
+        (Path(folder) / "config.json").write_text(json.dumps(MODEL))
         initialize.model_path, initialize.device = folder, "simulated"
         elapsed = [0.0]
 

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 from engine_core.admission import check_deadline
 from engine_core.block_pool import InvariantError
 from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.load import describe_load
 from engine_core.outputs import encode_outputs
 from engine_core.pace import Pace
 from engine_core.plan import Plan
@@ -34,7 +35,6 @@ from pagewire.internal.v1.engine_pb2 import (
     UtilityResult,
     Welcome,
 )
-from pagewire.v1.admin_pb2 import RankLoad
 
 log = logging.getLogger(__name__)
 
@@ -296,25 +296,7 @@ class EngineCore:
     # Figures.
 
     def _load(self) -> Load:
-        scheduler = self.scheduler
-        block_size, pool = scheduler.tables.block_size, scheduler.pool
-        rank = RankLoad(
-            running_requests=scheduler.num_running_requests,
-            waiting_requests=len(scheduler.requests) - scheduler.num_running_requests,
-            waiting_uncached_tokens=scheduler.waiting.num_tokens,
-            kv_used_tokens=(pool.num_blocks - pool.num_free) * block_size,
-            kv_total_tokens=pool.num_blocks * block_size,
-            output_tokens_per_second=self._output_rate.per_second(self._clock()),
-            prefix_cache_hit_rate=scheduler.prefix_cache.hit_rate.ratio,
-            preemptions=scheduler.num_preemptions,
-        )
-        return Load(
-            epoch=self._epoch,
-            step=scheduler.step,
-            load=rank,
-            kv_sampled_slots=scheduler.waste.num_allocated,
-            kv_empty_slots=scheduler.waste.num_empty,
-        )
+        return describe_load(self.scheduler, self._epoch, self._output_rate.per_second(self._clock()))
 
     def _check_when_idle(self) -> None:
         """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""

@@ -45,19 +45,11 @@ class Limits:
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
     """The request that the message describes. Raises Refused."""
-    if not message.request_id:
-        raise Refused("request_id", "is empty")
-    if abs(message.priority) > limits.max_priority:
-        raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
-    if len(message.tenant.encode()) > MAX_TENANT_BYTES:
-        raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
+    _check_names(message, limits)
     prompt = _prompt(message, limits)
     n = _check_sampling(message.sampling, limits)
     _check_stopping(message.stopping, limits)
-    for word in message.bad_words:
-        if not word.ids:
-            raise Refused("sampling.bad_words", "has a word without tokens")
-        _check_tokens("sampling.bad_words", word.ids, limits)
+    _check_bad_words(message, limits)
     _check_choice(message, limits)
     _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
@@ -73,13 +65,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         handle=message.handle,
         request_id=message.request_id,
         prompt=prompt,
-        parameters=RowParameters(
-            sampling=_kept(message.sampling),
-            min_tokens=stopping.min_tokens,
-            stop_token_ids=tuple(sorted(eos | stop)),
-            bad_words=tuple(tuple(word.ids) for word in message.bad_words),
-            logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
-        ),
+        parameters=_row_parameters(message, eos | stop),
         max_tokens=stopping.max_tokens,
         max_model_len=limits.max_model_len,
         eos_token_ids=eos,
@@ -99,6 +85,26 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         request.start_sequences(beams.width, {})
         request.start_beams(BeamRows(beams, request.sequences))
     return request
+
+
+def _check_names(message: AddRequest, limits: Limits) -> None:
+    """Who it is, whose, and of which class."""
+    if not message.request_id:
+        raise Refused("request_id", "is empty")
+    if abs(message.priority) > limits.max_priority:
+        raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
+    if len(message.tenant.encode()) > MAX_TENANT_BYTES:
+        raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
+
+
+def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters:
+    return RowParameters(
+        sampling=_kept(message.sampling),
+        min_tokens=message.stopping.min_tokens,
+        stop_token_ids=tuple(sorted(stops)),
+        bad_words=tuple(tuple(word.ids) for word in message.bad_words),
+        logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
+    )
 
 
 def _prompt(message: AddRequest, limits: Limits) -> "array[int]":
@@ -156,6 +162,13 @@ def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
     if stopping.min_tokens > stopping.max_tokens:
         raise Refused("stopping.min_tokens", "is more than max_tokens")
     _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
+
+
+def _check_bad_words(message: AddRequest, limits: Limits) -> None:
+    for word in message.bad_words:
+        if not word.ids:
+            raise Refused("sampling.bad_words", "has a word without tokens")
+        _check_tokens("sampling.bad_words", word.ids, limits)
 
 
 def _check_choice(message: AddRequest, limits: Limits) -> None:

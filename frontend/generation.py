@@ -82,11 +82,8 @@ class Generator:
                 vocab_size=limits.vocab_size,
                 max_model_len=limits.max_model_len,
             )
-            message = _add_request(request, request_id, prompt, resolved)
             prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
-            if prompt_scores is not None and prompt_scores.missing is not None:
-                message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
-                message.prompt_logprobs_start = prompt_scores.missing
+            message = _add_request(request, request_id, prompt, resolved, prompt_scores)
             for word in await self._read_bad_words(request):
                 message.bad_words.add(ids=word)
             stream = Stream(
@@ -244,10 +241,14 @@ def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resol
 
 
 def _add_request(
-    request: generation_pb2.GenerateRequest, request_id: str, prompt: TokenizedPrompt, resolved: Resolved
+    request: generation_pb2.GenerateRequest,
+    request_id: str,
+    prompt: TokenizedPrompt,
+    resolved: Resolved,
+    prompt_scores: PromptScores | None,
 ) -> engine_pb2.AddRequest:
     wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
-    return engine_pb2.AddRequest(
+    message = engine_pb2.AddRequest(
         request_id=request_id,
         prompt_token_ids=pack_u32(prompt.token_ids),
         sampling=resolved.sampling,
@@ -258,3 +259,7 @@ def _add_request(
         cache_bypass=request.cache.bypass,
         logprobs=request.output.logprobs if wants_logprobs else None,
     )
+    if prompt_scores is not None and prompt_scores.missing is not None:
+        message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
+        message.prompt_logprobs_start = prompt_scores.missing
+    return message

@@ -7,12 +7,14 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import pytest
 
-from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.results import Generation
+from frontend.journal import MAX_RESENT
+from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
+from pagewire.client.results import Generation, Output
 from pagewire.service import Service
 from tests.e2e import services
 
@@ -29,7 +31,7 @@ class Case:
 
 
 def make_cases() -> list[Case]:
-    """16 of them, four of each prompt."""
+    """20 of them, five of each prompt."""
     long = {"max_tokens": LENGTH, "ignore_eos": True}
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0},
@@ -41,18 +43,25 @@ def make_cases() -> list[Case]:
         {"temperature": 1.3, "ignore_eos": False, "min_tokens": 60},
         {"temperature": 1.0, "logit_bias": {100: 3.0, 101: -3.0}},
     ]
+    searches: list[dict[str, object]] = [
+        {"temperature": 1.0, "n": 2, "logprobs": 2, "prompt_logprobs": 1},
+        {"temperature": 1.5, "n": 2, "best_of": 4, "logprobs": [5, 9]},
+        {"temperature": 1.5, "n": 2, "best_of": 3},
+        {"n": 2, "beam_search": BeamSearch(3), "prompt_logprobs": 0, "max_tokens": 60},
+    ]
     cases = []
-    for number in range(16):
-        params = SamplingParams(**{"seed": number, **long, **kinds[number % len(kinds)]})  # type: ignore[arg-type]
+    for number, kind in enumerate([*kinds, *kinds, *searches]):
+        params = SamplingParams(**{"seed": number, **long, **kind})  # type: ignore[arg-type]
         cases.append(Case(PROMPTS[number % len(PROMPTS)], params, unary=number in (3, 8)))
     return cases
 
 
 @dataclass
 class Run:
-    """All cases at once, and how far they are."""
+    """Cases at once, and how far they are."""
 
     client: AsyncClient
+    cases: list[Case]
     num_tokens: int = 0
     longest_pause: float = 0.0
     results: list[Generation] = field(default_factory=list)
@@ -65,6 +74,9 @@ class Run:
         async with self.client.stream(case.prompt, case.params) as stream:
             async for delta in stream:
                 assert delta.position == positions.get(delta.index, 0)
+                assert len(delta.logprobs) == (
+                    len(delta.token_ids) if case.params.logprobs is not None else 0
+                )
                 positions[delta.index] = delta.position + len(delta.token_ids)
                 self.num_tokens += len(delta.token_ids)
                 self.longest_pause = max(self.longest_pause, time.monotonic() - last)
@@ -72,14 +84,16 @@ class Run:
             return stream.generation
 
     async def all(self) -> list[Generation]:
-        return await asyncio.gather(*map(self.one, make_cases()))
+        return await asyncio.gather(*map(self.one, self.cases))
 
 
-async def run_with_kills(service: Service, victims: list[str]) -> tuple[list[Generation], Run]:
+async def run_with_kills(
+    service: Service, cases: list[Case], victims: list[str]
+) -> tuple[list[Generation], Run]:
     """Kills one victim after another, each when a random number of tokens has come since the last one."""
     dice = random.Random(SEED)
     async with AsyncClient(service.address) as client:
-        run = Run(client)
+        run = Run(client, cases)
         streams = asyncio.create_task(run.all())
         for victim in victims:
             enough = run.num_tokens + dice.randrange(30, 250)
@@ -88,6 +102,19 @@ async def run_with_kills(service: Service, victims: list[str]) -> tuple[list[Gen
                 await asyncio.sleep(0.001)
             os.kill(dice.choice(services.processes(service.pid)[victim]), signal.SIGKILL)
         return await streams, run
+
+
+def without_scores(outputs: list[Output]) -> list[Output]:
+    return [replace(output, logprobs=[], cumulative_logprob=None) for output in outputs]
+
+
+def scores_of(result: Generation) -> list[float]:
+    """All log-probabilities, in one order: sums too."""
+    flat = [score for output in result.outputs for score in output.logprobs] + result.prompt_logprobs
+    known = [score for score in flat if score is not None]
+    sums = [output.cumulative_logprob for output in result.outputs if output.cumulative_logprob is not None]
+    candidates = [candidate.logprob for score in known for candidate in score.candidates]
+    return [*(score.logprob for score in known), *candidates, *sums]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +129,7 @@ def twins(service: Service) -> list[Generation]:
 
     async def run() -> list[Generation]:
         async with AsyncClient(service.address) as client:
-            return await Run(client).all()
+            return await Run(client, make_cases()).all()
 
     results = asyncio.run(run())
     assert len({result.text for result in results}) > 8
@@ -119,9 +146,14 @@ def twins(service: Service) -> list[Generation]:
     ids=["core-and-worker", "frontends", "all"],
 )
 def test_streams_go_on(service: Service, twins: list[Generation], victims: list[str]):
-    results, run = asyncio.run(run_with_kills(service, victims))
-    for case, result, twin in zip(make_cases(), results, twins, strict=True):
-        assert result.outputs == twin.outputs, case
+    deaths = victims.count("engine") + victims.count("worker")
+    # A beam search makes no tokens before its end: so many deaths on the way are laid to its charge.
+    fine = [case.params.beam_search is None or deaths <= MAX_RESENT for case in make_cases()]
+    cases = list(compress(make_cases(), fine))
+    results, run = asyncio.run(run_with_kills(service, cases, victims))
+    for case, result, twin in zip(cases, results, compress(twins, fine), strict=True):
+        assert without_scores(result.outputs) == without_scores(twin.outputs), case
+        assert scores_of(result) == pytest.approx(scores_of(twin), abs=1e-3), case
         assert result.usage.completion_tokens == twin.usage.completion_tokens
         assert result.seed == twin.seed == case.params.seed
     with Client(service.address) as client:

@@ -6,6 +6,7 @@ from typing import Any
 
 from frontend.chat_template import ChatTemplate
 from frontend.errors import ModelNotFound
+from frontend.fields import FIELDS, MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Kind, Limits
 from frontend.tokenizer import Tokenizer
 from frontend.tokenizer_files import (
     CHAT_TEMPLATE_FILE,
@@ -14,15 +15,7 @@ from frontend.tokenizer_files import (
     read_json,
     special_tokens,
 )
-from frontend.validation import (
-    FIELDS,
-    MAX_BAD_WORDS,
-    MAX_ID_BYTES,
-    MAX_SCORED_BYTES,
-    MAX_STRING_BYTES,
-    Kind,
-    Limits,
-)
+from frontend.validation import MAX_SCORED_BYTES
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError

@@ -8,15 +8,12 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.fields import FIELDS, MAX_COUNT, Kind, Limits
 from frontend.validation import (
-    FIELDS,
     MAX_ABORTS,
-    MAX_COUNT,
     MAX_DETOKENIZED,
     MAX_PARTS,
     MAX_PROMPTS,
-    Kind,
-    Limits,
     check_abort,
     check_detokenize,
     check_generate,

@@ -11,6 +11,18 @@ class Placement:
 
     def __init__(self, lifecycle: Lifecycle, tables: BlockTables) -> None:
         self._lifecycle, self._tables = lifecycle, tables
+        self._refused: Sequence | None = None  # the last that did not fit, if nobody was admitted since
+        self._lacked = 0  # blocks that it needed for itself and its siblings
+
+    def is_out_of_reach(self, sequence: Sequence) -> bool:
+        """Whether a sequence did not fit lately, and there are still fewer blocks than it needed then.
+
+        To look for its prefix again costs as much as the prefix is long, and the answer would be the same:
+        whoever has come to hold some of it meanwhile took as many free blocks as that saves.
+        """
+        if sequence is not self._refused or not self._lifecycle.running:
+            return False
+        return self._lacked + self._room(sequence) > self._tables.pool.num_free
 
     def fits(self, sequence: Sequence, cached: list[int]) -> bool:
         """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
@@ -24,14 +36,17 @@ class Placement:
         siblings = len(sequence.request.forking) if sequence.leads else 0
         if 1 + siblings > len(self._lifecycle.rows.free):
             return False
-        room = len(self._lifecycle.running) * (1 + sequence.request.num_preemptions)
-        blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings + room
-        return blocks <= self._tables.pool.num_free or not self._lifecycle.running
+        blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings
+        if blocks + self._room(sequence) <= self._tables.pool.num_free or not self._lifecycle.running:
+            return True
+        self._refused, self._lacked = sequence, blocks
+        return False
 
     def admit(self, sequence: Sequence, cached: list[int], plan: Plan) -> NewRow:
         """A sequence that fits gets rows and blocks, and runs; its row in the plan."""
         request = sequence.request
         assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
+        self._refused = None
         self._lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
         new_row = NewRow(
             row=sequence.row,
@@ -44,6 +59,10 @@ class Placement:
         )
         plan.new_rows.append(new_row)
         return new_row
+
+    def _room(self, sequence: Sequence) -> int:
+        """Free blocks that must be left for those that run."""
+        return len(self._lifecycle.running) * (1 + sequence.request.num_preemptions)
 
 
 def _slots_at_admission(sequence: Sequence) -> int:

@@ -235,6 +235,8 @@ class Scheduler:
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.waiting.head()):
+            if self.placement.is_out_of_reach(sequence):
+                return
             cached = self.prefix_cache.find(sequence)
             if not self.placement.fits(sequence, cached):
                 return

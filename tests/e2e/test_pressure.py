@@ -29,20 +29,20 @@ async def test_256_streams_on_one_channel(demo: Service, client: Client):
 
 
 @pytest.mark.parametrize("flags", [{}, {"swap_space": 0.01}], ids=["recompute", "swap"])
-def test_a_pool_too_small_for_all_makes_requests_wait(flags: dict[str, float], client: Client):
+def test_a_pool_too_small_for_all_makes_requests_wait(flags: dict[str, float]):
     """12 blocks of 8 tokens: three of the 24 requests fit at a time, and decoding preempts. What is preempted
     is computed again, or comes back from host memory where that is measured to be cheaper."""
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     prompts = [f"{number}, {number + 1}, {number + 2}," for number in range(24)]
-    with ThreadPoolExecutor(24) as pool:
-        expected = list(pool.map(lambda prompt: client.generate(prompt, params).token_ids, prompts))
-        service = services.start(num_blocks=12, block_size=8, **flags)
-        with service, Client(service.address) as small:
-            assert small.model().max_model_len == 12 * 8
-            results = list(pool.map(lambda prompt: small.generate(prompt, params).token_ids, prompts))
-            assert results == expected
-            assert services.is_idle(small)
-            assert services.rank_load(small).preemptions
+    service = services.start(dtype="float32", num_blocks=12, block_size=8, **flags)
+    with service, Client(service.address) as small, ThreadPoolExecutor(24) as pool:
+        assert small.model().max_model_len == 12 * 8
+        alone = [small.generate(prompt, params).token_ids for prompt in prompts]
+        assert not services.rank_load(small).preemptions
+        together = list(pool.map(lambda prompt: small.generate(prompt, params).token_ids, prompts))
+        assert together == alone
+        assert services.is_idle(small)
+        assert services.rank_load(small).preemptions
 
 
 CLIENT = """

@@ -32,8 +32,12 @@ async def all_at_once(address: str) -> list[Answer]:
 
 
 def answers(**flags: Any) -> list[Answer]:
-    """Cold and with a warm cache; then nothing is left behind."""
-    with services.start(**flags) as service, Client(service.address) as client:
+    """Cold and with a warm cache; then nothing is left behind.
+
+    In float32: in bfloat16, blocks of 8 are not for the kernels whose sums do not depend on the batch, and
+    a draw close to the border of two tokens would go either way.
+    """
+    with services.start(dtype="float32", **flags) as service, Client(service.address) as client:
         cold, warm = asyncio.run(all_at_once(service.address)), asyncio.run(all_at_once(service.address))
         assert cold == warm
         services.wait_until(lambda: services.is_idle(client))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pagewire import Client
 from pagewire.service import Service
+from tests.e2e import services
 from tests.e2e.services import PATIENCE_S, ROOT, is_idle, wait_until
+from tests.e2e.test_simulated import without_weights
 
 
 def run(*arguments: str, stdin: str = "") -> str:
@@ -36,29 +38,28 @@ def test_generate_chat_and_health(demo: Service):
     assert "SERVING" in run("-m", "pagewire", "health", address)
 
 
-def test_ctrl_c_ends_a_generation_here_and_on_the_server(demo: Service, client: Client):
-    arguments = [
-        "generate",
-        "a",
-        "--temperature=3",
-        "--seed=1",
-        "--max-tokens=900",
-        f"--address={demo.address}",
-    ]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "pagewire", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-    )
-    with running:
-        assert running.stdout is not None and running.stderr is not None
-        assert running.stdout.read(1)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(PATIENCE_S) == 130
-        assert running.stderr.read() == b""
-    wait_until(lambda: is_idle(client))
+def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
+    """Of a model so deep that the answer takes a minute: it cannot be over before the signal comes."""
+    folder = without_weights(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 20_000}))
+    with services.start(folder, device="simulated", profile="h200", num_blocks=64) as service:
+        arguments = ["generate", "a", "--max-tokens=900", f"--address={service.address}"]
+        running = subprocess.Popen(
+            [sys.executable, "-m", "pagewire", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        with running:
+            assert running.stdout is not None and running.stderr is not None
+            assert running.stdout.read(1)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(PATIENCE_S) == 130
+            assert running.stderr.read() == b""
+        with Client(service.address) as client:
+            wait_until(lambda: is_idle(client))
 
 
 def test_benchmark(demo: Service, tmp_path: Path):

@@ -70,6 +70,7 @@ def test_a_node_client_continues(folder: Path):
             env={**environment(), "MAX_TOKENS": str(LONG)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # a buffer would take more than the first byte, and communicate() would not see it
         )
         assert process.stdout is not None
         first = process.stdout.read(1)

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 
+from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
 from pagewire.client.params import Message
 from pagewire.client.sync import Client
@@ -30,7 +31,7 @@ def run(config: ChatConfig) -> int:
             messages.append({"role": "user", "content": line})
             stream = client.stream(messages, params)
             try:
-                for delta in stream:
+                for delta in interruptible(stream):
                     print(delta.text, end="", flush=True)
             except KeyboardInterrupt:
                 stream.close()

@@ -1,10 +1,9 @@
 """`pagewire generate`."""
 
-import signal
 import sys
 import time
-from types import FrameType
 
+from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
 from pagewire.client.results import Generation
 from pagewire.client.sync import Client
@@ -29,33 +28,13 @@ def run(config: GenerateConfig) -> int:
             for output in result.outputs:
                 print(f"[{output.index}] {output.text}")
         else:
-            interrupts = _Interrupts()
-            for delta in stream:
-                interrupts.check()
+            for delta in interruptible(stream):
                 print(delta.text, end="", flush=True)
             print()
             result = stream.generation
     if config.usage:
         print(summary(result, time.monotonic() - start), file=sys.stderr)
     return 0
-
-
-class _Interrupts:
-    """Remembers Ctrl-C. The KeyboardInterrupt is lost when it meets code that cannot raise, such as a
-    callback within gRPC; the next text then finds it here."""
-
-    def __init__(self) -> None:
-        self._came = False
-        signal.signal(signal.SIGINT, self._handle)
-
-    def check(self) -> None:
-        """Raises KeyboardInterrupt when there was one."""
-        if self._came:
-            raise KeyboardInterrupt
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        self._came = True
-        raise KeyboardInterrupt
 
 
 def summary(result: Generation, seconds: float) -> str:

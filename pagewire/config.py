@@ -179,6 +179,9 @@ class ServeConfig(FrontendConfig, EngineConfig):
     frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     max_deaths: int = flag(5, "deaths of one process within a minute that end the service", at_least=1)
+    max_restart_pause: float = flag(
+        10.0, "longest pause before a process starts again that has died again", at_least=0, metavar="SECONDS"
+    )
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
         {"engine", "listen", "listen_workers", "external_workers", "reuse_port"}

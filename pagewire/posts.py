@@ -8,20 +8,21 @@ WINDOW_S = 60.0
 """Deaths within so many seconds count together."""
 FIRST_PAUSE_S = 0.5
 """Before the second start within a window; the first is at once, each later one after twice the time."""
-LONGEST_PAUSE_S = 10.0
 
 
 class Post:
     """One of the service's places. Times are in seconds on the caller's clock."""
 
-    def __init__(self, name: str, arguments: list[str], max_deaths: int) -> None:
-        """max_deaths: within the window; with so many of them nobody takes the place again."""
+    def __init__(self, name: str, arguments: list[str], max_deaths: int, longest_pause: float) -> None:
+        """max_deaths: within the window; with so many of them nobody takes the place again.
+        longest_pause: before a start, in seconds."""
         self.name = name
         self.child: Child | None = None
         self.start_at = 0.0  # for an empty place
         self.empty_since: float | None = None  # until somebody there is ready again
         self._arguments = arguments
         self._max_deaths = max_deaths
+        self._longest_pause = longest_pause
         self._deaths: deque[float] = deque()
 
     def fill(self) -> Child:
@@ -41,6 +42,6 @@ class Post:
         while self._deaths[0] <= now - WINDOW_S:
             self._deaths.popleft()
         earlier = len(self._deaths) - 1
-        pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), LONGEST_PAUSE_S) if earlier else 0.0
+        pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), self._longest_pause) if earlier else 0.0
         self.start_at = now + pause
         return len(self._deaths) < self._max_deaths

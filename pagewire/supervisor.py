@@ -88,16 +88,16 @@ class Supervisor:
 
     def _start(self, folder: Path, port: int) -> None:
         config, meeting = self._config, transport.frontends_address(folder)
-        max_deaths = 1 if config.no_restart else config.max_deaths
+        patience = (1 if config.no_restart else config.max_deaths, config.max_restart_pause)
         engine = replace(config, listen=meeting, listen_workers=transport.workers_address(folder))
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
-        self._engine = Post("engine core", arguments, max_deaths)
+        self._engine = Post("engine core", arguments, *patience)
         # The port is ours already: a frontend can only share it.
         frontend = replace(config, port=port, engine=meeting, reuse_port=True)
         arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
         for number in range(config.frontends):
             name = f"frontend {number + 1}" if config.frontends > 1 else "frontend"
-            self._frontends.append(Post(name, arguments, max_deaths))
+            self._frontends.append(Post(name, arguments, *patience))
         for post in self._posts():
             self._fill(post)
 

@@ -21,9 +21,9 @@ def fake_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posts, "Child", FakeChild)
 
 
-def pauses(max_deaths: int, *times: float) -> list[float | None]:
+def pauses(max_deaths: int, *times: float, longest: float = 10.0) -> list[float | None]:
     """Pauses after deaths at these times; None: it was the last."""
-    post, found = Post("x", ["a"], max_deaths), []
+    post, found = Post("x", ["a"], max_deaths, longest), []
     for now in times:
         child = post.fill()
         assert (child.name, child.arguments) == ("x", ["a"])
@@ -33,6 +33,11 @@ def pauses(max_deaths: int, *times: float) -> list[float | None]:
 
 def test_pauses_grow_while_deaths_come_close_together():
     assert pauses(9, *range(8)) == [0, 0.5, 1, 2, 4, 8, 10, 10]
+
+
+def test_pauses_grow_no_longer_than_somebody_wants():
+    assert pauses(9, *range(6), longest=1.5) == [0, 0.5, 1, 1.5, 1.5, 1.5]
+    assert pauses(9, *range(3), longest=0) == [0, 0, 0]
 
 
 def test_too_many_deaths_within_a_minute():
@@ -46,7 +51,7 @@ def test_a_quiet_minute_is_forgiven():
 
 def test_a_place_is_empty_until_somebody_is_ready():
     """Not only until somebody is there: the pause of the service includes failed attempts."""
-    post = Post("x", [], 5)
+    post = Post("x", [], 5, 10.0)
     post.fill()
     post.empty(3.0)
     post.fill()

@@ -12,7 +12,13 @@ from engine_core.core import EngineCore
 from engine_core.events import Inbox
 from engine_core.recording.file import open_recording
 from engine_core.sockets import FrontendSockets
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.startup import (
+    check_config,
+    initialize_message,
+    make_identity,
+    make_scheduler,
+    worker_arguments,
+)
 from engine_core.stop import Stopped, StopSignal
 from engine_core.workers import WorkerDied, WorkerLink
 from pagewire import transport
@@ -42,7 +48,7 @@ def run(config: EngineConfig) -> int:
 
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, last first."""
-    initialize = initialize_message(config)
+    initialize, arguments = initialize_message(config), worker_arguments(config)
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)
@@ -61,7 +67,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     frontends.start()
 
     try:
-        worker.start(initialize, config.log_level, external=config.external_workers)
+        worker.start(initialize, arguments, external=config.external_workers)
         ready = worker.wait_ready(status.loading)
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo) from error

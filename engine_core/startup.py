@@ -1,5 +1,6 @@
 """What is decided once, between the configuration and the first step."""
 
+import dataclasses
 import logging
 import secrets
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from engine_core.swap import SwapCosts
 from engine_core.tenants import Weights
 from engine_core.validation import MAX_PRIORITY, Limits
 from pagewire import __version__
-from pagewire.config import EngineConfig
+from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
@@ -133,6 +134,25 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_priority=welcome.max_priority,
     )
     return Identity(welcome, limits)
+
+
+def worker_arguments(config: EngineConfig) -> list[str]:
+    """What a worker that we start is told on its command line, beyond where we are. Raises StartupError."""
+    known = {field.name for field in dataclasses.fields(WorkerConfig)}
+    arguments = [f"--log-level={config.log_level}"]
+    for fault in config.worker_fault:
+        name = "fault-" + fault.partition("=")[0]
+        why = ""
+        if name.replace("-", "_") not in known:
+            why = "no worker knows it"
+        if config.external_workers or config.device == "cuda":
+            why = "only a simulated device or a CPU that we start ourselves fails on purpose"
+        if why:
+            raise StartupError(
+                "cannot start the engine core", f"--worker-fault {fault}: {why}", "leave it out"
+            )
+        arguments.append("--fault-" + fault)  # what it may be equal to, the worker says
+    return arguments
 
 
 def _max_model_len(config: EngineConfig, ready: Ready) -> int:

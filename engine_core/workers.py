@@ -72,15 +72,18 @@ class WorkerLink:
         self._connection: _Connection | None = None
         self.num_bad_frames = 0
 
-    def start(self, initialize: Initialize, log_level: str, *, external: bool) -> None:
-        """Starts the worker (or waits for one that somebody else starts) and tells it what to load."""
+    def start(self, initialize: Initialize, arguments: Sequence[str], *, external: bool) -> None:
+        """Starts the worker (or waits for one that somebody else starts) and tells it what to load.
+
+        arguments: more of them for its command line.
+        """
         if external:
             log.info("waiting for a worker at %s", self._address)
             self._connection = _Connection(self._socket)
             self._poller.register(self._connection.monitor, zmq.POLLIN)
         else:
-            arguments = ["worker", f"--engine={self._address}", "--rank=0", f"--log-level={log_level}"]
-            self._child = _Child(*self._spawn(arguments))
+            command = ["worker", f"--engine={self._address}", "--rank=0", *arguments]
+            self._child = _Child(*self._spawn(command))
             self._poller.register(self._child.pidfd, zmq.POLLIN)
         message = self._wait()
         if message.WhichOneof("message") != "hello":

@@ -5,7 +5,7 @@ length) travel up in the `Ready` and `Welcome` messages. Precedence of a value: 
 variable `PAGEWIRE_NAME`, configuration file, default.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
@@ -144,6 +144,12 @@ class EngineConfig(ModelConfig):
     output_token_weight: float = flag(
         2.0, "what a token of output counts for its tenant", at_least=0.001, at_most=1000
     )
+    worker_fault: tuple[str, ...] = flag(
+        (),
+        "test: the worker's --fault-NAME=X, for a simulated device or a CPU; may be repeated",
+        pairs=True,
+        metavar="NAME=X",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +159,12 @@ class WorkerConfig(CommonConfig):
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     rank: int = flag(0, "rank in the parallel group", at_least=0)
     threads: int = flag(0, "CPU threads; 0: the cores that this process may use", at_least=0)
-    # For tests of whoever depends on a worker; only where the device is simulated.
+    # For tests of whoever depends on a worker; only where the device is simulated, or a CPU.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
     fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)
+    fault_hold_gil_at_step: int = flag(
+        0, "test: stop answering at this step, and stop all of its threads; 0: never", at_least=0
+    )
     fault_slow_factor: float = flag(1.0, "test: make steps this much longer", at_least=0)
     fault_die_on_token: int | None = flag(
         None, "test: kill itself when a prompt holds this token", at_least=0, metavar="ID"
@@ -164,12 +173,8 @@ class WorkerConfig(CommonConfig):
     @property
     def fails_on_purpose(self) -> bool:
         """Whether any --fault flag is switched on."""
-        return (
-            self.fault_die_at_step > 0
-            or self.fault_hang_at_step > 0
-            or self.fault_slow_factor != 1
-            or self.fault_die_on_token is not None
-        )
+        faults = [field for field in fields(self) if field.name.startswith("fault_")]
+        return any(getattr(self, field.name) != field.default for field in faults)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
 from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
 from worker.execution import BlockingRunner, StepRunner, execute_steps
+from worker.faults import Faults, FaultyExecute
 from worker.threads import prepare_threads
 
 logger = logging.getLogger(__name__)
@@ -151,9 +152,11 @@ def _load_model(
     initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
-    if config.fails_on_purpose:
+    if config.fails_on_purpose and initialize.device not in ("auto", "cpu"):
         raise StartupError(
-            "cannot start a worker", "only a simulated device fails on purpose", "leave --fault-... out"
+            "cannot start a worker",
+            f"a device {initialize.device!r} does not fail on purpose",
+            "leave --fault-... out",
         )
     try:
         from worker.load import load
@@ -162,7 +165,8 @@ def _load_model(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
         ) from error
     runner, ready = load(initialize, config.rank, config.threads, report)
-    return BlockingRunner(runner.execute), ready
+    execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
+    return BlockingRunner(execute), ready
 
 
 def _load_simulated(

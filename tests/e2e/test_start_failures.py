@@ -94,3 +94,10 @@ def test_a_recording_that_cannot_be_written(serve: Callable[..., Serve], tmp_pat
     text = last_lines(serve(f"--record={tmp_path / 'missing' / 'file'}"))
     assert "cannot record" in text and str(tmp_path / "missing" / "file") in text and "--record" in text
     assert "--record FILE" in last_lines(serve("--record-tokens"))
+
+
+def test_a_fault_on_purpose_that_makes_no_sense(serve: Callable[..., Serve]):
+    """Its name is known to the core, its values to the worker."""
+    assert "--worker-fault sing=1" in last_lines(serve("--worker-fault=sing=1"))
+    text = last_lines(serve("--device=simulated", "--worker-fault=die-at-step=0.5"))
+    assert "--fault-die-at-step" in text and "0.5" in text

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from engine_core.fair_queue import FairQueue
-from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.startup import (
+    check_config,
+    initialize_message,
+    make_identity,
+    make_scheduler,
+    worker_arguments,
+)
 from engine_core.waiting import FirstComeQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
@@ -63,6 +69,29 @@ def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
     assert message.max_num_seqs == 100, "every running sequence needs a token of every step's budget"
     assert message.device == "cuda", "whether there is one is the worker's to say"
     assert message.tensor_parallel_size == 1
+
+
+def test_a_worker_is_told_how_to_fail() -> None:
+    faults = ("die-at-step=3", "slow-factor=1.5")
+    config = EngineConfig(worker_fault=faults, log_level="error")
+    assert worker_arguments(config) == [
+        "--log-level=error",
+        "--fault-die-at-step=3",
+        "--fault-slow-factor=1.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"worker_fault": ("sing=1",)},
+        {"worker_fault": ("die-at-step=1",), "device": "cuda"},
+        {"worker_fault": ("die-at-step=1",), "external_workers": True},
+    ],
+)
+def test_a_fault_that_cannot_be_had(change: dict[str, Any]) -> None:
+    with pytest.raises(StartupError, match="--worker-fault"):
+        worker_arguments(EngineConfig(**change))
 
 
 def test_the_context_is_capped_by_the_pool() -> None:

@@ -34,7 +34,7 @@ def link(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerLin
 
 
 def start(link: WorkerLink) -> Ready:
-    link.start(INITIALIZE, "info", external=False)
+    link.start(INITIALIZE, [], external=False)
     return link.wait_ready(lambda what, fraction: None)
 
 
@@ -53,7 +53,7 @@ def one_step(link: WorkerLink) -> None:
 def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSignal) -> None:
     link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
     progress: list[tuple[str, float]] = []
-    link.start(INITIALIZE, "info", external=False)
+    link.start(INITIALIZE, [], external=False)
     ready = link.wait_ready(lambda what, fraction: progress.append((what, fraction)))
     assert ready.num_blocks == 16 and progress == [("weights", 0.5)]
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
@@ -165,7 +165,7 @@ def test_a_worker_that_hangs_is_killed(
     link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
     stop.request()
     with pytest.raises(Stopped):
-        link.start(INITIALIZE, "info", external=False)
+        link.start(INITIALIZE, [], external=False)
     child = link._child
     assert child is not None
     link.close()
@@ -186,7 +186,7 @@ def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerLink, context: 
 def test_a_worker_that_somebody_else_starts(link: WorkerLink) -> None:
     worker = python("tests.engine_core.fake_worker_process", f"--engine={link._address}")
     try:
-        link.start(INITIALIZE, "info", external=True)
+        link.start(INITIALIZE, [], external=True)
         assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
         for _ in range(20):  # somebody looks whether the address is served, and goes again
             assert transport._is_served(link._address)
@@ -201,7 +201,7 @@ def test_a_worker_that_somebody_else_starts(link: WorkerLink) -> None:
 def test_a_worker_of_somebody_else_that_dies_in_a_step(link: WorkerLink) -> None:
     address = f"--engine={link._address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
-    link.start(INITIALIZE, "info", external=True)
+    link.start(INITIALIZE, [], external=True)
     link.wait_ready(lambda what, fraction: None)
     with pytest.raises(WorkerDied, match="connection is lost"):
         one_step(link)

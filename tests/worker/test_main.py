@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,19 +200,47 @@ def test_a_simulated_device(core: Core, checkpoint: Checkpoints):
     [
         {"fault_die_at_step": 1},
         {"fault_hang_at_step": 1},
+        {"fault_hold_gil_at_step": 1},
         {"fault_slow_factor": 2.0},
         {"fault_die_on_token": 0},
     ],
     ids=lambda fault: next(iter(fault)),
 )
-def test_only_a_simulated_device_fails_on_purpose(
-    core: Core, checkpoint: Checkpoints, fault: dict[str, float]
-):
+def test_a_gpu_does_not_fail_on_purpose(core: Core, checkpoint: Checkpoints, fault: dict[str, float]):
     worker = WorkerThread(core.address, **fault)
     core.receive()
-    core.send(initialize=initialize(checkpoint("llama")))
-    assert core.receive().failed.why == "only a simulated device fails on purpose"
+    core.send(initialize=initialize(checkpoint("llama"), device="cuda"))
+    assert core.receive().failed.why == "a device 'cuda' does not fail on purpose"
     assert worker.join() == 1
+
+
+@pytest.mark.parametrize("fault", ["--fault-die-on-token=6", "--fault-die-at-step=1"])
+def test_a_cpu_dies_on_purpose(core: Core, checkpoint: Checkpoints, fault: str):
+    code = (
+        "import sys; from pagewire import flags; from pagewire.config import WorkerConfig as C; "
+        "from worker.main import run; run(flags.parse(C, sys.argv[1:], command='worker'))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, f"--engine={core.address}", "--log-level=error", fault], cwd=ROOT
+    )
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama")))
+    assert core.receive_after_progress().ready.num_blocks
+    core.send(step_plan=one_step(1))
+    assert process.wait(60) == -signal.SIGKILL
+
+
+def test_a_cpu_is_slow_on_purpose(core: Core, checkpoint: Checkpoints):
+    worker = WorkerThread(core.address, fault_slow_factor=20.0)
+    core.receive()
+    core.send(initialize=initialize(checkpoint("llama")))
+    core.receive_after_progress()
+    began = time.monotonic()
+    core.send(step_plan=one_step(1))
+    seconds = core.receive().step_result.duration_us / 1e6
+    assert 0 < seconds <= time.monotonic() - began
+    core.send(shutdown=worker_pb2.Shutdown())
+    assert worker.join() == 0
 
 
 def test_a_plan_that_does_not_fit_ends_the_worker(core: Core, checkpoint: Checkpoints):

@@ -10,10 +10,10 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.checkpoint import DTYPE_BYTES, ModelConfig
 from worker.configs.registry import read_model_config
+from worker.faults import Faults
 from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
 from worker.rows import RowTable
 from worker.simulated.clock import REAL_TIME, Clock
-from worker.simulated.faults import Faults
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.runner import HostLink, SimulatedRunner, sleep_precisely

@@ -12,10 +12,10 @@ import numpy as np
 
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
+from worker.faults import Faults
 from worker.rows import RowTable
 from worker.simulated.beams import SimulatedBeams
 from worker.simulated.clock import Clock
-from worker.simulated.faults import Faults
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
 from worker.simulated.tokens import NO_TOKEN, TokenSource

@@ -1,8 +1,10 @@
 """Steps: rows are kept and checked as by the real runner, time passes, faults strike."""
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,11 +127,17 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "kill", die)
     monkeypatch.setattr(signal, "pause", hang)
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: SimpleNamespace(pause=hang))
 
 
 @pytest.mark.usefixtures("struck")
 @pytest.mark.parametrize(
-    ("flag", "what"), [("fault_die_at_step", "death"), ("fault_hang_at_step", "hanging")]
+    ("flag", "what"),
+    [
+        ("fault_die_at_step", "death"),
+        ("fault_hang_at_step", "hanging"),
+        ("fault_hold_gil_at_step", "hanging"),
+    ],
 )
 def test_faults_at_a_step(flag: str, what: str, initialize: Initialize):
     runner = make(initialize(), **{flag: 2})

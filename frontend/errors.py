@@ -7,6 +7,10 @@ ServiceError                    an RPC is refused or fails
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
 ├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
+├── Unauthenticated             UNAUTHENTICATED      no token, or none that is known
+├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
+│   ├── AdminsOnly              ... as it is for admins
+│   └── TenantMismatch          ... as it is for another tenant
 ├── Aborted                     ABORTED              by Abort, where there is no answer without the rest
 ├── EngineNotReady              UNAVAILABLE          may be retried
 ├── EngineDead                  UNAVAILABLE          broke a stream
@@ -122,6 +126,37 @@ class NotBuilt(ServiceError):
 
     def __init__(self, rpc: str) -> None:
         super().__init__(f"{rpc} is not built yet")
+
+
+class Unauthenticated(ServiceError):
+    """The call has no token, or none that lets anybody in."""
+
+    code = code_pb2.UNAUTHENTICATED
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class PermissionDenied(ServiceError):
+    """Whoever calls is known, and may not do this."""
+
+    code = code_pb2.PERMISSION_DENIED
+
+
+class AdminsOnly(PermissionDenied):
+    """The method, or what is asked of it, is for operators."""
+
+    reason = "ADMIN_ONLY"
+
+
+class TenantMismatch(PermissionDenied):
+    """The request is for another tenant than its token."""
+
+    reason = "TENANT_MISMATCH"
+
+    def __init__(self) -> None:
+        super().__init__("tenant: is not the tenant of the token; leave it out")
 
 
 class Aborted(ServiceError):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from frontend.auth.caller import Caller
 from frontend.continuation import Endings, check_complete, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
@@ -59,7 +60,12 @@ class Generator:
 
     @asynccontextmanager
     async def open(
-        self, request: generation_pb2.GenerateRequest, time_left: float | None, *, whole: bool = False
+        self,
+        request: generation_pb2.GenerateRequest,
+        caller: Caller,
+        time_left: float | None,
+        *,
+        whole: bool = False,
     ) -> AsyncIterator[Stream]:
         """A request's stream; leaving the block before its end aborts the request.
 
@@ -71,8 +77,10 @@ class Generator:
         welcome = self._engine.require()
         limits = limits_of(welcome, self._config)
         check_generate(request, limits)
+        tenant = caller.act_as(request.tenant)
         request_id = request.request_id or secrets.token_hex(16)
-        with self._reserve(request_id) as entry:
+        engine_id = caller.scope(request_id)
+        with self._reserve(engine_id) as entry:
             prompt = await self._prompts.read_for_generation(
                 request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
             )
@@ -83,7 +91,8 @@ class Generator:
                 max_model_len=limits.max_model_len,
             )
             prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
-            message = _add_request(request, request_id, prompt, resolved, prompt_scores)
+            message = _add_request(request, engine_id, prompt, resolved, prompt_scores)
+            _put_tenant(message, tenant, caller)
             for word in await self._read_bad_words(request):
                 message.bad_words.add(ids=word)
             stream = Stream(
@@ -113,16 +122,17 @@ class Generator:
                 self._engine.release(entry.ticket)
 
     @contextmanager
-    def group(self, request_id: str, size: int) -> Iterator[tuple[str, ...]]:
+    def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
         """Ids for requests that are one to their client. Raises RequestExists."""
-        with self._reserve(request_id) as entry:
-            entry.members = tuple(f"{request_id}#{place}" for place in range(size))
-            yield entry.members
+        with self._reserve(caller.scope(request_id)) as entry:
+            members = tuple(f"{request_id}#{place}" for place in range(size))
+            entry.members = tuple(map(caller.scope, members))
+            yield members
 
-    def members(self, request_id: str) -> tuple[str, ...]:
-        """The requests that a client means by this id."""
-        entry = self._in_flight.get(request_id)
-        return entry.members if entry is not None and entry.members else (request_id,)
+    def members(self, engine_id: str) -> tuple[str, ...]:
+        """The requests that a client means by an id, by the engine's ids."""
+        entry = self._in_flight.get(engine_id)
+        return entry.members if entry is not None and entry.members else (engine_id,)
 
     async def wait_until_idle(self) -> None:
         """Until no request is in flight."""
@@ -130,11 +140,11 @@ class Generator:
             self._emptied.clear()
             await self._emptied.wait()
 
-    def abort_unsent(self, request_ids: Iterable[str]) -> set[str]:
+    def abort_unsent(self, engine_ids: Iterable[str]) -> set[str]:
         """Ends requests that no core has: not yet, or not any more; returns which those are."""
         found = set()
-        for request_id in request_ids:
-            entry = self._in_flight.get(request_id)
+        for engine_id in engine_ids:
+            entry = self._in_flight.get(engine_id)
             if entry is None:
                 continue
             if entry.ticket is None:
@@ -144,20 +154,20 @@ class Generator:
                 entry.stream.abort()
             else:
                 continue
-            found.add(request_id)
+            found.add(engine_id)
         return found
 
     @contextmanager
-    def _reserve(self, request_id: str) -> Iterator[_InFlight]:
-        """Holds a request id, so that no other request of this frontend can have it. (The core sees
+    def _reserve(self, engine_id: str) -> Iterator[_InFlight]:
+        """Holds a request's id, so that no other request of this frontend can have it. (The core sees
         to those of other frontends.) Raises RequestExists."""
-        if request_id in self._in_flight:
+        if engine_id in self._in_flight:
             raise RequestExists
-        entry = self._in_flight[request_id] = _InFlight()
+        entry = self._in_flight[engine_id] = _InFlight()
         try:
             yield entry
         finally:
-            del self._in_flight[request_id]
+            del self._in_flight[engine_id]
             if not self._in_flight:
                 self._emptied.set()
 
@@ -242,18 +252,17 @@ def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resol
 
 def _add_request(
     request: generation_pb2.GenerateRequest,
-    request_id: str,
+    engine_id: str,
     prompt: TokenizedPrompt,
     resolved: Resolved,
     prompt_scores: PromptScores | None,
 ) -> engine_pb2.AddRequest:
     wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
     message = engine_pb2.AddRequest(
-        request_id=request_id,
+        request_id=engine_id,
         prompt_token_ids=pack_u32(prompt.token_ids),
         sampling=resolved.sampling,
         stopping=resolved.stopping,
-        tenant=request.tenant,
         priority=request.priority,
         cache_salt=request.cache.salt,
         cache_bypass=request.cache.bypass,
@@ -263,3 +272,11 @@ def _add_request(
         message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
         message.prompt_logprobs_start = prompt_scores.missing
     return message
+
+
+def _put_tenant(message: engine_pb2.AddRequest, tenant: str, caller: Caller) -> None:
+    message.tenant = tenant
+    if caller.terms is not None:
+        message.tenant_terms.weight = caller.terms.weight
+        message.tenant_terms.max_requests = caller.terms.max_requests
+        message.tenant_terms.max_tokens_per_minute = caller.terms.max_tokens_per_minute

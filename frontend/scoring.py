@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
+from frontend.auth.caller import Caller
 from frontend.engine_client import EngineClient
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.generation import Generator
@@ -43,12 +44,13 @@ class ContinuationScorer:
         self._engine, self._generator = engine, generator
 
     async def score(
-        self, request: pooling_pb2.ScoreContinuationsRequest, time_left: float | None
+        self, request: pooling_pb2.ScoreContinuationsRequest, caller: Caller, time_left: float | None
     ) -> pooling_pb2.ScoreContinuationsResponse:
         """time_left: seconds until the client gives up. Raises ServiceError."""
         self._model.check_name(request.model)
         limits = limits_of(self._engine.require(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
+        caller.act_as(request.tenant)
         ends = None if time_left is None else asyncio.get_running_loop().time() + time_left
         read = await self._prompts.read_for_generation(
             request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
@@ -58,8 +60,8 @@ class ContinuationScorer:
         for place, tokens in enumerate(continuations):
             _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
         request_id = request.request_id or secrets.token_hex(16)
-        with self._generator.group(request_id, len(continuations)) as members:
-            scored = await self._score_all(request, prompt, continuations, members, ends)
+        with self._generator.group(request_id, caller, len(continuations)) as members:
+            scored = await self._score_all(request, caller, prompt, continuations, members, ends)
         return _response(request, len(prompt), scored)
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
@@ -69,6 +71,7 @@ class ContinuationScorer:
     async def _score_all(
         self,
         whole: pooling_pb2.ScoreContinuationsRequest,
+        caller: Caller,
         prompt: list[int],
         continuations: list[list[int]],
         request_ids: tuple[str, ...],
@@ -78,16 +81,20 @@ class ContinuationScorer:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._score_one(_request(whole, prompt, tokens, request_id), ends))
+                    group.create_task(
+                        self._score_one(_request(whole, prompt, tokens, request_id), caller, ends)
+                    )
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _score_one(self, request: generation_pb2.GenerateRequest, ends: float | None) -> _Scored:
+    async def _score_one(
+        self, request: generation_pb2.GenerateRequest, caller: Caller, ends: float | None
+    ) -> _Scored:
         left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
-        async with self._generator.open(request, left, whole=True) as stream:
+        async with self._generator.open(request, caller, left, whole=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             logprobs = list(message.prompt.logprobs.logprobs)

@@ -8,6 +8,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from frontend.auth.gate import OpenGate
+from frontend.auth.interceptor import GateInterceptor
+from frontend.binding import bind, server_options
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.model_info import ModelInfo
@@ -21,7 +24,6 @@ from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
 from frontend.state import ServingState
 from pagewire.config import FrontendConfig
-from pagewire.errors import StartupError
 from pagewire.transport import default_folder, frontends_address
 from pagewire.v1 import (
     admin_pb2,
@@ -38,7 +40,6 @@ from pagewire.v1 import (
 
 log = logging.getLogger(__name__)
 
-MAX_SEND_BYTES = 64 << 20
 SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
@@ -61,7 +62,7 @@ class Frontend:
         address = config.engine or frontends_address(default_folder())
         self.engine = EngineClient(address, self.state, config.resume_timeout)
         self._generator = Generator(config, model, self._prompts, self.engine)
-        self._server = grpc.aio.server(options=_options(config))
+        self._server = grpc.aio.server(interceptors=_interceptors(config), options=server_options(config))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self.engine), self._server
         )
@@ -85,7 +86,7 @@ class Frontend:
 
     async def start(self) -> int:
         """Listens and starts looking for the engine. Returns the port. Raises StartupError."""
-        port = self._bind()
+        port = bind(self._server, self._config)
         self.engine.start()
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, port)
@@ -110,31 +111,7 @@ class Frontend:
         await self.engine.close()
         self._prompts.close()
 
-    def _bind(self) -> int:
-        config = self._config
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        try:
-            return self._server.add_insecure_port(f"{host}:{config.port}")
-        except RuntimeError as error:
-            raise StartupError(
-                f"cannot listen on {host}:{config.port}",
-                "the address is in use or is not this machine's",
-                "choose another --port (0: a free one) or --host",
-            ) from error
 
-
-def _options(config: FrontendConfig) -> list[tuple[str, int]]:
-    """gRPC's. Times in milliseconds."""
-    return [
-        # Without it, two servers may not share a port; with it, a second one is not an error.
-        ("grpc.so_reuseport", int(config.reuse_port)),
-        ("grpc.max_receive_message_length", config.max_request_bytes),
-        ("grpc.max_send_message_length", MAX_SEND_BYTES),
-        # Clients that wait long for a first token keep their connections alive with pings; C-core
-        # would hang up on them after the third one.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # Clients that have vanished without a word hold KV blocks until we find out.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
+def _interceptors(config: FrontendConfig) -> list[grpc.aio.ServerInterceptor]:
+    """The first is the outermost: it sees every call."""
+    return [GateInterceptor(OpenGate())]

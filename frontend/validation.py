@@ -101,8 +101,9 @@ def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) 
 
 
 def check_abort(request: generation_pb2.AbortRequest) -> None:
-    """Judges the ids of an Abort. Raises InvalidRequest."""
+    """Judges the ids and the tenant of an Abort. Raises InvalidRequest."""
     findings = _Findings()
+    findings.add("tenant", identifier_problem(request.tenant))
     if len(request.request_ids) > MAX_ABORTS:
         findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
         findings.raise_any()

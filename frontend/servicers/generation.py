@@ -1,5 +1,6 @@
 """GenerationService."""
 
+from frontend.auth.caller import current_caller, scope
 from frontend.engine_client import EngineClient
 from frontend.errors import NotBuilt
 from frontend.generation import Generator
@@ -17,7 +18,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
-        async with self._generator.open(request, context.time_remaining()) as stream:
+        async with self._generator.open(request, current_caller(), context.time_remaining()) as stream:
             while (message := await stream.take()) is not None:
                 await context.write(message)
 
@@ -25,7 +26,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateUnary(
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
-        async with self._generator.open(request, context.time_remaining(), whole=True) as stream:
+        time_left = context.time_remaining()
+        async with self._generator.open(request, current_caller(), time_left, whole=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             return message
@@ -39,7 +41,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.AbortRequest, context: Context
     ) -> generation_pb2.AbortResponse:
         check_abort(request)
-        members = {name: self._generator.members(name) for name in request.request_ids}
+        tenant = current_caller().may_abort_for(request.tenant)
+        members = {name: self._generator.members(scope(tenant, name)) for name in request.request_ids}
         wanted = [member for parts in members.values() for member in parts]
         unsent = self._generator.abort_unsent(wanted)
         others = [member for member in wanted if member not in unsent]

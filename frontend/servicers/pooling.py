@@ -1,5 +1,6 @@
 """PoolingService."""
 
+from frontend.auth.caller import current_caller
 from frontend.errors import NotBuilt
 from frontend.scoring import ContinuationScorer
 from frontend.servicers.guard import Context, guarded
@@ -28,4 +29,4 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def ScoreContinuations(
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
-        return await self._scorer.score(request, context.time_remaining())
+        return await self._scorer.score(request, current_caller(), context.time_remaining())

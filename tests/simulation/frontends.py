@@ -6,6 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from frontend.auth.caller import ANYBODY
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.journal import Sink
@@ -135,6 +136,6 @@ class FrontendProcess:
     async def _serve(
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
     ) -> None:
-        async with self.generator.open(request, time_left, whole=whole) as stream:
+        async with self.generator.open(request, ANYBODY, time_left, whole=whole) as stream:
             while (message := await stream.take()) is not None:
                 await deliver(message)

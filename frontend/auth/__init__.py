@@ -1,0 +1,1 @@
+"""Who may come in. Everything here but interceptor.py knows nothing of gRPC's server."""

@@ -1,0 +1,43 @@
+"""Where a frontend listens, and the options of its gRPC server."""
+
+import grpc
+
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+
+MAX_SEND_BYTES = 64 << 20
+
+
+def bind(server: grpc.aio.Server, config: FrontendConfig) -> int:
+    """Opens the port; returns its number. Raises StartupError."""
+    address = f"{host_in_address(config.host)}:{config.port}"
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise StartupError(
+            f"cannot listen on {address}",
+            "the address is in use or is not this machine's",
+            "choose another --port (0: a free one) or --host",
+        ) from error
+
+
+def host_in_address(host: str) -> str:
+    """A host as it stands before a colon and a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
+    """gRPC's. Times in milliseconds."""
+    return [
+        # Without it, two servers may not share a port; with it, a second one is not an error.
+        ("grpc.so_reuseport", int(config.reuse_port)),
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.max_send_message_length", MAX_SEND_BYTES),
+        # Clients that wait long for a first token keep their connections alive with pings; C-core
+        # would hang up on them after the third one.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients that have vanished without a word hold KV blocks until we find out.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]

@@ -6,7 +6,8 @@ from typing import Any
 
 from frontend.chat_template import ChatTemplate
 from frontend.errors import ModelNotFound
-from frontend.fields import FIELDS, MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Kind, Limits
+from frontend.fields import FIELDS, Kind
+from frontend.rules import MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Limits
 from frontend.tokenizer import Tokenizer
 from frontend.tokenizer_files import (
     CHAT_TEMPLATE_FILE,

@@ -7,7 +7,7 @@ from math import nan
 from typing import Self
 
 from frontend.errors import InvalidRequest
-from frontend.fields import num_candidates
+from frontend.rules import num_candidates
 from pagewire.columns import unpack_f32_array, unpack_u8, unpack_u32_array
 from pagewire.internal.v1 import engine_pb2
 from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES, check

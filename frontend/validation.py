@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.fields import (
-    FIELDS,
-    MAX_ID_BYTES,
-    Kind,
-    Limits,
-    identifier_problem,
-    outside_vocabulary,
-    priority_problem,
-)
+from frontend.fields import FIELDS, Kind
+from frontend.rules import MAX_ID_BYTES, Limits, identifier_problem, outside_vocabulary, priority_problem
 from frontend.search import contradictions, returned
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 

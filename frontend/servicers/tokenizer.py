@@ -1,9 +1,9 @@
 """TokenizerService: needs no engine."""
 
 from frontend.engine_client import EngineClient
-from frontend.fields import Limits
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader, TokenizedPrompt, copy_token_ids
+from frontend.rules import Limits
 from frontend.servicers.guard import Context, guarded
 from frontend.validation import check_detokenize, check_tokenize
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc

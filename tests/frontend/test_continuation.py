@@ -7,7 +7,7 @@ import pytest
 
 from frontend.continuation import CONTEXT_LENGTH, EOS, MAX_TOKENS, STOP
 from frontend.errors import InvalidRequest
-from frontend.fields import Limits
+from frontend.rules import Limits
 from frontend.validation import check_generate
 from pagewire.v1 import generation_pb2
 from tests.frontend.answers import ANSWERS, TEXTS, delivered_of, steps_of

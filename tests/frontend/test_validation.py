@@ -8,7 +8,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.fields import FIELDS, MAX_COUNT, Kind, Limits
+from frontend.fields import FIELDS, Kind
+from frontend.rules import MAX_COUNT, Limits
 from frontend.validation import (
     MAX_ABORTS,
     MAX_DETOKENIZED,

@@ -1,0 +1,171 @@
+"""How the value of one field is judged: what it may be, in words and as a function. Pure.
+
+fields.py says which rule belongs to which field; docs/limits.md is printed from the words.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.v1 import generation_pb2
+
+MAX_ID_BYTES = 256
+MAX_BAD_WORDS = 128
+MAX_STRING_BYTES = 1024
+"""Of a stop string or a bad word."""
+MAX_COUNT = 2**31 - 1
+MAX_SECONDS = 366 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests are measured against: facts of the model, and limits of the server."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    max_sequences: int
+    max_stop_strings: int
+    max_priority: int = 0
+    """With either sign; 0: the engine serves in order of arrival."""
+    max_logprobs: int = 0
+
+
+Check = Callable[[Any, Limits], str | None]
+"""From a field's value to what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """range: the values that are fine, for people."""
+
+    range: str
+    check: Check
+
+    def __call__(self, value: Any, limits: Limits) -> str | None:
+        """What is wrong with the value; None: nothing."""
+        return self.check(value, limits)
+
+
+def outside_vocabulary(ids: Iterable[int], vocab_size: int) -> str | None:
+    """What is wrong with token ids of which one is too large; None: nothing."""
+    largest = max(ids, default=0)
+    if largest < vocab_size:
+        return None
+    return f"must be below the vocabulary size of {vocab_size}, not {largest}"
+
+
+def number(low: float, high: float, *, above: bool = False) -> Rule:
+    """A number in [low, high], or in (low, high]. NaN is in no interval."""
+    interval = f"{'(' if above else '['}{low:.10g}, {high:.10g}]"
+
+    def check(value: float, limits: Limits) -> str | None:
+        if (low < value if above else low <= value) and value <= high:
+            return None
+        return f"must be in {interval}, not {value:.10g}"
+
+    return Rule(interval, check)
+
+
+def known_value(enum: Any) -> Rule:
+    """A value that the enum has a name for."""
+
+    def check(value: int, limits: Limits) -> str | None:
+        return None if value in enum.values() else f"has no value {value}"
+
+    return Rule("a value with a name", check)
+
+
+def strings(most: int) -> Check:
+    """Strings that are neither empty nor long, and at most so many."""
+
+    def check(values: Sequence[str], limits: Limits) -> str | None:
+        if len(values) > most:
+            return f"must be at most {most} strings, not {len(values)}"
+        for value in values:
+            if not 1 <= len(value.encode()) <= MAX_STRING_BYTES:
+                return f"must be strings of 1 to {MAX_STRING_BYTES} bytes, not {len(value.encode())}"
+        return None
+
+    return check
+
+
+def identifier_problem(value: str, most: int = MAX_ID_BYTES) -> str | None:
+    """What is wrong with an id of at most so many bytes; None: nothing."""
+    if len(value.encode()) > most or not value.isprintable():
+        return f"must be at most {most} bytes of printable characters"
+    return None
+
+
+def priority_problem(value: int, limits: Limits) -> str | None:
+    """What is wrong with a priority; None: nothing."""
+    most = limits.max_priority
+    if -most <= value <= most:
+        return None
+    if not most:
+        return f"must be 0, not {value}: the server serves in order of arrival (--policy fcfs)"
+    return f"must be {-most} to {most}, not {value}"
+
+
+def num_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> int:
+    """Candidates that are asked for at each position."""
+    return vocab_size if options.all else options.top_n or len(options.token_ids.ids)
+
+
+def _stop_strings(values: Sequence[str], limits: Limits) -> str | None:
+    return strings(limits.max_stop_strings)(values, limits)
+
+
+def _token_ids(values: Sequence[int], limits: Limits) -> str | None:
+    if len(values) > limits.vocab_size:
+        return f"must be at most {limits.vocab_size} ids, as the vocabulary has, not {len(values)}"
+    return outside_vocabulary(values, limits.vocab_size)
+
+
+def _logit_bias(values: Any, limits: Limits) -> str | None:
+    problem = _token_ids(values, limits)
+    if problem is None and not all(-100 <= bias <= 100 for bias in values.values()):
+        return "must be in [-100, 100] for each token"
+    return problem
+
+
+def _sequences(value: int, limits: Limits) -> str | None:
+    if 1 <= value <= limits.max_sequences:
+        return None
+    return f"must be 1 to {limits.max_sequences}, not {value}"
+
+
+def _too_many_candidates(count: int, limits: Limits) -> str | None:
+    if count <= limits.max_logprobs:
+        return None
+    return f"must be at most {limits.max_logprobs} candidates, not {count}"
+
+
+def _candidate_ids(values: Sequence[int], limits: Limits) -> str | None:
+    if len(set(values)) != len(values):
+        return "must be different ids"
+    return _too_many_candidates(len(values), limits) or outside_vocabulary(values, limits.vocab_size)
+
+
+def _time_limit(value: Any, limits: Limits) -> str | None:
+    seconds = value.seconds + value.nanos / 1e9
+    if 0 < seconds <= MAX_SECONDS and 0 <= value.nanos < 1_000_000_000:
+        return None
+    return f"must be positive, and at most {MAX_SECONDS} s"
+
+
+AT_LEAST_ONE = number(1, MAX_COUNT)
+IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
+PRIORITY = Rule("Limits.max_priority with either sign; 0 under --policy fcfs", priority_problem)
+SEQUENCES = Rule("1 to Limits.max_sequences", _sequences)
+BAD_WORDS = Rule(f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes", strings(MAX_BAD_WORDS))
+STOP_STRINGS = Rule(f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each", _stop_strings)
+TOKEN_IDS = Rule("ids of the vocabulary, at most as many as it has", _token_ids)
+LOGIT_BIAS = Rule("[-100, 100] by ids of the vocabulary", _logit_bias)
+TOP_N = Rule("0 to Limits.max_logprobs", _too_many_candidates)
+CANDIDATE_IDS = Rule("at most Limits.max_logprobs different ids of the vocabulary", _candidate_ids)
+ALL_CANDIDATES = Rule(
+    "where the vocabulary is within Limits.max_logprobs (--max-logprobs -1)",
+    lambda value, limits: _too_many_candidates(limits.vocab_size if value else 0, limits),
+)
+TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)

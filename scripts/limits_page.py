@@ -1,0 +1,77 @@
+"""Writes docs/limits.md from the one table (frontend/field_rows.py); --check says whether it is fresh."""
+
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from frontend.field_rows import Row, answer_rows, request_rows, requests
+from frontend.field_tables import NOT_BUILT
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
+
+HEAD = """# Limits
+
+Every field of every public message: its type, the values that are fine, what it means when it is not set, and
+the file that judges it. Made by `python -m scripts.limits_page` from the table that the server itself uses
+(`frontend/fields.py`, `frontend/field_tables.py`); a test fails when a field has no row. What the fields mean
+is said in [protos/pagewire/v1](../protos/pagewire/v1).
+
+A value outside its range is INVALID_ARGUMENT, before the first header, with the field's path in `BadRequest`;
+a field that is not built is INVALID_ARGUMENT with `FEATURE_UNSUPPORTED`, never ignored. `Limits` is in the
+answer of `GetModel`: those of a running server. The engine core judges again what reaches it
+(`engine_core/validation.py`): a frontend is not trusted either.
+"""
+
+WORK = """## A request as a whole
+
+| what | bound | where |
+| --- | --- | --- |
+| bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
+| bytes of one answer | 64 MiB | gRPC |
+| nesting | 100 messages deep | protobuf |
+| messages inside a request | 16,384 | frontend/validation.py |
+| a chat template's time | 1 s | frontend/watchdog.py |
+| a chat template's memory | 32 Mi characters per value, 256 Mi made in all | frontend/sandbox.py |
+"""
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Markdown."""
+    lines = ["| field | type | range | default | judged in |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        f"| `{row.path}` | {row.type.replace('<', '&lt;')} | {row.range} | {row.default} | {row.where} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole of it."""
+    parts = [HEAD, WORK, "## Requests\n"]
+    for name in requests():
+        rows = request_rows(name)
+        if name not in NOT_BUILT:
+            parts.append(f"### {name}\n\n{table(rows) if rows else 'No fields.'}\n")
+    parts.append("## Requests that are not built\n")
+    parts += [f"### {name}\n\n{table(request_rows(name))}\n" for name in requests() if name in NOT_BUILT]
+    parts.append("## Answers\n")
+    for name, rows_of in groupby(answer_rows(), key=lambda row: row.message):
+        parts.append(f"### {name}\n\n{table(rows_of)}\n")
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code."""
+    fresh = page()
+    if "--check" in arguments:
+        if PAGE.is_file() and PAGE.read_text() == fresh:
+            return 0
+        print("docs/limits.md is stale: run python -m scripts.limits_page", file=sys.stderr)
+        return 1
+    PAGE.write_text(fresh)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

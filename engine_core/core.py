@@ -45,6 +45,9 @@ _IDLE_CHECK_INTERVAL_S = 60.0
 class Worker(Protocol):
     """What computes."""
 
+    meanwhile: Callable[[], None]
+    """The core's. Whatever waits here calls it a few times in a second: a step may be long."""
+
     def submit(self, plan: Plan) -> None:
         """Begins to compute a step, when those before it are done. Raises when there is nobody to do it."""
 
@@ -84,9 +87,11 @@ class EngineCore:
         clock: Callable[[], float] = monotonic,
         *,
         ahead: bool = False,
+        pulse: Callable[[], None] = lambda: None,
     ) -> None:
         """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
 
+        pulse: called in each turn of the loop and while it waits, and not otherwise: that we live.
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
         """
         self.scheduler = scheduler
@@ -97,6 +102,8 @@ class EngineCore:
         self._inbox = inbox
         self._send = send
         self._clock = clock
+        self._pulse = pulse
+        worker.meanwhile = self._while_waiting
         self._max_under_way = 2 if ahead else 1
         self._pace = Pace()
         self._output_rate = Rate()
@@ -112,6 +119,7 @@ class EngineCore:
 
         A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
         """
+        self._pulse()
         if delay := self._pace.delay(self._clock()):
             self._worker.await_result(delay)
         self._take_events()
@@ -152,6 +160,19 @@ class EngineCore:
         else:
             assert isinstance(event, SocketsFailed)
             raise RuntimeError("the thread of the frontends' socket has ended") from event.error
+
+    def _while_waiting(self) -> None:
+        """A step may take longer than a frontend waits for a sign of life. Everything else has to wait."""
+        self._pulse()
+        for event in self._inbox.take_if(self._asks_for_life):
+            self._handle(event)
+
+    def _asks_for_life(self, event: Event) -> bool:
+        return (
+            isinstance(event, Received)
+            and event.message.HasField("hello")
+            and event.message.hello.known_epoch == self._epoch
+        )
 
     def _handle_message(self, event: Received) -> None:
         """Handles one message. A bug that it uncovers fails that message alone."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagewire.internal.v1.engine_pb2 import FrontendMessage
@@ -61,6 +62,13 @@ class Inbox:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)  # first: what is put after this wakes the loop again
         return [self._events.popleft() for _ in range(len(self._events))]
+
+    def take_if(self, wanted: Callable[[Event], bool]) -> list[Event]:
+        """Those of the events that are there now which are wanted; the others keep their order."""
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        taken = [event for event in events if wanted(event)]
+        self._events.extendleft(event for event in reversed(events) if not wanted(event))
+        return taken
 
     def close(self) -> None:
         """Closes the descriptor; nobody puts any more."""

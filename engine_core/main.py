@@ -24,7 +24,7 @@ from engine_core.workers import WorkerDied, WorkerLink
 from pagewire import transport
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
-from pagewire.process import Status
+from pagewire.process import Pulse, Status
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     frontends.start()
 
     try:
+        worker.meanwhile = pulse = Pulse(status.beat)
         worker.start(initialize, arguments, external=config.external_workers)
         ready = worker.wait_ready(status.loading)
     except WorkerDied as error:
@@ -79,6 +80,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         inbox,
         frontends.send,
         ahead=config.scheduling == "ahead",
+        pulse=pulse,
     )
     _settle()
     facts = identity.welcome.model

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _SHUTDOWN_GRACE_S = 0.5
 """Between Shutdown and SIGKILL. A worker has nothing to save."""
+_LOOK_S, _IDLE_LOOK_S = 0.25, 1.0
+"""Between two looks at what else there is to do, while we wait for the worker, and for events."""
 _SEE_ABOVE = "see the lines above, then start again"
 
 Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
@@ -71,6 +73,7 @@ class WorkerLink:
         self._child: _Child | None = None
         self._connection: _Connection | None = None
         self.num_bad_frames = 0
+        self.meanwhile: Callable[[], None] = lambda: None  # called while we wait; see core.Worker
 
     def start(self, initialize: Initialize, arguments: Sequence[str], *, external: bool) -> None:
         """Starts the worker (or waits for one that somebody else starts) and tells it what to load.
@@ -121,15 +124,18 @@ class WorkerLink:
 
     def await_result(self, seconds: float) -> None:
         """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
-        self._poll(seconds)
+        while seconds > 0 and not self._poll(min(seconds, _LOOK_S)):
+            self.meanwhile()
+            seconds -= _LOOK_S
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
         self._poller.register(inbox.fileno(), zmq.POLLIN)
         try:
-            while inbox.fileno() not in (ready := self._poll()):
+            while inbox.fileno() not in (ready := self._poll(_IDLE_LOOK_S)):
                 if self._socket in ready and self._receive() is not None:
                     raise WorkerDied("cannot talk to the worker", "it sent something that nobody asked for")
+                self.meanwhile()
         finally:
             self._poller.unregister(inbox.fileno())
 
@@ -154,14 +160,17 @@ class WorkerLink:
     def _wait(self) -> WorkerMessage:
         """The worker's next message. Raises WorkerDied, Stopped."""
         while True:
-            if self._socket in self._poll():
+            ready = self._poll(_LOOK_S)
+            if self._socket in ready:
                 message = self._receive()
                 if message is not None:
                     return message
+            else:
+                self.meanwhile()
 
-    def _poll(self, seconds: float | None = None) -> dict[object, int]:
+    def _poll(self, seconds: float) -> dict[object, int]:
         """What is readable, once something is, or after so many seconds. Raises WorkerDied, Stopped."""
-        ready = dict[object, int](self._poller.poll(None if seconds is None else int(1000 * seconds)))
+        ready = dict[object, int](self._poller.poll(int(1000 * seconds)))
         if self._stop.fileno() in ready:
             raise Stopped
         if self._socket in ready:

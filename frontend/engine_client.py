@@ -30,13 +30,15 @@ from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 1.0
+HEARTBEAT = 0.5
 """Seconds between two Hello."""
-SILENCE = 60.0
-"""Seconds without a word after which a connected core counts as hung. It answers from its step loop,
-so this must exceed the longest step: a large prompt on a slow CPU."""
+SILENCE = 6
+"""Hellos without a word in return after which a connected core counts as hung. It answers from its step
+loop, also while it waits for the end of a step. They are counted, so that a frontend that was stopped for
+a while itself, or a whole machine, blames nobody for it."""
 ANSWER = 10.0
-"""Seconds that a question to the core may take; the same holds."""
+"""Seconds that a question to the core may take, which it answers between two steps: a large prompt on a
+slow CPU is a long one."""
 
 
 class Socket(Protocol):
@@ -70,7 +72,7 @@ class EngineClient:
         self._socket = make_socket(address, self.identity, self)
         self._welcome: engine_pb2.Welcome | None = None
         self._epoch = 0  # of the connection's Welcome; 0: not welcomed yet
-        self._heard = 0.0
+        self._unanswered = 0  # Hellos since the core's last word
         self._handles = itertools.count(1)
         self._calls = itertools.count(1)
         self._journal = Journal(resume_timeout)
@@ -163,7 +165,7 @@ class EngineClient:
             self._count_error(f"a message of the engine cannot be read: {error}")
 
     def _handle(self, message: engine_pb2.EngineMessage) -> None:
-        self._heard = time.monotonic()
+        self._unanswered = 0
         kind = message.WhichOneof("message")
         if kind == "step_outputs":
             if message.step_outputs.epoch == self._epoch:
@@ -292,9 +294,11 @@ class EngineClient:
     async def _beat(self) -> None:
         while True:
             self._say_hello()
+            self._unanswered += 1
             await asyncio.sleep(HEARTBEAT)
-            if self._epoch and time.monotonic() - self._heard > SILENCE:
-                self._state.set_engine(FAILED)  # until it says something again
+            if self._epoch and self._unanswered >= SILENCE:
+                log.warning("the engine is silent")
+                self._lose_engine()  # when it speaks again, it is welcome as any other
 
     def _say_hello(self) -> None:
         hello = engine_pb2.Hello(

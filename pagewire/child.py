@@ -45,7 +45,7 @@ class Child:
             self.facts = event
         elif kind == "failed":
             self.failure = StartupError(event["what"], event["why"], event["todo"])
-        else:
+        elif kind == "loading":
             self.loading = event["what"], event["fraction"]
 
     @property

@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,7 @@ class Status:
 
     {"event": "loading", "what": "weights", "fraction": 0.5}
     {"event": "ready", ...facts}
+    {"event": "beat"}
     {"event": "failed", "what": ..., "why": ..., "todo": ...}
     """
 
@@ -101,7 +104,34 @@ class Status:
         """Start-up cannot succeed."""
         self._send({"event": "failed", "what": error.what, "why": error.why, "todo": error.todo})
 
+    def beat(self) -> None:
+        """A loop goes round. A parent that does not read is not waited for."""
+        if self._fd is not None and select.select([], [self._fd], [], 0)[1]:
+            self._send({"event": "beat"})
+
     def _send(self, event: dict[str, str | int | float]) -> None:
         if self._fd is not None:
             with contextlib.suppress(OSError):  # the parent may be gone: its death ends us anyway
                 os.write(self._fd, json.dumps(event).encode() + b"\n")
+
+
+class Pulse:
+    """Proves to our parent that a loop goes round: to be called by the loop itself, in every turn.
+
+    Not by a thread beside it, which would go on when the loop hangs.
+    """
+
+    INTERVAL_S = 1.0
+
+    def __init__(self, beat: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """beat: called once a second at most. clock: seconds."""
+        self._beat = beat
+        self._clock = clock
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        """The loop has come round."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + self.INTERVAL_S
+            self._beat()

@@ -8,7 +8,7 @@ begin with the namespace of the request, so that a block that is shared where it
 """
 
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from engine_core.outputs import encode_outputs
@@ -225,6 +225,7 @@ class FakeWorker:
         self.slots: dict[int, int] = {}  # slot -> history
         self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
+        self.meanwhile: Callable[[], None] = lambda: None  # nothing takes long here
         self._results: deque[Result] = deque()
         self._scores: list[Scored] = []  # of the last plan
         self._offers: list[tuple[int, float]] = []  # of its beams

@@ -315,3 +315,25 @@ def test_the_first_sequence_may_be_one_of_them(ended: list[int]) -> None:
     indexes = {index for _, sent in house.sent for index in unpack_u32(sent.step_outputs.indexes)}
     assert indexes == {0, 1, 2} - set(ended)
     assert len(house.scheduler.requests) == 0
+
+
+def test_a_long_step_keeps_nobody_in_doubt(house: House) -> None:
+    """While a step runs, whoever asks for a sign of life gets one; all the rest waits for its turn."""
+    beats: list[float] = []
+    house.core._pulse = lambda: beats.append(house.now)
+    house.put(add_request(1, max_tokens=9))
+    house.step()
+    house.put(Hello(known_epoch=0), b"b")
+    house.put(Abort(handle=1))
+    house.put(Hello(known_epoch=EPOCH), b"a")
+    house.put(Hello(known_epoch=EPOCH), b"c")
+    before = len(house.sent)
+    house.worker.meanwhile()
+    assert [(name, message.WhichOneof("message")) for name, message in house.sent[before:]] == [
+        (b"a", "load"),
+        (b"c", "load"),
+    ]
+    assert len(beats) == 2, "once in the step, once while it waited"
+    house.step()
+    assert (b"b", "welcome") in [(name, message.WhichOneof("message")) for name, message in house.sent]
+    assert not house.scheduler.requests, "the Abort was not forgotten"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from array import array
 
 import pytest
@@ -146,21 +147,31 @@ async def test_the_heartbeat_knows_the_epoch(monkeypatch):
             pass
 
 
-async def test_a_core_that_falls_silent_counts_as_gone_until_it_speaks(monkeypatch):
+async def test_a_core_that_falls_silent_counts_as_dead_until_it_speaks(monkeypatch):
+    """What it had of ours, nobody waits for: it is sent again, to this core or to another one."""
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
-    monkeypatch.setattr(engine_client, "SILENCE", 0.05)
+    monkeypatch.setattr(engine_client, "SILENCE", 5)
     async with connected() as (client, engine, state):
         sink = FakeSink()
-        handle = await submit(client, engine, sink)
+        await submit(client, engine, sink)
         engine.silent = True
         await reaches(state, FAILED)
         with pytest.raises(EngineNotReady):
             client.require()
-        assert sink.error is None  # it may be slow, not dead
+        await sink.heard()
+        assert isinstance(sink.error, EngineDead)  # this client does not resume
         engine.silent = False
         await reaches(state, SERVING)
-        await engine.output(handle, Output([1], 3))
-        await sink.heard()
+
+
+async def test_nobody_is_silent_who_is_not_asked(monkeypatch):
+    """A frontend that was stopped for long itself finds that much time has passed, and no answer."""
+    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(engine_client, "SILENCE", 4)
+    async with connected() as (client, engine, state):
+        time.sleep(1.5)  # nothing of this loop runs
+        await asyncio.sleep(0.3)
+        assert state.state == SERVING and client.facts
 
 
 async def test_outputs_reach_their_sinks():

@@ -85,3 +85,27 @@ def test_status_lines(monkeypatch):
             {"event": "ready", "port": 1, "model": "m"},
             {"event": "failed", "what": "what", "why": "why", "todo": "todo"},
         ]
+
+
+def test_beats_do_not_wait_for_a_parent_that_does_not_read(monkeypatch):
+    reading, writing = os.pipe()
+    monkeypatch.setenv("PAGEWIRE_STATUS_FD", str(writing))
+    status = process.Status()
+    for _ in range(70_000):  # more than a pipe holds
+        status.beat()
+    os.close(writing)
+    with os.fdopen(reading) as events:
+        assert {json.loads(line)["event"] for line in events} == {"beat"}
+
+
+def test_a_pulse_beats_once_a_second_at_most():
+    now, beats = [5.0], []
+    pulse = process.Pulse(lambda: beats.append(now[0]), lambda: now[0])
+    for tenth in range(50, 85):
+        now[0] = tenth / 10
+        pulse()
+    assert beats == [5.0, 6.0, 7.0, 8.0]
+    now[0] = 60.0  # after a pause: one, and not one for each second
+    pulse()
+    pulse()
+    assert beats[4:] == [60.0]

@@ -5,6 +5,7 @@ plans before it decides what it gives; its result is handed out when the device 
 """
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 from engine_core.events import Inbox
@@ -22,6 +23,7 @@ from tests.simulation.workload import Workload
 from worker.simulated.clock import Clock
 from worker.simulated.load import load
 
+LOOK_S = 0.25
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""
 
@@ -43,6 +45,7 @@ class Device:
         self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
         self.dies = False  # in the step that comes next
         self._death: float | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
@@ -63,26 +66,33 @@ class Device:
         """See engine_core.core.Worker."""
         if not self.under_way:
             assert self._death is not None, "nothing was submitted"
-            self._machine.wait(self._death)
+            self._wait(self._death)
             raise WorkerDied("the worker is gone", "the simulation wants it so")
         arrives, plan, message = self.under_way.popleft()
-        self._machine.wait(arrives)
+        self._wait(arrives)
         return decode_result(message, plan)
 
     def await_result(self, seconds: float) -> None:
         """See engine_core.core.Worker."""
         until = self._machine.loop.time() + seconds
         if self.under_way:
-            self._machine.wait(min(until, self.under_way[0][0]))
+            self._wait(min(until, self.under_way[0][0]))
         elif self._death is not None and self._death <= until:
             self.collect()
         else:
-            self._machine.wait(until)
+            self._wait(until)
 
     def wait_for(self, inbox: Inbox) -> None:
         """See engine_core.core.Worker."""
         assert not self.under_way, "the core waits for events, but not for its result"
         self._machine.wait_for_events(inbox)
+
+    def _wait(self, until: float) -> None:
+        """As a worker's link does: with looks at who wants to know whether the core lives."""
+        while (now := self._machine.loop.time()) + LOOK_S < until:
+            self._machine.wait(now + LOOK_S)
+            self.meanwhile()
+        self._machine.wait(until)
 
     def _execute(self, message: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         self._left_s = 0.0

@@ -8,11 +8,13 @@ from pagewire.errors import StartupError
 MAX_SEND_BYTES = 64 << 20
 
 
-def bind(server: grpc.aio.Server, config: FrontendConfig) -> int:
-    """Opens the port; returns its number. Raises StartupError."""
+def bind(server: grpc.aio.Server, config: FrontendConfig, credentials: grpc.ServerCredentials | None) -> int:
+    """Opens the port; returns its number. credentials: None: no TLS. Raises StartupError."""
     address = f"{host_in_address(config.host)}:{config.port}"
     try:
-        return server.add_insecure_port(address)
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise StartupError(
             f"cannot listen on {address}",

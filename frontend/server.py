@@ -8,7 +8,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from frontend.auth.gate import OpenGate
+from frontend.auth.file import TokenFile
+from frontend.auth.gate import OpenGate, TokenGate
 from frontend.auth.interceptor import GateInterceptor
 from frontend.binding import bind, server_options
 from frontend.engine_client import EngineClient
@@ -23,6 +24,8 @@ from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
 from frontend.state import ServingState
+from frontend.tls import certificates_of
+from frontend.watched_files import FileWatch
 from pagewire.config import FrontendConfig
 from pagewire.transport import default_folder, frontends_address
 from pagewire.v1 import (
@@ -57,12 +60,17 @@ class Frontend:
 
     def __init__(self, config: FrontendConfig, model: ModelInfo) -> None:
         self._config = config
+        self._certificates = certificates_of(config)
+        tokens = TokenFile(config.auth_file) if config.auth_file else None
         self.state = ServingState()
         self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
         address = config.engine or frontends_address(default_folder())
         self.engine = EngineClient(address, self.state, config.resume_timeout)
         self._generator = Generator(config, model, self._prompts, self.engine)
-        self._server = grpc.aio.server(interceptors=_interceptors(config), options=server_options(config))
+        self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
+        # The first is the outermost: it sees every call.
+        interceptors = [GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate())]
+        self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self.engine), self._server
         )
@@ -80,13 +88,15 @@ class Frontend:
             AdminServicer(config, self.engine, self.state), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.state, SERVICES), self._server)
-        if config.reflection:
+        if config.reflection or (config.reflection is None and tokens is None):
             health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
             reflection.enable_server_reflection((*SERVICES, health, reflection.SERVICE_NAME), self._server)
 
     async def start(self) -> int:
         """Listens and starts looking for the engine. Returns the port. Raises StartupError."""
-        port = bind(self._server, self._config)
+        certificates = self._certificates
+        port = bind(self._server, self._config, certificates.credentials() if certificates else None)
+        self._files.start()
         self.engine.start()
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, port)
@@ -108,10 +118,6 @@ class Frontend:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._generator.wait_until_idle(), grace)
         await self._server.stop(max(ends - asyncio.get_running_loop().time(), 0))
+        await self._files.stop()
         await self.engine.close()
         self._prompts.close()
-
-
-def _interceptors(config: FrontendConfig) -> list[grpc.aio.ServerInterceptor]:
-    """The first is the outermost: it sees every call."""
-    return [GateInterceptor(OpenGate())]

@@ -78,7 +78,13 @@ class FrontendConfig(ModelConfig):
     served_model_name: str = flag("", "name that requests use; default: the folder's name", common=True)
     engine: str = flag("", "address of the engine core (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     reuse_port: bool = flag(False, "let several frontends listen on one port")
-    reflection: bool = flag(True, "serve gRPC reflection")
+    tls_cert: str = flag("", "PEM file with the server's certificates, its own first: TLS", metavar="FILE")
+    tls_key: str = flag("", "PEM file with the key of --tls-cert", metavar="FILE")
+    tls_client_ca: str = flag(
+        "", "PEM file with who signs clients' certificates, which are then required (mTLS)", metavar="FILE"
+    )
+    auth_file: str = flag("", "YAML file with hashed tokens: who may call (docs/security.md)", metavar="FILE")
+    reflection: bool | None = flag(None, "serve gRPC reflection; default: on, but off with --auth-file")
     tokenizer_threads: int = flag(2, "threads that tokenize and render templates", at_least=1)
     max_request_bytes: int = flag(
         16 << 20, "largest gRPC message to accept", at_least=1024, at_most=(1 << 31) - 1

@@ -32,9 +32,11 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler:
         method = handler_call_details.method
         try:
-            set_caller(self._gate.admit(method, handler_call_details.invocation_metadata))
+            caller = self._gate.admit(method, handler_call_details.invocation_metadata)
         except ServiceError as error:
             return _refuse(error)
+        if caller is not None:
+            set_caller(caller)
         handler = await continuation(handler_call_details)
         if handler is None or not self._gate.admins_are_local or access_of(method) is not Access.ADMINS:
             return handler

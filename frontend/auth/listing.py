@@ -1,0 +1,153 @@
+"""What stands in the file of tokens:
+
+    tokens:
+      - sha256: 5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5
+        tenant: alice
+        role: user                     # or admin; default: user
+        weight: 2                      # share among tenants, relative to 1; default: the engine's
+        max_requests: 8                # in flight at an engine; 0, the default: no limit
+        max_tokens_per_minute: 100000  # prompt and output; 0, the default: no limit
+        expires: 2027-01-31            # refused from then on, UTC; default: never
+
+A tenant may have several tokens, so that one can be replaced by another without a pause; what the tenant
+may have is the same in each of them. Pure: text in, table out.
+"""
+
+import contextlib
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import yaml
+
+from frontend.auth.caller import Caller, Terms
+from frontend.auth.tokens import Entry, TokenTable
+
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+MAX_REQUESTS = (1 << 32) - 1
+MAX_TOKENS = (1 << 63) - 1
+
+
+class BadListing(Exception):
+    """The text is no list of tokens; says where and why. Never has a hash in it."""
+
+
+def read_tokens(text: str) -> TokenTable:
+    """Raises BadListing."""
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the 31st of February
+        mark = getattr(error, "problem_mark", None)  # the whole message would quote the file
+        where = f", line {mark.line + 1}" if mark else ""
+        raise BadListing(f"not YAML{where}") from None
+    if not isinstance(content, dict) or list(content) != ["tokens"]:
+        raise BadListing("must hold one list, under the name tokens")
+    listed = content["tokens"]
+    if not isinstance(listed, list):
+        raise BadListing("tokens: must be a list")
+    entries: list[Entry] = []
+    places: dict[bytes, int] = {}
+    terms: dict[str | None, tuple[int, Terms]] = {}
+    for place, item in enumerate(listed):
+        entry = _entry(item, f"tokens[{place}]")
+        if (before := places.setdefault(entry.digest, place)) != place:
+            raise BadListing(f"tokens[{place}].sha256: is that of tokens[{before}]")
+        first, its = terms.setdefault(entry.caller.tenant, (place, entry.caller.terms or Terms()))
+        if its != entry.caller.terms:
+            raise BadListing(
+                f"tokens[{place}]: weight, max_requests and max_tokens_per_minute must be those of "
+                f"tokens[{first}], which is for the same tenant"
+            )
+        entries.append(entry)
+    return TokenTable(entries)
+
+
+def tenant_problem(name: object) -> str | None:
+    """What is wrong with a tenant's name; None: nothing. It has no "/": see caller.scope()."""
+    if isinstance(name, str) and _TENANT.fullmatch(name):
+        return None
+    return "must be 1 to 64 letters, digits, dots, dashes and underlines, in quotes if it is a number"
+
+
+def _entry(item: object, path: str) -> Entry:
+    if not isinstance(item, dict):
+        raise BadListing(f"{path}: must have at least sha256 and tenant")
+    for name in item:
+        if name not in _FIELDS:
+            raise BadListing(f"{path}: unknown name {str(name)[:32]!r}; there are {', '.join(_FIELDS)}")
+    values: dict[str, Any] = {}
+    for name, read in _FIELDS.items():
+        if name in item:
+            try:
+                values[name] = read(item[name])
+            except ValueError as error:
+                raise BadListing(f"{path}.{name}: {error}") from None
+        elif name in ("sha256", "tenant"):
+            raise BadListing(f"{path}.{name}: is missing")
+    terms = Terms(
+        values.get("weight", 0.0), values.get("max_requests", 0), values.get("max_tokens_per_minute", 0)
+    )
+    caller = Caller(values["tenant"], values.get("role") == "admin", terms)
+    return Entry(values["sha256"], caller, values.get("expires"))
+
+
+def _digest(value: object) -> bytes:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError("must be 64 hexadecimal digits, as `pagewire token new` prints them")
+    return bytes.fromhex(value)
+
+
+def _tenant(value: object) -> str:
+    problem = tenant_problem(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return str(value)
+
+
+def _role(value: object) -> str:
+    if value not in ("user", "admin"):
+        raise ValueError("must be user or admin")
+    return str(value)
+
+
+def _weight(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_WEIGHT <= value <= MAX_WEIGHT:
+        raise ValueError(f"must be {MIN_WEIGHT} to {MAX_WEIGHT:.0f}")
+    return float(value)
+
+
+def _count(most: int) -> Callable[[object], int]:
+    def count(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"must be a whole number, 0 to {most}")
+        return value
+
+    return count
+
+
+def _time(value: object) -> float:
+    """Unix time of a date, of a time, or of either as text. YAML makes dates of what looks like one."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = datetime.datetime.fromisoformat(value)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(value, datetime.datetime):
+        raise ValueError("must be a date such as 2027-01-31, or a time such as 2027-01-31 12:00:00 (UTC)")
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=datetime.UTC)
+    return value.timestamp()
+
+
+_FIELDS: Mapping[str, Callable[[object], Any]] = {
+    "sha256": _digest,
+    "tenant": _tenant,
+    "role": _role,
+    "weight": _weight,
+    "max_requests": _count(MAX_REQUESTS),
+    "max_tokens_per_minute": _count(MAX_TOKENS),
+    "expires": _time,
+}

@@ -1,87 +1,84 @@
-"""The frontend's side of the engine hop: heartbeats, dispatch of outputs, questions to the core, and
-requests that outlive it."""
+"""The frontend's side of the engine hop: the cores, which of them has a request, and requests that outlive
+their core.
+
+A request whose core is gone goes on at another one at once; when there is none, it waits for the first that
+comes. Cores come and go with their addresses, too.
+"""
 
 import asyncio
 import itertools
 import logging
-import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from random import Random
 
-from google.protobuf.message import DecodeError
-
-from frontend.engine_socket import EngineSocket, Listener
+from frontend.addresses import Addresses, GivenAddresses
+from frontend.agreement import agree, combine, difference
+from frontend.engine_connection import EngineConnection, MakeSocket
+from frontend.engine_socket import EngineSocket
 from frontend.errors import (
     EngineDead,
     EngineNotReady,
     EngineRefused,
     InternalError,
-    ProtocolError,
     Quarantined,
+    ServiceError,
 )
 from frontend.journal import Entry, Journal, Sink
-from frontend.scores import Scores, split_scores
+from frontend.routing import ANYWHERE, Routing, choose
 from frontend.state import FAILED, SERVING, ServingState
-from pagewire import __version__
-from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.transport import BadFrame, new_identity, pack, unpack
+from pagewire.transport import new_identity
 from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5
-"""Seconds between two Hello."""
+"""Seconds between two Hello, and between two looks at the addresses."""
 SILENCE = 6
 """Hellos without a word in return after which a connected core counts as hung. It answers from its step
 loop, also while it waits for the end of a step. They are counted, so that a frontend that was stopped for
 a while itself, or a whole machine, blames nobody for it."""
-ANSWER = 10.0
-"""Seconds that a question to the core may take, which it answers between two steps: a large prompt on a
-slow CPU is a long one."""
-
-
-class Socket(Protocol):
-    """What an EngineSocket does for an EngineClient."""
-
-    def open(self) -> None:
-        """Starts connecting. Raises StartupError."""
-
-    def send(self, frame: bytes) -> bool:
-        """Sends without waiting. False when there is no connection or the core does not read."""
-
-    def close(self) -> None:
-        """Disconnects. Idempotent."""
+OVERLOADED = frozenset({"DEADLINE_UNREACHABLE"})
+"""Reasons of a refusal that another core may not have."""
+MAX_REFUSALS = 2
+"""Cores that may refuse a request for those; then its client hears of it."""
 
 
 class EngineClient:
-    """One engine core. All methods belong to the event loop's thread."""
+    """All engine cores as one. All methods belong to the event loop's thread."""
 
     def __init__(
         self,
-        address: str,
+        addresses: Addresses | str,
         state: ServingState,
         resume_timeout: float = 0.0,
-        make_socket: Callable[[str, bytes, Listener], Socket] = EngineSocket,
+        make_socket: MakeSocket = EngineSocket,
+        random: Random | None = None,
     ) -> None:
-        """resume_timeout: seconds that requests wait for another core when theirs has died. make_socket:
-        takes the address, our identity, and who hears what comes in."""
+        """addresses: of the cores; one that does not change may be given as such. resume_timeout: seconds
+        that requests wait for a core when theirs has died and there is no other."""
         self.identity = new_identity()
-        self.protocol_errors = 0
+        self.facts: engine_pb2.Welcome | None = None
+        """What holds at each core that has ever served; None before the first."""
+        self.cores: list[EngineConnection] = []
+        """By rank."""
+        self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
         self._state = state
-        self._socket = make_socket(address, self.identity, self)
-        self._welcome: engine_pb2.Welcome | None = None
-        self._epoch = 0  # of the connection's Welcome; 0: not welcomed yet
-        self._unanswered = 0  # Hellos since the core's last word
-        self._handles = itertools.count(1)
-        self._calls = itertools.count(1)
+        self._make_socket = make_socket
+        self._random = random or Random()
+        self._handles = itertools.count(1)  # for all cores: a handle names one attempt at one of them
         self._journal = Journal(resume_timeout)
-        self._answers: dict[int, asyncio.Future[engine_pb2.UtilityResult]] = {}
+        self._model: engine_pb2.ModelFacts | None = None
+        self._known_addresses: list[str] = []
+        self._leaving: list[EngineConnection] = []  # their addresses are gone, but not their requests
         self._heartbeat: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Connects and introduces itself, for as long as it takes. Raises StartupError."""
-        self._socket.open()
+        self._known_addresses = self._addresses.look()
+        self.cores = [self._connect(address) for address in self._known_addresses]
+        self._number()
         self._heartbeat = asyncio.create_task(self._beat(), name="heartbeat")
 
     async def close(self) -> None:
@@ -90,244 +87,233 @@ class EngineClient:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat])
         self._journal.fail_all(EngineDead())
-        self._drop_questions()
-        self._socket.close()
-
-    @property
-    def facts(self) -> engine_pb2.Welcome | None:
-        """The last Welcome; None before the first."""
-        return self._welcome
+        for core in self._all():
+            core.close()
 
     @property
     def num_streams(self) -> int:
         """Requests in flight, and those that wait for another core."""
         return len(self._journal)
 
+    @property
+    def protocol_errors(self) -> int:
+        """Messages of cores that made no sense."""
+        return sum(core.protocol_errors for core in self._all())
+
     def require(self) -> engine_pb2.Welcome:
-        """What the engine said of itself. Raises EngineNotReady unless requests can be sent."""
-        if self._welcome is None or not self._state.serves:
+        """What the engines said of themselves. Raises EngineNotReady unless requests can be sent."""
+        if self.facts is None or not self._state.serves:
             name = admin_pb2.ServerState.Name(self._state.state).removeprefix("SERVER_STATE_").lower()
             raise EngineNotReady(f"the engine is not ready: {name}")
-        return self._welcome
+        return self.facts
 
-    def submit(self, request: engine_pb2.AddRequest, sink: Sink) -> int:
+    def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
         """Sends a request, whose outputs go to the sink, again and again if need be. Returns a ticket,
         for release(). Raises EngineNotReady."""
         self.require()
         request.handle = next(self._handles)
-        if not self._send(engine_pb2.FrontendMessage(add_request=request)):
+        core = self._send(request, routing)
+        if core is None:
             raise EngineNotReady("the engine does not take requests")
-        self._journal.add(request, sink)
+        self._journal.add(request, sink, core, routing)
         return request.handle
 
     def release(self, ticket: int) -> None:
-        """The sink is gone; what the core still does for it is aborted. Idempotent."""
+        """The sink is gone; what a core still does for it is aborted. Idempotent."""
         entry = self._journal.remove(ticket)
-        if entry is not None and entry.handle:
-            self._abort(entry.handle)
+        if entry is not None and entry.core is not None:
+            entry.core.abort(entry.handle)
 
     def waits(self, ticket: int) -> bool:
         """Whether no core has the request, as its own has died."""
         return self._journal.waits(ticket)
 
     async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
-        """Ends requests of any frontend; returns those that were in flight."""
+        """Ends requests of any frontend at every core; returns those that were in flight."""
         call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
-        result = await self._ask(call)
-        return list(result.aborted.request_ids)
+        answers = await self._ask(call, self._all())
+        known = {name for _, result in answers for name in result.aborted.request_ids}
+        return [name for name in request_ids if name in known]
 
-    async def load(self) -> admin_pb2.RankLoad:
-        """The load now."""
-        result = await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()))
-        return result.load.load
+    async def loads(self) -> list[admin_pb2.RankLoad]:
+        """The load now of each core that is there, by rank."""
+        loads = []
+        for core, result in await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()), self.cores):
+            load = result.load.load
+            load.rank = core.rank
+            loads.append(load)
+        return loads
 
     async def reset_cache(self) -> None:
-        """Empties the prefix cache."""
-        await self._ask(engine_pb2.Utility(reset_cache=engine_pb2.ResetCache()))
+        """Empties the prefix cache of each core."""
+        call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
+        await self._ask(call, self.cores, all_must_answer=True)
 
-    # What the socket tells.
+    # What a connection tells: see frontend.engine_connection.Owner.
 
-    def on_connected(self) -> None:
-        """Introduces itself without waiting for the next beat."""
-        self._say_hello()
+    def on_welcome(self, core: EngineConnection) -> None:
+        """A core is there: does it serve what the others do?"""
+        before = self._model
+        self._model = agree(before, [one.welcome if one.epoch else None for one in self.cores])
+        if self._model is None:  # the address of the first that came was just taken from the list
+            return
+        if before is not None and self._model != before:
+            log.warning("all engines serve another model than before")
+            for entry in self._journal.waiting():
+                self._journal.fail(entry, EngineDead())
+        for one in self.cores:
+            if one.epoch and one.welcome is not None:
+                one.differs = difference(self._model, one.welcome.model)
+        if core.differs:
+            log.error("the engine at %s is not used: it has %s", core.address, core.differs)
+        self._combine_facts()
 
-    def on_disconnected(self) -> None:
-        """Nothing that the core has of us can be answered any more."""
-        if self._epoch:
-            self._lose_engine()
-
-    def on_frame(self, frame: bytes) -> None:
-        """One message of the core. One that cannot be read is counted and dropped."""
-        try:
-            message = engine_pb2.EngineMessage.FromString(unpack(frame))
-            self._handle(message)
-        except (BadFrame, DecodeError, ValueError) as error:
-            self._count_error(f"a message of the engine cannot be read: {error}")
-
-    def _handle(self, message: engine_pb2.EngineMessage) -> None:
-        self._unanswered = 0
-        kind = message.WhichOneof("message")
-        if kind == "step_outputs":
-            if message.step_outputs.epoch == self._epoch:
-                self._dispatch(message.step_outputs)
-        elif kind == "welcome":
-            self._accept(message.welcome)
-        elif kind == "request_failed":
-            if message.request_failed.epoch == self._epoch:
-                self._fail(message.request_failed)
-        elif kind == "utility_result":
-            answer = self._answers.pop(message.utility_result.call_id, None)
-            if answer is not None and not answer.done():
-                answer.set_result(message.utility_result)
-        if self._epoch:
+    def on_word(self, core: EngineConnection) -> None:
+        """A core lives."""
+        if core.serves:
             self._state.set_engine(SERVING)
             self._resume()
 
-    def _accept(self, welcome: engine_pb2.Welcome) -> None:
-        if welcome.epoch != self._epoch:
-            if self._epoch:
-                self._lose_engine()  # another core has taken the place of the one that had our requests
-            self._epoch = welcome.epoch
-            log.info("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
-        self._welcome = welcome
+    def on_lost(self, core: EngineConnection) -> None:
+        """A core is gone: what it had goes on at another one."""
+        self._show_state()
+        for entry in list(core.in_flight.values()):
+            self._journal.lose(entry, EngineDead(), Quarantined())
+        self._resume()
 
-    def _dispatch(self, outputs: engine_pb2.StepOutputs) -> None:
-        """Hands a step's outputs to their sinks. Work per step, not per token, except for lists."""
-        now = time.monotonic_ns()
-        journal = self._journal
-        for handle, queue_us, cached in zip(
-            unpack_u64(outputs.started_handles),
-            unpack_u32(outputs.started_queue_us),
-            unpack_u32(outputs.started_cached_tokens),
-            strict=True,
-        ):
-            entry = journal.find(handle)
-            if entry is not None:
-                entry.sink.started(queue_us, cached)
-        for part in outputs.prompt_logprobs:
-            self._push_prompt_logprobs(part)
-        columns = (
-            unpack_u64(outputs.handles),
-            unpack_u32(outputs.indexes),
-            unpack_u32(outputs.positions),
-            counts := unpack_u32(outputs.counts),
-            unpack_u8(outputs.finish_reasons),
-            unpack_u32(outputs.finish_token_ids),
-        )
-        token_ids = unpack_u32_array(outputs.token_ids)
-        if len({len(column) for column in columns}) != 1 or sum(counts) != len(token_ids):
-            raise ValueError("columns of different lengths")
-        scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
-        end = 0
-        for (handle, index, position, count, reason, matched), its in zip(
-            zip(*columns, strict=True), scores, strict=False
-        ):
-            start, end = end, end + count
-            entry = journal.find(handle)
-            if entry is None:
-                continue  # released; the core will have heard of it by the next step
-            try:
-                unknown_to_core = entry.sink.push(
-                    index, position, token_ids[start:end], reason, matched, now, its
-                )
-            except ProtocolError as error:
-                self._lose(entry, error)
-                continue
-            if entry.sink.ended:
-                journal.drop(entry)
-            if unknown_to_core:
-                self._abort(handle, index)
+    def on_complete(self, entry: Entry) -> None:
+        """A request has got everything."""
+        self._journal.drop(entry)
 
-    def _push_prompt_logprobs(self, part: engine_pb2.PromptLogprobs) -> None:
-        scores = Scores.read(part.columns)
-        entry = self._journal.find(part.handle)
-        if entry is not None:
-            try:
-                entry.sink.push_prompt_logprobs(part.start, scores)
-            except ProtocolError as error:
-                self._lose(entry, error)
-
-    def _lose(self, entry: Entry, error: ProtocolError) -> None:
-        """What the core says of a request makes no sense: another attempt may."""
-        self._count_error(str(error))
-        self._abort(entry.handle)
+    def on_doubt(self, core: EngineConnection, entry: Entry) -> None:
+        """A request is to be sent again, as what came for it made no sense."""
         self._journal.lose(entry, InternalError(), InternalError())
 
-    def _fail(self, failure: engine_pb2.RequestFailed) -> None:
-        entry = self._journal.find(failure.handle)
-        if entry is None:
-            return
-        retry_after = failure.retry_delay.ToNanoseconds() / 1e9 if failure.HasField("retry_delay") else None
-        error = EngineRefused(failure.code, failure.reason, failure.message, failure.field, retry_after)
-        if failure.reason == "ENGINE_DEAD":  # its last words, which it says of every request
-            self._lose_engine()
-        elif failure.reason == "FRONTEND_LOST":  # we were too slow for it
+    def on_refusal(self, core: EngineConnection, entry: Entry, error: EngineRefused) -> None:
+        """A core has ended a request by an error."""
+        if error.reason == "FRONTEND_LOST":  # we were too slow for it
             self._journal.lose(entry, error, error)
-        else:
+        elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
             self._journal.fail(entry, error)
 
-    def _lose_engine(self) -> None:
-        """Nothing that the core has of us can be answered any more."""
-        self._epoch = 0
-        self._state.set_engine(FAILED)
-        for entry in self._journal.in_flight():
-            self._journal.lose(entry, EngineDead(), Quarantined())
-        self._drop_questions()
+    # Where requests go.
+
+    def _send(
+        self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
+    ) -> EngineConnection | None:
+        """The core that has taken it; None: none does now."""
+        cores = [core for core in self.cores if core.serves and core not in refused_by]
+        while cores:
+            core = choose(cores, routing, self._random)
+            if core.add(request):
+                return core
+            cores.remove(core)
+        return None
 
     def _resume(self) -> None:
         """Sends again what was lost."""
         for entry in self._journal.waiting():
-            handle = next(self._handles)
-            request = self._journal.again(entry, handle)
-            if not self._send(engine_pb2.FrontendMessage(add_request=request)):
-                break  # more of them with the core's next word
-            self._journal.resent(entry, handle)
+            if not self._send_again(entry):
+                break  # more of them with the next word of a core
 
-    def _drop_questions(self) -> None:
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(EngineNotReady("the engine went away"))
+    def _send_again(self, entry: Entry, refused_by: Collection[object] = ()) -> bool:
+        request = self._journal.again(entry, next(self._handles))
+        core = self._send(request, entry.routing, refused_by)
+        if core is not None:
+            self._journal.resent(entry, core, request.handle)
+        return core is not None
 
-    # What we tell the core.
+    def _try_elsewhere(self, entry: Entry, core: EngineConnection) -> bool:
+        """Whether a request that a core has no time for is at another one now."""
+        entry.refused_by = (*entry.refused_by, core)
+        if len(entry.refused_by) >= MAX_REFUSALS:
+            return False
+        self._journal.take_back(entry)
+        return self._send_again(entry, entry.refused_by)
+
+    # The cores.
+
+    def _all(self) -> list[EngineConnection]:
+        return self.cores + self._leaving
+
+    def _connect(self, address: str) -> EngineConnection:
+        """Raises StartupError."""
+        core = EngineConnection(address, self.identity, self, self._make_socket)
+        core.open()
+        return core
+
+    def _combine_facts(self) -> None:
+        known = [core.welcome for core in self.cores if core.welcome is not None and not core.differs]
+        if known:
+            self.facts = combine(known, len(self.cores))
+
+    def _show_state(self) -> None:
+        """STARTING until a core has served; then whether one does."""
+        if any(core.serves for core in self.cores):
+            self._state.set_engine(SERVING)
+        elif self.facts is not None:
+            self._state.set_engine(FAILED)
 
     async def _beat(self) -> None:
         while True:
-            self._say_hello()
-            self._unanswered += 1
+            for core in self._all():
+                core.say_hello()
             await asyncio.sleep(HEARTBEAT)
-            if self._epoch and self._unanswered >= SILENCE:
-                log.warning("the engine is silent")
-                self._lose_engine()  # when it speaks again, it is welcome as any other
+            for core in self._all():
+                if core.epoch and core.num_unanswered >= SILENCE:
+                    log.warning("the engine at %s is silent", core.address)
+                    core.lose()  # when it speaks again, it is welcome as any other
+            self._look_at_addresses()
 
-    def _say_hello(self) -> None:
-        hello = engine_pb2.Hello(
-            frontend_id=self.identity.hex(), version=__version__, known_epoch=self._epoch
-        )
-        self._send(engine_pb2.FrontendMessage(hello=hello))
+    def _look_at_addresses(self) -> None:
+        """Whoever is new is connected; whoever is gone ends what it has, and gets nothing new."""
+        addresses = self._addresses.look()
+        if addresses != self._known_addresses:
+            self._change_cores(addresses)
+        for core in [core for core in self._leaving if not core.in_flight]:
+            self._leaving.remove(core)
+            core.close()
 
-    async def _ask(self, call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
+    def _change_cores(self, addresses: list[str]) -> None:
+        self._known_addresses = addresses
+        known = {core.address: core for core in self._all()}
+        cores = []
+        for address in addresses:
+            try:
+                cores.append(known[address] if address in known else self._connect(address))
+            except StartupError as error:
+                log.error("an engine is left out: %s", error)
+        self._leaving = [core for core in known.values() if core not in cores]
+        self.cores = cores
+        self._number()
+        self._combine_facts()
+        self._show_state()
+
+    def _number(self) -> None:
+        for rank, core in enumerate(self.cores):
+            core.rank, core.leaving = rank, False
+        for core in self._leaving:
+            core.leaving = True
+
+    # Questions.
+
+    async def _ask(
+        self, call: engine_pb2.Utility, cores: Sequence[EngineConnection], *, all_must_answer: bool = False
+    ) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+        """What those cores answer that are there. Raises EngineNotReady when none does; or when one does
+        not, where all must."""
         self.require()
-        call.call_id = next(self._calls)
-        answer: asyncio.Future[engine_pb2.UtilityResult] = asyncio.get_running_loop().create_future()
-        self._answers[call.call_id] = answer
-        try:
-            if not self._send(engine_pb2.FrontendMessage(utility=call)):
-                raise EngineNotReady("the engine does not take requests")
-            return await asyncio.wait_for(answer, ANSWER)
-        except TimeoutError:
-            raise EngineNotReady("the engine does not answer") from None
-        finally:
-            self._answers.pop(call.call_id, None)
-
-    def _abort(self, handle: int, *indexes: int) -> None:
-        abort = engine_pb2.Abort(handle=handle, indexes=indexes)
-        self._send(engine_pb2.FrontendMessage(abort=abort))
-
-    def _send(self, message: engine_pb2.FrontendMessage) -> bool:
-        return self._socket.send(pack(message))
-
-    def _count_error(self, text: str) -> None:
-        self.protocol_errors += 1
-        if self.protocol_errors.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
-            log.error("%s (%d protocol errors so far)", text, self.protocol_errors)
+        asked = [core for core in cores if core.epoch and not core.differs]
+        answers = await asyncio.gather(*(core.questions.ask(call) for core in asked), return_exceptions=True)
+        found = []
+        failed: BaseException = EngineNotReady("the engine went away")
+        for core, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, engine_pb2.UtilityResult):
+                found.append((core, answer))
+                continue
+            failed = answer
+            if not isinstance(answer, ServiceError) or (all_must_answer and core.epoch):
+                raise answer
+        if not found:
+            raise failed
+        return found

@@ -183,7 +183,6 @@ REFUSED_FIELDS = frozenset(
         "prompt.chat.messages.content.media",
         "structured_output",
         "adapter",
-        "routing",
         "extensions",
     }
 )

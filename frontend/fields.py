@@ -15,6 +15,7 @@ from frontend.rules import (
     LOGIT_BIAS,
     MAX_COUNT,
     PRIORITY,
+    RANK,
     SEQUENCES,
     STOP_STRINGS,
     TIME_LIMIT,
@@ -110,6 +111,9 @@ FIELDS: dict[str, Rule | Kind] = {
     "cache": Kind.NESTED,
     "cache.salt": IDENTIFIER,
     "cache.bypass": Kind.FREE,
+    "routing": Kind.NESTED,
+    "routing.data_parallel_rank": RANK,
+    "routing.session_id": IDENTIFIER,
     "continuation": Kind.NESTED,
     "continuation.sequences": Kind.NESTED,
     "continuation.sequences.index": Kind.FREE,  # see validation.py

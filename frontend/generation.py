@@ -18,6 +18,7 @@ from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts import PromptReader, TokenizedPrompt
 from frontend.resolve import Resolved, resolve
+from frontend.routing import routing_of
 from frontend.scores import PromptScores, prompt_scores_of
 from frontend.sequence import Sequence, Wanted
 from frontend.stop_strings import StopMatcher, StopStrings
@@ -46,7 +47,7 @@ class _InFlight:
 
 
 class Generator:
-    """Runs generation requests against one engine."""
+    """Runs generation requests against the engine."""
 
     def __init__(
         self, config: FrontendConfig, model: ModelInfo, prompts: PromptReader, engine: EngineClient
@@ -114,7 +115,10 @@ class Generator:
                 return
             if time_left is not None:
                 message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
-            entry.stream, entry.ticket = stream, self._engine.submit(message, stream)
+            entry.stream, entry.ticket = (
+                stream,
+                self._engine.submit(message, stream, routing_of(request.routing)),
+            )
             ledger.sent()
             try:
                 yield stream

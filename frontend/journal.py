@@ -21,6 +21,7 @@ from typing import Protocol
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.errors import EngineDead, ServiceError
+from frontend.routing import ANYWHERE, Routing
 from frontend.scores import Scores
 from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
@@ -72,6 +73,15 @@ class Sink(Protocol):
         """The request's time limit has passed while no core had it."""
 
 
+class Core(Protocol):
+    """Who works on requests, each known to it by its handle."""
+
+    in_flight: dict[int, "Entry"]
+
+    def abort(self, handle: int, *indexes: int) -> None:
+        """It need not go on with these sequences; none named: with none of them."""
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """A request in flight."""
@@ -80,6 +90,9 @@ class Entry:
     sink: Sink
     sent: float  # when, by time.monotonic()
     handle: int  # 0: it waits for a core
+    core: Core | None  # that has it; None: it waits for one
+    routing: Routing = ANYWHERE
+    refused_by: tuple[Core, ...] = ()  # as they had no time for it
     num_tokens: int = 0  # output when it was last lost
     num_losses: int = 0  # ... and how often it was lost with that many
     timer: asyncio.TimerHandle | None = None  # ends its waiting
@@ -91,22 +104,23 @@ class Entry:
 
 
 class Journal:
-    """All entries of an engine client, by ticket and by handle."""
+    """All entries of an engine client; those in flight are with their cores, too."""
 
     def __init__(self, patience: float) -> None:
         """patience: seconds that a request waits for another core; 0: it fails at once."""
         self._patience = patience
         self._by_ticket: dict[int, Entry] = {}
-        self._by_handle: dict[int, Entry] = {}
         self._waiting: dict[int, Entry] = {}  # by ticket
 
     def __len__(self) -> int:
         return len(self._by_ticket)
 
-    def add(self, request: engine_pb2.AddRequest, sink: Sink) -> None:
+    def add(
+        self, request: engine_pb2.AddRequest, sink: Sink, core: Core, routing: Routing = ANYWHERE
+    ) -> None:
         """A request has been sent."""
-        entry = Entry(request, sink, time.monotonic(), request.handle)
-        self._by_ticket[entry.ticket] = self._by_handle[entry.handle] = entry
+        entry = Entry(request, sink, time.monotonic(), request.handle, core, routing)
+        self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
 
     def remove(self, ticket: int) -> Entry | None:
         """Nobody cares for it any more. None when it is not here."""
@@ -116,18 +130,21 @@ class Journal:
         return entry
 
     def drop(self, entry: Entry) -> None:
-        """The same, for an entry at hand."""
+        """The same, for an entry at hand. It goes on saying which core had it."""
         del self._by_ticket[entry.ticket]
-        self._by_handle.pop(entry.handle, None)
+        if entry.core is not None:
+            del entry.core.in_flight[entry.handle]
         self._stop_waiting(entry)
 
-    def find(self, handle: int) -> Entry | None:
-        """The one that the core means; None: it has not heard yet that this one is gone."""
-        return self._by_handle.get(handle)
+    def take_back(self, entry: Entry) -> None:
+        """Its core has it no more; whoever calls sees to what becomes of it."""
+        if entry.core is not None:
+            del entry.core.in_flight[entry.handle]
+            entry.core, entry.handle = None, 0
 
     def in_flight(self) -> list[Entry]:
         """Those that a core has."""
-        return list(self._by_handle.values())
+        return [entry for entry in self._by_ticket.values() if entry.core is not None]
 
     def waiting(self) -> list[Entry]:
         """Those that wait for a core, in the order of their arrival."""
@@ -142,8 +159,7 @@ class Journal:
 
         It fails with `error` where nobody wants to wait, or with `too_often`.
         """
-        self._by_handle.pop(entry.handle)
-        entry.handle = 0
+        self.take_back(entry)
         if not self._patience:
             self.fail(entry, error)
             return
@@ -189,11 +205,11 @@ class Journal:
             limit.FromNanoseconds(round(self._left(entry, limit) * 1e9))
         return request
 
-    def resent(self, entry: Entry, handle: int) -> None:
-        """It has been sent under this handle."""
+    def resent(self, entry: Entry, core: Core, handle: int) -> None:
+        """It has been sent to a core, under this handle."""
         self._stop_waiting(entry)
-        entry.handle = handle
-        self._by_handle[handle] = entry
+        entry.core, entry.handle = core, handle
+        core.in_flight[handle] = entry
 
     def _left(self, entry: Entry, span: Duration) -> float:
         """Seconds that are left of what was granted when it was first sent."""

@@ -114,6 +114,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         max_stop_strings=config.max_stop_strings,
         max_priority=welcome.max_priority,
         max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
+        num_ranks=welcome.parallelism.data,
     )
 
 

@@ -29,6 +29,8 @@ class Limits:
     max_priority: int = 0
     """With either sign; 0: the engine serves in order of arrival."""
     max_logprobs: int = 0
+    num_ranks: int = 1
+    """Engine cores."""
 
 
 Check = Callable[[Any, Limits], str | None]
@@ -154,9 +156,16 @@ def _time_limit(value: Any, limits: Limits) -> str | None:
     return f"must be positive, and at most {MAX_SECONDS} s"
 
 
+def _rank(value: int, limits: Limits) -> str | None:
+    if value < limits.num_ranks:
+        return None
+    return f"must be below {limits.num_ranks}, the number of engines, not {value}"
+
+
 AT_LEAST_ONE = number(1, MAX_COUNT)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
 PRIORITY = Rule("Limits.max_priority with either sign; 0 under --policy fcfs", priority_problem)
+RANK = Rule("below the number of engines", _rank)
 SEQUENCES = Rule("1 to Limits.max_sequences", _sequences)
 BAD_WORDS = Rule(f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes", strings(MAX_BAD_WORDS))
 STOP_STRINGS = Rule(f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each", _stop_strings)

@@ -8,6 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from frontend.addresses import GivenAddresses
 from frontend.auth.file import TokenFile
 from frontend.auth.gate import OpenGate, TokenGate
 from frontend.auth.interceptor import GateInterceptor
@@ -64,8 +65,8 @@ class Frontend:
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         self.state = ServingState()
         self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
-        address = config.engine or frontends_address(default_folder())
-        self.engine = EngineClient(address, self.state, config.resume_timeout)
+        addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
+        self.engine = EngineClient(addresses, self.state, config.resume_timeout)
         self._generator = Generator(config, model, self._prompts, self.engine)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.

@@ -76,7 +76,12 @@ class FrontendConfig(ModelConfig):
     host: str = flag("127.0.0.1", "address to listen on", common=True)
     port: int = flag(50051, "gRPC port; 0: a free one", common=True, at_least=0, at_most=65535)
     served_model_name: str = flag("", "name that requests use; default: the folder's name", common=True)
-    engine: str = flag("", "address of the engine core (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
+    engine: tuple[str, ...] = flag(
+        (),
+        "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; @FILE: one per line, read "
+        "again when it changes",
+        metavar="ADDRESS",
+    )
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     tls_cert: str = flag("", "PEM file with the server's certificates, its own first: TLS", metavar="FILE")
     tls_key: str = flag("", "PEM file with the key of --tls-cert", metavar="FILE")

@@ -93,7 +93,7 @@ class Supervisor:
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
         self._engine = Post("engine core", arguments, *patience)
         # The port is ours already: a frontend can only share it.
-        frontend = replace(config, port=port, engine=meeting, reuse_port=True)
+        frontend = replace(config, port=port, engine=(meeting,), reuse_port=True)
         arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
         for number in range(config.frontends):
             name = f"frontend {number + 1}" if config.frontends > 1 else "frontend"

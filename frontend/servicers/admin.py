@@ -3,10 +3,12 @@
 import asyncio
 import dataclasses
 import time
+from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from frontend.engine_client import EngineClient
+from frontend.engine_connection import EngineConnection
 from frontend.errors import InvalidRequest, NotBuilt
 from frontend.servicers.guard import Context, guarded
 from frontend.state import ServingState
@@ -39,7 +41,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             start_time=self._start_time,
             config=struct_pb2.Struct(),
         )
-        info.config.update(dataclasses.asdict(self._config))
+        info.config.update(_as_json(dataclasses.asdict(self._config)))
+        info.config.update({"engines": [_describe(core) for core in self._engine.cores]})
         facts = self._engine.facts
         if facts is not None:
             info.engine_version = facts.engine_version
@@ -59,17 +62,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def GetLoad(self, request: admin_pb2.GetLoadRequest, context: Context) -> admin_pb2.GetLoadResponse:
-        return admin_pb2.GetLoadResponse(load=_load(await self._engine.load()))
+        return admin_pb2.GetLoadResponse(load=_load(await self._engine.loads()))
 
     @guarded
     async def WatchLoad(self, request: admin_pb2.WatchLoadRequest, context: Context) -> None:
         interval = _interval(request)
         last = None
         while True:
-            load = await self._engine.load()
-            if load != last:
-                last = load
-                await context.write(admin_pb2.WatchLoadResponse(load=_load(load)))
+            loads = await self._engine.loads()
+            if loads != last:
+                last = loads
+                await context.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
             await asyncio.sleep(interval)
 
     @guarded
@@ -96,6 +99,26 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         raise NotBuilt("StopProfile")
 
 
+def _as_json(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _describe(core: EngineConnection) -> dict[str, Any]:
+    """An engine core, as far as this frontend knows it."""
+    state = "serving" if core.serves else "not used" if core.epoch else "away"
+    about: dict[str, Any] = {"rank": core.rank, "state": state}
+    if core.differs:
+        about["differs"] = core.differs
+    if core.welcome is not None:
+        about |= {
+            "instance_id": core.welcome.instance_id,
+            "version": core.welcome.engine_version,
+            "device": core.welcome.device,
+            "num_blocks": core.welcome.num_blocks,
+        }
+    return about
+
+
 def _interval(request: admin_pb2.WatchLoadRequest) -> float:
     """Seconds between two messages. Raises InvalidRequest."""
     if not request.HasField("min_interval"):
@@ -106,8 +129,8 @@ def _interval(request: admin_pb2.WatchLoadRequest) -> float:
     return max(seconds, SHORTEST_INTERVAL)
 
 
-def _load(rank: admin_pb2.RankLoad) -> admin_pb2.Load:
-    return admin_pb2.Load(time=_now(), ranks=[rank])
+def _load(ranks: list[admin_pb2.RankLoad]) -> admin_pb2.Load:
+    return admin_pb2.Load(time=_now(), ranks=ranks)
 
 
 def _now() -> timestamp_pb2.Timestamp:

@@ -136,7 +136,7 @@ async def test_a_continuation_survives_its_engine(checkpoint, model):
         )
         request = await service.engine.requests.get()
         await service.engine.output(request.handle, *steps_of(request)[0])
-        while service.frontend.engine._journal.find(request.handle).sink._num_new == 0:
+        while service.frontend.engine._journal.in_flight()[0].sink._num_new == 0:
             await asyncio.sleep(0.002)
         await service.engine.stop()
         service.engine.epoch, service.engine.script = 2, steps_of

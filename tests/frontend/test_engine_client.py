@@ -9,7 +9,7 @@ from array import array
 import pytest
 import zmq
 
-from frontend import engine_client
+from frontend import engine_client, questions
 from frontend.engine_client import EngineClient
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
 from frontend.scores import Scores
@@ -203,7 +203,7 @@ async def test_release_aborts_what_has_not_ended():
         abort = await next_of(engine.aborts)
         assert (abort.handle, list(abort.indexes)) == (handles[1], [])
         await engine.output(handles[1], Output([5]))  # it did not know yet: ignored
-        assert (await client.load()).kv_total_tokens == 1024
+        assert (await client.loads())[0].kv_total_tokens == 1024
         assert engine.aborts.empty() and sinks[1].outputs == []
 
 
@@ -245,15 +245,15 @@ async def test_questions():
         await sink.heard()
         assert sink.outputs[-1][3] == 6
         engine.load.running_requests = 5
-        assert (await client.load()).running_requests == 5
+        assert (await client.loads())[0].running_requests == 5
 
 
 async def test_a_question_that_is_not_answered(monkeypatch):
-    monkeypatch.setattr(engine_client, "ANSWER", 0.01)
+    monkeypatch.setattr(questions, "ANSWER", 0.01)
     async with connected() as (client, engine, _):
         monkeypatch.setattr(engine, "_answer", lambda utility: asyncio.sleep(0))
         with pytest.raises(EngineNotReady):
-            await client.load()
+            await client.loads()
 
 
 async def test_the_core_dies():
@@ -262,7 +262,7 @@ async def test_the_core_dies():
         sink = FakeSink()
         await submit(client, engine, sink)
         engine._answer = lambda utility: asyncio.sleep(0)
-        question = asyncio.ensure_future(client.load())
+        question = asyncio.ensure_future(client.loads())
         await asyncio.sleep(0)
         await engine.stop()
         await sink.heard()
@@ -287,7 +287,7 @@ async def test_another_core_takes_the_place_of_the_old_one():
         await sink.heard()
         assert isinstance(sink.error, EngineDead) and state.serves
         client.release(handle)
-        assert (await client.load()).kv_total_tokens and engine.aborts.empty()
+        assert (await client.loads())[0].kv_total_tokens and engine.aborts.empty()
 
 
 async def test_messages_of_another_epoch_are_ignored():
@@ -361,8 +361,8 @@ async def test_a_core_that_does_not_read_is_not_ready(monkeypatch):
         state = ServingState()
         client = EngineClient(address, state)
         client.start()
-        client._welcome = engine_pb2.Welcome(epoch=1)
-        state.set_engine(SERVING)
+        client.cores[0]._accept(engine_pb2.Welcome(epoch=1))
+        client.on_word(client.cores[0])
         with pytest.raises(EngineNotReady):
             while True:
                 client.submit(engine_pb2.AddRequest(request_id="x" * 100_000), FakeSink())

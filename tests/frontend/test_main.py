@@ -23,7 +23,7 @@ from pagewire.errors import StartupError
 logs.setup("frontend", "warning")
 try:
     model, engine, port = sys.argv[1:]
-    sys.exit(run(FrontendConfig(model=model, engine=engine, port=int(port), shutdown_grace=30)))
+    sys.exit(run(FrontendConfig(model=model, engine=(engine,), port=int(port), shutdown_grace=30)))
 except StartupError as error:
     print(error)
     sys.exit(3)

@@ -57,11 +57,11 @@ async def test_frontends_may_share_a_port(checkpoint):
     with engine_address() as address:
         first, second = (
             Frontend(config, load_model(config))
-            for config in [FrontendConfig(model=str(checkpoint), port=0, engine=address, reuse_port=True)]
+            for config in [FrontendConfig(model=str(checkpoint), port=0, engine=(address,), reuse_port=True)]
             for _ in range(2)
         )
         port = await first.start()
-        second._config = FrontendConfig(model=str(checkpoint), port=port, engine=address, reuse_port=True)
+        second._config = FrontendConfig(model=str(checkpoint), port=port, engine=(address,), reuse_port=True)
         assert await second.start() == port
         await asyncio.gather(first.stop(0), second.stop(0))
 

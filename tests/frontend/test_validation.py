@@ -48,7 +48,6 @@ NOT_BUILT = {
     "output.logprobs": {"sampling": {"beam_search": {"width": 2}}, "output": {"logprobs": {}}},
     "structured_output": {"structured_output": {"regex": "a*"}},
     "adapter": {"adapter": "a"},
-    "routing": {"routing": {"session_id": "s"}},
     "extensions": {"extensions": {"x": 1}},
 }
 """Path -> the fields of a request that sets it."""
@@ -59,6 +58,8 @@ BAD_VALUES = {
     "model": ["m" * 257],
     "priority": [1001, -1001, 2**31 - 1, -(2**31)],
     "tenant": ["t" * 257, "é" * 129, "a\nb"],
+    "routing.data_parallel_rank": [1, 2**32 - 1],
+    "routing.session_id": ["s" * 257, "a\nb"],
     "prompt.truncate_to": [0, 2**31],
     "prompt.truncation_side": [9],
     "sampling.temperature": [*BAD_FLOATS, 100.5],

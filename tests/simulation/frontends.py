@@ -12,6 +12,7 @@ from frontend.generation import Generator
 from frontend.journal import Sink
 from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts import PromptReader
+from frontend.routing import ANYWHERE, Routing
 from frontend.state import ServingState
 from frontend.stream import Stream
 from frontend.tokenizer import Tokenizer
@@ -73,8 +74,8 @@ class CheckedSink:
 class CheckedClient(EngineClient):
     """An engine client whose streams are watched."""
 
-    def submit(self, request: engine_pb2.AddRequest, sink: Sink) -> int:
-        return super().submit(request, CheckedSink(sink))
+    def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
+        return super().submit(request, CheckedSink(sink), routing)
 
 
 class FrontendProcess:
@@ -128,9 +129,9 @@ class FrontendProcess:
         self.check()
         assert not self._handlers, f"{self.name}: handlers still run"
         assert not self.client.num_streams, f"{self.name}: the journal is not empty"
-        assert not self.client._journal._by_handle, f"{self.name}: the journal has handles"
+        assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
         assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
-        assert not self.client._answers, f"{self.name}: questions are open"
+        assert not any(map(len, (core.questions for core in self.client.cores))), f"{self.name}: questions"
         assert not self.generator._in_flight, f"{self.name}: requests are in flight"
 
     async def _serve(

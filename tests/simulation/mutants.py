@@ -25,6 +25,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapSpace
 from frontend import generation, journal, stream
 from frontend.engine_client import EngineClient
+from frontend.engine_connection import EngineConnection
 from frontend.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from tests.simulation.world import Failed, simulate
@@ -212,8 +213,8 @@ def _lost_requests_are_not_sent_again(patch: Callable[..., None]) -> None:
 
 def _a_stop_string_ends_all_siblings(patch: Callable[..., None]) -> None:
     """The Abort of one sequence does not say which."""
-    abort = EngineClient._abort
-    patch(EngineClient, "_abort", lambda self, handle, *indexes: abort(self, handle))
+    abort = EngineConnection.abort
+    patch(EngineConnection, "abort", lambda self, handle, *indexes: abort(self, handle))
 
 
 def _a_slow_reader_loses_messages(patch: Callable[..., None]) -> None:

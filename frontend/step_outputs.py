@@ -1,0 +1,87 @@
+"""What a step of a core brought: columns in, each sequence's tokens to its sink, by position."""
+
+import itertools
+import time
+from typing import Protocol
+
+from frontend.errors import ProtocolError
+from frontend.journal import Entry
+from frontend.scores import Scores, split_scores
+from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.internal.v1 import engine_pb2
+
+
+class Receiver(Protocol):
+    """Whose core has done the step."""
+
+    in_flight: dict[int, Entry]
+
+    def complete(self, entry: Entry) -> None:
+        """Nothing more will come for it."""
+
+    def doubt(self, entry: Entry, error: ProtocolError) -> None:
+        """What came for it makes no sense."""
+
+    def abort(self, handle: int, *indexes: int) -> None:
+        """The core need not go on with these sequences; none named: with none of them."""
+
+
+def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
+    """Hands a step's outputs to their sinks. Work per step, not per token, except for lists.
+
+    Raises ValueError when the columns do not fit together.
+    """
+    now = time.monotonic_ns()
+    in_flight = receiver.in_flight
+    for handle, queue_us, cached in zip(
+        unpack_u64(outputs.started_handles),
+        unpack_u32(outputs.started_queue_us),
+        unpack_u32(outputs.started_cached_tokens),
+        strict=True,
+    ):
+        entry = in_flight.get(handle)
+        if entry is not None:
+            entry.sink.started(queue_us, cached)
+    for part in outputs.prompt_logprobs:
+        _push_prompt_logprobs(part, receiver)
+    columns = (
+        unpack_u64(outputs.handles),
+        unpack_u32(outputs.indexes),
+        unpack_u32(outputs.positions),
+        counts := unpack_u32(outputs.counts),
+        unpack_u8(outputs.finish_reasons),
+        unpack_u32(outputs.finish_token_ids),
+    )
+    token_ids = unpack_u32_array(outputs.token_ids)
+    if len({len(column) for column in columns}) != 1 or sum(counts) != len(token_ids):
+        raise ValueError("columns of different lengths")
+    scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
+    end = 0
+    for (handle, index, position, count, reason, matched), its in zip(
+        zip(*columns, strict=True), scores, strict=False
+    ):
+        start, end = end, end + count
+        entry = in_flight.get(handle)
+        if entry is None:
+            continue  # released; the core will have heard of it by the next step
+        try:
+            unknown_to_core = entry.sink.push(
+                index, position, token_ids[start:end], reason, matched, now, its
+            )
+        except ProtocolError as error:
+            receiver.doubt(entry, error)
+            continue
+        if entry.sink.ended:
+            receiver.complete(entry)
+        if unknown_to_core:
+            receiver.abort(handle, index)
+
+
+def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:
+    scores = Scores.read(part.columns)
+    entry = receiver.in_flight.get(part.handle)
+    if entry is not None:
+        try:
+            entry.sink.push_prompt_logprobs(part.start, scores)
+        except ProtocolError as error:
+            receiver.doubt(entry, error)

@@ -29,16 +29,14 @@ SOONEST_S, LATEST_S = 0.1, 60.0
 """Bounds of the time after which to try again: a queue is gone when it is gone."""
 
 
-def check_deadline(request: Request, scheduler: Scheduler, now: float) -> None:
+def check_deadline(request: Request, wait: float, now: float) -> None:
     """Raises Refused when a request that arrives now would not be scheduled before its deadline.
 
-    One that comes with output is a stream that goes on after a failure, and is never refused: its client
-    has the beginning of it.
+    wait: predicted.
     """
-    if request.deadline_at is None or any(sequence.output for sequence in request.sequences):
+    if request.deadline_at is None:
         return
     left = request.deadline_at - now
-    wait = predicted_wait(request, scheduler)
     if left <= 0 or wait <= left:  # whose time is up already, is ended as all are whose time is up
         return
     raise Refused(

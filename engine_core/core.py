@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NoReturn, Protocol
 
-from engine_core.admission import check_deadline
 from engine_core.block_pool import InvariantError
+from engine_core.door import Door
 from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.load import describe_load
 from engine_core.outputs import encode_outputs
+from engine_core.overload import UNBOUNDED, QueueBounds
 from engine_core.pace import Pace
 from engine_core.plan import Plan
 from engine_core.refused import Code, Refused
@@ -22,7 +23,7 @@ from engine_core.request import FinishReason, Request
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters, Rate
-from engine_core.validation import Limits, make_request
+from engine_core.validation import Limits
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,
@@ -88,15 +89,18 @@ class EngineCore:
         *,
         ahead: bool = False,
         pulse: Callable[[], None] = lambda: None,
+        bounds: QueueBounds = UNBOUNDED,
     ) -> None:
         """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
 
         pulse: called in each turn of the loop and while it waits, and not otherwise: that we live.
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
+        bounds: how much may wait.
         """
         self.scheduler = scheduler
         self.counters = Counters()
         self._identity = identity
+        self._door = Door(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
         self._worker = worker
         self._inbox = inbox
@@ -200,13 +204,7 @@ class EngineCore:
             self.counters.bad_messages += 1
             return  # a failure would end the request that has the handle
         try:
-            if requests.by_id(message.request_id):
-                raise Refused(
-                    "request_id", "is that of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS
-                )
-            request = make_request(message, frontend, arrival, self._identity.limits)
-            if not message.ended_indexes:
-                check_deadline(request, self.scheduler, self._clock())
+            request = self._door.admit(message, frontend, arrival)
         except Refused as refusal:
             self._refuse(frontend, message.handle, refusal)
         else:
@@ -283,6 +281,8 @@ class EngineCore:
         outputs = self.scheduler.take_outputs()
         if not outputs:
             return
+        if outputs.started:
+            self._door.began(len(outputs.started))
         for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
             self._send(frontend, EngineMessage(step_outputs=message))
 
@@ -305,6 +305,7 @@ class EngineCore:
             reason=refusal.reason,
             message=refusal.message,
             field=refusal.field,
+            quota=refusal.quota,
         )
         if refusal.retry_after is not None:
             failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
@@ -317,7 +318,8 @@ class EngineCore:
     # Figures.
 
     def _load(self) -> Load:
-        return describe_load(self.scheduler, self._epoch, self._output_rate.per_second(self._clock()))
+        rate = self._output_rate.per_second(self._clock())
+        return describe_load(self.scheduler, self._epoch, rate, self._door.refused)
 
     def _check_when_idle(self) -> None:
         """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""

@@ -23,7 +23,7 @@ from itertools import islice
 from engine_core.block_pool import InvariantError
 from engine_core.request import Request, Sequence
 from engine_core.tenants import EQUAL, Tenant, Tenants, Weights
-from engine_core.waiting import Ahead, check_counts
+from engine_core.waiting import Ahead, Share, check_counts
 
 _COMPACT_ABOVE = 64
 _LINES_LOOKED_AT = 32
@@ -131,6 +131,9 @@ class FairQueue:
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """A sequence arrives."""
+        request = sequence.request
+        if request.tenant_weight:
+            self.tenants.reweigh(request.tenant, request.tenant_weight)
         line = self._line(sequence)
         self._put(line, sequence, self._next_turn, num_cached_tokens)
         self._next_turn += 1
@@ -196,6 +199,12 @@ class FairQueue:
                 sequences += part * len(line.places)
                 tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
+
+    def share(self, tenant: str) -> Share:
+        """What a tenant has of the queue, in all classes, and what its weight says."""
+        lines = [self._classes[priority].lines[tenant] for priority in self.tenants.classes_of(tenant)]
+        sequences, tokens = sum(len(line.places) for line in lines), sum(line.num_tokens for line in lines)
+        return Share(self.tenants.share(tenant), sequences, tokens)
 
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError when the books do not balance. Cost: all that wait, all tenants."""

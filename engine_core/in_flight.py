@@ -11,6 +11,7 @@ class InFlight:
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
         self._by_frontend: dict[bytes, dict[int, Request]] = {}
+        self._of_tenants: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -23,6 +24,7 @@ class InFlight:
         assert request.request_id not in self._by_id
         self._by_id[request.request_id] = request
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
+        self._of_tenants[request.tenant] = self.num_of_tenant(request.tenant) + 1
 
     def remove(self, request: Request) -> None:
         """A request has ended."""
@@ -31,6 +33,13 @@ class InFlight:
         del of_frontend[request.handle]
         if not of_frontend:
             del self._by_frontend[request.frontend]
+        self._of_tenants[request.tenant] -= 1
+        if not self._of_tenants[request.tenant]:
+            del self._of_tenants[request.tenant]
+
+    def num_of_tenant(self, tenant: str) -> int:
+        """Requests of a tenant."""
+        return self._of_tenants.get(tenant, 0)
 
     def by_id(self, request_id: str) -> Request | None:
         """The request with this public id."""

@@ -50,6 +50,8 @@ class Lifecycle:
         """Sequences that have ended since the start."""
         self.on_end: Callable[[Sequence], None] | None = None
         """Is told of each end; for recordings."""
+        self.on_request_end: Callable[[Request], None] | None = None
+        """Is told of each request whose last sequence has ended; for quotas."""
         self._has_stopped = False  # somebody, since drop_stopped()
         self._tables = tables
         self._prefix_cache = prefix_cache
@@ -142,6 +144,7 @@ class Lifecycle:
         if sequence.leads and request.forking:
             self._pass_lead(request)
         request.num_live -= 1
+        request.num_made += len(sequence.output)
         if not request.num_live:
             self.requests.remove(request)
             self.expiry.remove(request)
@@ -150,6 +153,8 @@ class Lifecycle:
                 request.beams.forget_sequences()
         if self.on_end is not None:
             self.on_end(sequence)
+        if self.on_request_end is not None and not request.num_live:
+            self.on_request_end(request)
 
     def drop_stopped(self) -> None:
         """From here on `running` has only sequences that run: one pass for all that stopped."""

@@ -17,6 +17,7 @@ from engine_core.startup import (
     initialize_message,
     make_identity,
     make_scheduler,
+    queue_bounds,
     worker_arguments,
 )
 from engine_core.stop import Stopped, StopSignal
@@ -81,6 +82,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         frontends.send,
         ahead=config.scheduling == "ahead",
         pulse=pulse,
+        bounds=queue_bounds(config),
     )
     _settle()
     facts = identity.welcome.model

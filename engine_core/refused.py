@@ -24,8 +24,9 @@ class Refused(Exception):
         reason: str = "INVALID_FIELD",
         code: Code = Code.INVALID_ARGUMENT,
         retry_after: float | None = None,
+        quota: str = "",
     ) -> None:
-        """retry_after: seconds, where trying again may help."""
+        """retry_after: seconds, where trying again may help. quota: the one that is used up."""
         super().__init__(f"{field} {text}" if field else text)
         self.field, self.message, self.reason, self.code = field, str(self), reason, code
-        self.retry_after = retry_after
+        self.retry_after, self.quota = retry_after, quota

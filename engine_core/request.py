@@ -88,6 +88,7 @@ class Request:
     arrival: float
     priority: int = 0  # its class: lower is sooner
     tenant: str = ""
+    tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
     prompt_wish: PromptWish | None = None
@@ -98,6 +99,7 @@ class Request:
     num_live: int = 0  # sequences that have not ended
     num_running: int = 0  # sequences that are RUNNING
     num_preemptions: int = 0  # of its sequences
+    num_made: int = 0  # tokens of output of those that have ended, less what was delivered before
     scheduled: bool = False  # was scheduled at least once
     beams: BeamRows | None = None  # of a beam search: its sequences are the beams
 
@@ -112,6 +114,7 @@ class Request:
         for index in range(n):
             output = delivered.get(index) or array("I")
             self.sequences.append(Sequence(self, index, output, len(self.prompt) + len(output), limit, stops))
+            self.num_made -= len(output)
         if not delivered:
             self.sequences[0].leads = n > 1
             for sequence in self.sequences[1:]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_core.core import Identity
+from engine_core.overload import QueueBounds
 from engine_core.policies import FAIR
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
@@ -52,6 +53,9 @@ def check_config(config: EngineConfig) -> None:
         "--max-num-seqs": (config.max_num_seqs, 1, _U32),
         "--max-model-len": (config.max_model_len, 0, _U32),
         "--num-blocks": (config.num_blocks, 0, _U32),
+        "--max-num-queued-reqs": (config.max_num_queued_reqs, 0, _U32),
+        "--max-num-queued-tokens": (config.max_num_queued_tokens, 0, _U64),
+        "--max-queue-wait": (config.max_queue_wait, 0, _U32),
         "--seed": (config.seed, 0, _U64),
         "--gpu-memory-utilization": (config.gpu_memory_utilization, 0.01, 1),
         "--prompt-token-weight": (config.prompt_token_weight, 0, 1000),
@@ -103,6 +107,11 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
     )
+
+
+def queue_bounds(config: EngineConfig) -> QueueBounds:
+    """How much may wait."""
+    return QueueBounds(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_queue_wait)
 
 
 def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:

@@ -17,7 +17,7 @@ request, when a stream goes on after a failure, is computed like a prompt and pa
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from engine_core.block_pool import InvariantError
@@ -46,6 +46,7 @@ class Tenant:
     name: str
     prompt_cost: float  # what a computed token of a prompt adds to its counter
     output_cost: float  # and what a token of output adds
+    weight: float
     num_running: int = 0  # sequences
     classes: set[int] = field(default_factory=set)  # in which it waits
     charged: float = 0.0  # its counter at step `since`
@@ -60,6 +61,8 @@ class Tenants:
         self._steps = 0
         self._tenants: dict[str, Tenant] = {}
         self._idle: OrderedDict[str, Tenant] = OrderedDict()  # longest first; also in _tenants
+        self._waiting_weight = 0.0  # of all that wait in some class
+        self._num_waiting = 0  # tenants
         # (steps before its first one; tokens that it need not pay for: paid before, or found in the
         # cache; tokens that it has paid for, with those) of each that runs.
         self._runs: dict[Sequence, tuple[int, int, int]] = {}
@@ -74,8 +77,35 @@ class Tenants:
             weights = self._weights
             weight = weights.tenants.get(name, 1.0)
             costs = weights.prompt_token / weight, weights.output_token / weight
-            tenant = self._tenants[name] = Tenant(name, *costs)
+            tenant = self._tenants[name] = Tenant(name, *costs, weight)
         return tenant
+
+    def reweigh(self, name: str, weight: float) -> None:
+        """From here on the tenant has this weight. What it was given stays what it was."""
+        tenant = self.find(name)
+        if tenant.weight == weight:
+            return
+        self._settle(tenant)
+        if tenant.classes:
+            self._waiting_weight += weight - tenant.weight
+        tenant.weight = weight
+        tenant.prompt_cost = self._weights.prompt_token / weight
+        tenant.output_cost = self._weights.output_token / weight
+        self._forget_idle(tenant)
+
+    def classes_of(self, name: str) -> Collection[int]:
+        """The classes in which a tenant waits."""
+        tenant = self._tenants.get(name)
+        return tenant.classes if tenant is not None else ()
+
+    def share(self, name: str) -> float:
+        """The part of what there is that is due to a tenant, beside those that wait."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            weight = self._weights.tenants.get(name, 1.0)
+            return weight / (self._waiting_weight + weight)
+        others = self._waiting_weight - tenant.weight if tenant.classes else self._waiting_weight
+        return tenant.weight / (max(others, 0.0) + tenant.weight)
 
     def counter(self, tenant: Tenant) -> float:
         """What it was given so far."""
@@ -91,12 +121,19 @@ class Tenants:
         credit over those that waited, whose smallest counter is `least`."""
         self._settle(tenant)
         tenant.charged = max(tenant.charged, least)
+        if not tenant.classes:
+            self._num_waiting += 1
+            self._waiting_weight += tenant.weight
         tenant.classes.add(priority)
         self._idle.pop(tenant.name, None)
 
     def end_to_wait(self, tenant: Tenant, priority: int) -> None:
         """None of its sequences waits in this class any more."""
         tenant.classes.discard(priority)
+        if not tenant.classes:
+            self._num_waiting -= 1
+            # Nobody waits most of the time: so what rounding leaves behind does not pile up.
+            self._waiting_weight = self._waiting_weight - tenant.weight if self._num_waiting else 0.0
         self._forget_idle(tenant)
 
     def step(self) -> None:
@@ -140,6 +177,9 @@ class Tenants:
         for tenant in self._tenants.values():
             if bool(tenant.num_running or tenant.classes) == (tenant.name in self._idle):
                 raise InvariantError("a tenant that has something in flight counts as idle, or none does not")
+        waiting = [tenant.weight for tenant in self._tenants.values() if tenant.classes]
+        if self._num_waiting != len(waiting) or abs(self._waiting_weight - sum(waiting)) > 1e-6:
+            raise InvariantError("the weight of those that wait is not the sum of theirs")
 
     def _settle(self, tenant: Tenant) -> None:
         """Before its number of runs changes."""

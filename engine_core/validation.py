@@ -27,6 +27,8 @@ M = TypeVar("M", bound=Message)
 
 MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+"""Of a tenant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         arrival=arrival,
         priority=message.priority,
         tenant=message.tenant,
+        tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
         prompt_wish=prompt_wish,
@@ -95,6 +98,14 @@ def _check_names(message: AddRequest, limits: Limits) -> None:
         raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
     if len(message.tenant.encode()) > MAX_TENANT_BYTES:
         raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
+
+
+def _weight(message: AddRequest) -> float:
+    """That of the tenant, where the message names one."""
+    weight = message.tenant_terms.weight
+    if weight and not MIN_WEIGHT <= weight <= MAX_WEIGHT:  # nor is NaN
+        raise Refused("tenant", f"must have a weight of {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    return weight
 
 
 def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters:

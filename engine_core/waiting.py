@@ -19,6 +19,15 @@ class Ahead(NamedTuple):
     tokens: float  # to compute for them before they make their first token
 
 
+class Share(NamedTuple):
+    """What a tenant has of the queue, and what is due to it."""
+
+    part: float
+    """Of the whole, 0 to 1, beside those that wait now; 0: nothing is anybody's due."""
+    sequences: int
+    tokens: int  # to compute for them
+
+
 class WaitingQueue(Protocol):
     """Sequences that wait for a row and for blocks, in the order of a policy.
 
@@ -56,6 +65,9 @@ class WaitingQueue(Protocol):
 
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """What comes before a request if it arrives now. mean_output: tokens that a sequence makes."""
+
+    def share(self, tenant: str) -> Share:
+        """What a tenant has of the queue."""
 
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError when the books do not balance. num_running: sequences that run."""
@@ -104,6 +116,10 @@ class FirstComeQueue:
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """Everybody who is there."""
         return Ahead(len(self._queue), self.num_tokens)
+
+    def share(self, tenant: str) -> Share:
+        """Nobody is asked whose he is."""
+        return Share(0.0, 0, 0)
 
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError when the count is not that of the sequences."""

@@ -39,7 +39,7 @@ SILENCE = 6
 """Hellos without a word in return after which a connected core counts as hung. It answers from its step
 loop, also while it waits for the end of a step. They are counted, so that a frontend that was stopped for
 a while itself, or a whole machine, blames nobody for it."""
-OVERLOADED = frozenset({"DEADLINE_UNREACHABLE"})
+OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
 """Reasons of a refusal that another core may not have."""
 MAX_REFUSALS = 2
 """Cores that may refuse a request for those; then its client hears of it."""

@@ -177,7 +177,9 @@ class EngineConnection:
         if entry is None:
             return
         retry_after = failure.retry_delay.ToNanoseconds() / 1e9 if failure.HasField("retry_delay") else None
-        error = EngineRefused(failure.code, failure.reason, failure.message, failure.field, retry_after)
+        error = EngineRefused(
+            failure.code, failure.reason, failure.message, failure.field, retry_after, failure.quota
+        )
         if failure.reason == "ENGINE_DEAD":  # its last words, which it says of every request
             self.lose()
         else:

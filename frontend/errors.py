@@ -47,6 +47,7 @@ class ServiceError(PagewireError):
     metadata:    google.rpc.ErrorInfo.metadata.
     retry_after: seconds, if trying again makes sense.
     resource:    (type, name) of what was not found.
+    quota:       which quota of the tenant is used up.
     """
 
     code: int = code_pb2.INTERNAL
@@ -60,6 +61,7 @@ class ServiceError(PagewireError):
         metadata: Mapping[str, str] | None = None,
         retry_after: float | None = None,
         resource: tuple[str, str] | None = None,
+        quota: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -67,6 +69,7 @@ class ServiceError(PagewireError):
         self.metadata = metadata or {}
         self.retry_after = retry_after
         self.resource = resource
+        self.quota = quota
 
 
 class InvalidRequest(ServiceError):
@@ -203,12 +206,19 @@ class EngineRefused(ServiceError):
     """The core ended the request by an error of its own."""
 
     def __init__(
-        self, code: int, reason: str, message: str, field: str = "", retry_after: float | None = None
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        field: str = "",
+        retry_after: float | None = None,
+        quota: str = "",
     ) -> None:
         known = code in code_pb2.Code.values() and code != code_pb2.OK
         if retry_after is None and code in (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED):
             retry_after = RETRY_AFTER
-        super().__init__(message, violations={field: message} if field else None, retry_after=retry_after)
+        violations = {field: message} if field else None
+        super().__init__(message, violations=violations, retry_after=retry_after, quota=quota)
         self.code = code if known else code_pb2.INTERNAL
         self.reason = reason or "ENGINE_ERROR"
 
@@ -235,6 +245,9 @@ def to_status(error: ServiceError) -> status_pb2.Status:
     if error.resource is not None:
         kind, name = error.resource
         details.append(error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name))
+    if error.quota:
+        quota = error_details_pb2.QuotaFailure.Violation(subject=error.quota, description=error.message)
+        details.append(error_details_pb2.QuotaFailure(violations=[quota]))
     if error.retry_after is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after * 1e9))

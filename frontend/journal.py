@@ -192,6 +192,7 @@ class Journal:
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
         request.handle = handle
+        request.again = True
         put_delivered(request, entry.sink.delivered())
         missing = entry.sink.missing_prompt_logprobs
         if missing is None:

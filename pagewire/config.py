@@ -121,6 +121,15 @@ class EngineConfig(ModelConfig):
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
     max_num_seqs: int = flag(256, "sequences that run at once", common=True, at_least=1)
     max_num_batched_tokens: int = flag(2048, "tokens per step", common=True, at_least=1)
+    max_num_queued_reqs: int = flag(
+        2048, "requests that may wait; more are refused, with the time to come back; 0: no bound", at_least=0
+    )
+    max_num_queued_tokens: int = flag(
+        4_000_000, "tokens that may wait to be computed; more are refused; 0: no bound", at_least=0
+    )
+    max_queue_wait: float = flag(
+        60.0, "seconds; who would wait longer, as predicted, is refused at once; 0: no bound", at_least=0
+    )
     block_size: int = flag(16, "tokens per KV block", at_least=1)
     num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True, at_least=0)
     gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use", at_least=0.05, at_most=1)

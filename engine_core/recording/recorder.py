@@ -167,6 +167,7 @@ class RecordedScheduler(Scheduler):
         arrival.max_model_len = request.max_model_len
         arrival.priority = request.priority
         arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
+        arrival.tenant_weight = request.tenant_weight
         if request.time_limit_at is not None:
             arrival.time_limit_at = request.time_limit_at
         if request.deadline_at is not None:

@@ -113,6 +113,7 @@ class Stories:
             arrival=arrival.arrival,
             priority=arrival.priority,
             tenant=arrival.tenant,
+            tenant_weight=arrival.tenant_weight,
             cache_salt=str(arrival.namespace),
             cache_bypass=arrival.cache_bypass,
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,

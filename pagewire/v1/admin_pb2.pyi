@@ -90,7 +90,14 @@ class Load(_message.Message):
     def __init__(self, time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankLoad, _Mapping]]] = ...) -> None: ...
 
 class RankLoad(_message.Message):
-    __slots__ = ("rank", "running_requests", "waiting_requests", "waiting_uncached_tokens", "kv_used_tokens", "kv_total_tokens", "output_tokens_per_second", "prefix_cache_hit_rate", "preemptions")
+    __slots__ = ("rank", "running_requests", "waiting_requests", "waiting_uncached_tokens", "kv_used_tokens", "kv_total_tokens", "output_tokens_per_second", "prefix_cache_hit_rate", "preemptions", "refused_requests")
+    class RefusedRequestsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     RANK_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +107,7 @@ class RankLoad(_message.Message):
     OUTPUT_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     PREFIX_CACHE_HIT_RATE_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     running_requests: int
     waiting_requests: int
@@ -109,7 +117,8 @@ class RankLoad(_message.Message):
     output_tokens_per_second: float
     prefix_cache_hit_rate: float
     preemptions: int
-    def __init__(self, rank: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_uncached_tokens: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., preemptions: _Optional[int] = ...) -> None: ...
+    refused_requests: _containers.ScalarMap[str, int]
+    def __init__(self, rank: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_uncached_tokens: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., preemptions: _Optional[int] = ..., refused_requests: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout",)

@@ -19,7 +19,7 @@ from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
 from engine_core.workers import WorkerLink
 from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
-from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs
+from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs, TenantTerms
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
@@ -108,6 +108,8 @@ def add_request(
     prompt_logprobs: LogprobOptions | None = None,
     prompt_logprobs_start: int = 0,
     beams: BeamSearch | None = None,
+    terms: TenantTerms | None = None,
+    again: bool = False,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -126,6 +128,8 @@ def add_request(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         prompt_logprobs_start=prompt_logprobs_start,
+        tenant_terms=terms,
+        again=again,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))

@@ -2,6 +2,7 @@
 
 from engine_core.core import EngineCore, Identity
 from engine_core.events import Inbox, Received
+from engine_core.overload import UNBOUNDED, QueueBounds
 from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped
 from pagewire.internal.v1.engine_pb2 import (
@@ -44,6 +45,7 @@ class House:
         ahead: bool = False,
         host_blocks: int = 0,
         prefix_cache: bool = True,
+        bounds: QueueBounds = UNBOUNDED,
     ) -> None:
         self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
@@ -65,6 +67,7 @@ class House:
             lambda frontend, message: self.sent.append((frontend, message)),
             lambda: self.now,
             ahead=ahead,
+            bounds=bounds,
         )
         self.ledger = Ledger()
 

@@ -160,11 +160,13 @@ async def test_everything_of_the_request_travels_again(checkpoint, model):
         again = await next_of(service.engine.requests)
         assert (again.priority, again.tenant) == (3, "t")
         assert 0 < again.deadline.ToNanoseconds() < first.deadline.ToNanoseconds()
+        assert again.again and not first.again
         assert 0 < again.stopping.time_limit.ToNanoseconds() < 1000 * 10**9
         for request in (first, again):
             del request.delivered[:]
             request.ClearField("deadline")
             request.ClearField("handle")
+            request.ClearField("again")
             request.stopping.ClearField("time_limit")
         assert first == again
         call.cancel()

@@ -67,7 +67,7 @@ class RecordedFields(_message.Message):
     def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries", "tenant_weight")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class RecordedArrival(_message.Message):
     NUM_BEAM_RESULTS_FIELD_NUMBER: _ClassVar[int]
     NUM_BEAM_OFFERS_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -110,7 +111,8 @@ class RecordedArrival(_message.Message):
     num_beam_results: int
     num_beam_offers: int
     deliveries: _containers.RepeatedCompositeFieldContainer[RecordedDelivery]
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ...) -> None: ...
+    tenant_weight: float
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
 
 class RecordedDelivery(_message.Message):
     __slots__ = ("block_hashes", "token_ids")

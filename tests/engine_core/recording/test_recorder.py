@@ -93,6 +93,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "arrival",
         "priority",
         "tenant",
+        "tenant_weight",
         "cache_salt",
         "cache_bypass",
         "time_limit_at",
@@ -102,7 +103,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "parameters",  # of them, n and min_tokens
     }
     names = {"frontend", "handle", "request_id"}
-    state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "scheduled"}
+    state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
 

@@ -1,0 +1,135 @@
+"""Overload: who is refused because too much waits already, and when to come back.
+
+A queue that is never full makes everybody wait for what nobody wants any more. So there are three bounds:
+requests that wait, tokens that are to be computed for them, and the predicted wait of whoever arrives
+(admission.py). The last one is fair by itself: it is measured in the order of the queue, where a flood of
+one tenant is not ahead of another. For the other two holds: a tenant that has less of a full queue than its
+weight is due is taken all the same, up to twice the bound. So a flood fills the queue for itself alone.
+
+A stream that goes on after a failure is taken up to twice the bound, too, since its client has the beginning
+of it; and what a frontend sends again from its journal always: it was taken once.
+
+Whoever is refused is told when to come back: when there will be room for it, counting those that were told
+so before. Places become free at the rate at which requests began lately, and each of them is promised once,
+so that honest clients come back as fast as the engine works, and not all at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from engine_core.admission import LATEST_S, SOONEST_S
+from engine_core.refused import Code, Refused
+from engine_core.stats import Rate
+from pagewire.internal.v1.engine_pb2 import AddRequest
+
+if TYPE_CHECKING:
+    from engine_core.scheduler import Scheduler
+
+QUEUE_FULL, WAIT_TOO_LONG = "QUEUE_FULL", "WAIT_TOO_LONG"
+UNKNOWN_S = 1.0
+"""When to come back, as long as nobody knows how fast the engine is."""
+_STRETCH = 2.0
+"""Of a bound, at most: for streams that go on, and for tenants that have less than their share."""
+_TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """How much may wait; 0: no bound."""
+
+    requests: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+UNBOUNDED = QueueBounds()
+
+
+def stretch(message: AddRequest) -> float:
+    """How often a bound may be filled for a request: 1 for what is new."""
+    if message.again:
+        return inf
+    return _STRETCH if message.delivered or message.ended_indexes else 1.0
+
+
+class Overload:
+    """The bounds of one queue, and the promises made to those that it had no room for."""
+
+    def __init__(self, bounds: QueueBounds, scheduler: Scheduler) -> None:
+        self._bounds = bounds
+        self._scheduler = scheduler
+        self._began = Rate()
+        self._promised = 0.0  # until then, places are promised to others
+
+    def began(self, num_requests: int, now: float) -> None:
+        """So many requests were scheduled for the first time."""
+        self._began.add(num_requests, now)
+
+    def check_queue(self, message: AddRequest, now: float) -> None:
+        """Raises Refused when a request that arrives now finds the queue full. Costs next to nothing: in an
+        overload most requests get no further."""
+        waiting, bounds = self._scheduler.waiting, self._bounds
+        own = len(message.prompt_token_ids) // _TOKEN_BYTES
+        requests = len(waiting) + 1 - len(self._scheduler.rows.free)
+        # A prompt that is longer than the bound is taken when nobody waits.
+        tokens = waiting.num_tokens + own if len(waiting) else 0
+        full = _over(requests, bounds.requests), _over(tokens, bounds.tokens)
+        factor = stretch(message)
+        if factor == inf:
+            return
+        if max(full) <= 0 or self._may_stretch(message, factor, full):
+            return
+        mean = waiting.num_tokens / len(waiting) if len(waiting) else 1.0
+        excess = max(full[0], full[1] / max(mean, 1.0))
+        kind = "requests" if full[0] > 0 else "tokens"
+        raise Refused(
+            "",
+            f"as many {kind} wait as may",
+            QUEUE_FULL,
+            Code.RESOURCE_EXHAUSTED,
+            retry_after=self._promise(excess, now),
+        )
+
+    def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
+        """Raises Refused when a request would wait for too long. wait: predicted."""
+        bound = self._bounds.seconds
+        if not bound or wait <= bound or stretch(message) > 1:
+            return
+        rate = self._began.per_second(now)
+        raise Refused(
+            "",
+            f"the request would wait for {wait:.1f} s, and {bound:g} s are the most",
+            WAIT_TOO_LONG,
+            Code.RESOURCE_EXHAUSTED,
+            retry_after=self._promise((wait - bound) * rate, now),
+        )
+
+    def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:
+        """Whether a request is taken though the queue is full: by so many requests and tokens."""
+        share, bounds = self._scheduler.waiting.share(message.tenant), self._bounds
+        tokens = share.tokens + len(message.prompt_token_ids) // _TOKEN_BYTES
+        own = share.sequences + 1, tokens
+        for excess, its, bound in zip(full, own, (bounds.requests, bounds.tokens), strict=True):
+            if excess > (_STRETCH - 1) * bound:
+                return False
+            if factor == 1 and excess > 0 and its > share.part * bound:
+                return False
+        return True
+
+    def _promise(self, excess: float, now: float) -> float:
+        """Seconds until there is room for one more: excess: requests that must have begun before."""
+        rate = self._began.per_second(now)
+        if not rate:
+            return UNKNOWN_S
+        latest = now + LATEST_S
+        at = max(now + max(excess, 1.0) / rate, self._promised + 1 / rate)
+        self._promised = min(at, latest)
+        return max(self._promised - now, SOONEST_S)
+
+
+def _over(count: int, bound: float) -> float:
+    """By how much something is too much; 0: it is not, or there is no bound."""
+    return max(count - bound, 0.0) if bound else 0.0

@@ -20,6 +20,8 @@ from pagewire.v1 import generation_pb2
 
 _AHEAD = 2
 """Requests in flight per sequence that can run: the engine's queue never runs dry."""
+_NO_BOUNDS = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0, "max_queue_wait": 0.0}
+"""Of a service that nobody else uses: there is nobody to be kept from waiting."""
 
 
 class LLM:
@@ -161,7 +163,7 @@ class _Bar:
 
 def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     known = flags.flags_of(ServeConfig)
-    values: dict[str, Any] = {"model": model, "port": 0, "log_level": "warning"}
+    values: dict[str, Any] = {"model": model, "port": 0, "log_level": "warning", **_NO_BOUNDS}
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"LLM() got an unexpected option {name!r}; options are flags of pagewire serve")

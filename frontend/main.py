@@ -9,7 +9,7 @@ from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-from pagewire.process import Status
+from pagewire.process import Pulse, Status
 
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop
@@ -43,6 +43,7 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
+    pulse = asyncio.create_task(_pulse(status), name="pulse")
     port = await frontend.start()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
@@ -59,6 +60,14 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         await frontend.stop(0)
     impatient.cancel()
     await stopping
+    pulse.cancel()
+
+
+async def _pulse(status: Status) -> None:
+    """Proves to our parent that this loop goes round."""
+    while True:
+        status.beat()
+        await asyncio.sleep(Pulse.INTERVAL_S)
 
 
 async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, port: int) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from pagewire import process
 from pagewire.errors import StartupError
+from pagewire.liveness import Liveness
+from pagewire.vitals import read_vitals
 
 Facts = dict[str, str | int | float]
 
@@ -25,6 +27,8 @@ class Child:
         self.process, self.status = process.spawn(arguments, process_group=0)
         os.set_blocking(self.status, False)
         self._unread = b""
+        self._liveness = Liveness()
+        self._hangs = False
 
     def read_status(self) -> bool:
         """Takes in what the pipe holds. False at its end."""
@@ -41,6 +45,7 @@ class Child:
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event.pop("event")
+        self._liveness.spoke()
         if kind == "ready":
             self.facts = event
         elif kind == "failed":
@@ -48,16 +53,39 @@ class Child:
         elif kind == "loading":
             self.loading = event["what"], event["fraction"]
 
+    def look(self, awake_s: float, patience: float) -> None:
+        """Whether it still does something; see pagewire.liveness. One that hangs is killed, with all that
+        it started: it must not wake up and go on beside its successor."""
+        if self.is_lost:
+            return
+        vitals, starts = read_vitals(self.process.pid), self.facts is None
+        if self._liveness.hangs(awake_s, vitals, patience, starts=starts):
+            self._hangs = True
+            self._end()
+
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended, or says that it cannot go on."""
-        return self.failure is not None or self.process.poll() is not None
+        """Whether it has ended, or says that it cannot go on, or hangs."""
+        return self.failure is not None or self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        """While nobody has waited for it, its number, which is its group's too, is not given to others."""
+        if self.process.returncode is not None:
+            return True
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
     def cause_of_death(self) -> StartupError:
         """Why it is lost, as well as anybody can tell."""
         self.read_status()  # its last words may have come after its death was noticed
         if self.failure is not None:
             return self.failure
+        if self._hangs:
+            why = f"it has given no sign of life for {self._liveness.silent_s:.1f} s, and was killed"
+            todo = "see the lines above; if it was only slow, raise --hang-timeout"
+            return StartupError(f"the {self.name} hangs", why, todo)
+        self._end()
         code = self.process.returncode
         why = f"it ended with exit code {code}"
         if code < 0:
@@ -68,7 +96,11 @@ class Child:
 
     def close(self) -> None:
         """Ends it at once if it still lives, with all that it started."""
-        if self.process.poll() is None:
+        self._end()
+        os.close(self.status)
+
+    def _end(self) -> None:
+        """Its group too, also when it has died before: a worker that was just being started, say."""
+        if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        os.close(self.status)

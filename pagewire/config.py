@@ -164,6 +164,13 @@ class EngineConfig(ModelConfig):
     output_token_weight: float = flag(
         2.0, "what a token of output counts for its tenant", at_least=0.001, at_most=1000
     )
+    hang_timeout: float = flag(
+        3.0,
+        "seconds without progress after which a process counts as hung, and is killed; a long step of the"
+        " worker gets more; 0: never",
+        at_least=0,
+        metavar="SECONDS",
+    )
     worker_fault: tuple[str, ...] = flag(
         (),
         "test: the worker's --fault-NAME=X, for a simulated device or a CPU; may be repeated",

@@ -18,6 +18,7 @@ from pagewire import flags, process, transport
 from pagewire.child import Child, Facts
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
+from pagewire.liveness import AwakeTime
 from pagewire.models import default_served_name
 from pagewire.ports import reserve_port
 from pagewire.posts import Post
@@ -27,6 +28,8 @@ from pagewire.signals import STOPPING, Signals
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.5
+"""Between two looks at whether the children are alive."""
 _ENGINE_GRACE_S = 1.0
 """Between SIGTERM and SIGKILL; an engine core has nothing to finish once its frontends are gone."""
 _EXTRA_GRACE_S = 0.5
@@ -47,6 +50,7 @@ class Supervisor:
         self._status = process.Status()
         self._progress = LoadingLine(sys.stderr)
         self._selector = selectors.DefaultSelector()
+        self._awake = AwakeTime(_LOOK_S, time.monotonic())
         self._signals = Signals()
         self._engine: Post | None = None
         self._frontends: list[Post] = []
@@ -106,14 +110,18 @@ class Supervisor:
         self._selector.register(child.status, selectors.EVENT_READ, child)
 
     def _wait(self) -> None:
-        """Waits for a signal, a word of a child, or the time to start one. Raises Stopped."""
-        starts = [post.start_at for post in self._posts() if post.child is None]
-        seconds = max(min(starts) - time.monotonic(), 0.0) if starts else None
-        for key, _ in self._selector.select(seconds):
+        """Waits for a signal, a word of a child, or the time to start one or to look. Raises Stopped."""
+        times = [post.start_at - time.monotonic() for post in self._posts() if post.child is None]
+        if self._config.hang_timeout:
+            times.append(_LOOK_S)
+        for key, _ in self._selector.select(max(min(times), 0.0) if times else None):
             if isinstance(key.data, Child) and not key.data.read_status():
                 self._selector.unregister(key.fd)
         if self._signals.take() & STOPPING:
             raise Stopped
+        awake_s = self._awake.passed(time.monotonic())
+        for child in self._children() if self._config.hang_timeout else ():
+            child.look(awake_s, self._config.hang_timeout)
 
     def _check_start(self) -> None:
         """Whoever fails in the beginning would fail again. Raises StartupError."""

@@ -7,11 +7,14 @@ killed  is killed while it starts
 crashes reports ready and then ends with exit code 4
 deaf    reports ready and ignores SIGTERM
 stuck   never gets ready
+hangs   reports ready, and then gives no sign of life
+frozen  is stopped before it says anything
 """
 
 import os
 import signal
 import sys
+import time
 
 from pagewire.errors import StartupError
 from pagewire.process import Status, die_with_parent
@@ -27,6 +30,8 @@ if behaviour == "dies":
     os._exit(3)
 if behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
+if behaviour == "frozen":
+    os.kill(os.getpid(), signal.SIGSTOP)
 status.loading("weights", 0.5)
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,5 +40,8 @@ if behaviour != "stuck":
     status.ready(port=1234, pid=os.getpid(), arguments=" ".join(sys.argv[2:]), **own)
 if behaviour == "crashes":
     os._exit(4)
-while True:
+while behaviour == "hangs":
     signal.pause()
+while True:
+    status.beat()
+    time.sleep(0.2)

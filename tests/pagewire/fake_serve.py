@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagewire import flags, process, supervisor
+from pagewire import flags, liveness, process, supervisor
 from pagewire.__main__ import tell
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
@@ -34,6 +34,7 @@ def fake_spawn(arguments, **options):
 
 
 process.spawn = fake_spawn
+liveness.STARTING_PATIENCE_S = float(os.environ.get("STARTING_PATIENCE_S", liveness.STARTING_PATIENCE_S))
 arguments = sys.argv[3:]
 if not any(argument.startswith("--port") for argument in arguments):
     arguments.append("--port=0")

@@ -196,6 +196,47 @@ def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
     assert service.folders() == []
 
 
+@pytest.mark.parametrize("behaviours", [("hangs,ready", "ready"), ("ready", "hangs,ready")])
+def test_a_child_that_hangs_is_killed_and_replaced(serve, behaviours: tuple[str, str]):
+    """It is alive, so that nothing of the kernel's tells of it."""
+    service = serve(*behaviours, "--hang-timeout=1")
+    facts = service.facts()
+    hangs, name = ("engine", "engine core") if "hangs" in behaviours[0] else ("frontend", "frontend")
+    line = service.process.stderr.readline()
+    while line.startswith("loading"):
+        line = service.process.stderr.readline()
+    assert re.fullmatch(
+        rf"the {name} hangs: it has given no sign of life for \d\.\d s, and was killed;"
+        rf" the {name} starts again at once\n",
+        line,
+    )
+    wait_until_gone(facts[f"{hangs}_pid"])
+    assert service.process.stderr.readline().startswith(f"the {name} is back after")
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    assert service.folders() == []
+
+
+def test_a_child_that_hangs_before_it_says_anything_ends_the_service(serve, monkeypatch):
+    monkeypatch.setenv("STARTING_PATIENCE_S", "0.5")
+    service = serve("frozen", "ready", "--hang-timeout=1")
+    code, error = service.end()
+    assert code == 1
+    what, why, todo = error.splitlines()[-3:]
+    assert what == "error: the engine core hangs" and "no sign of life" in why and "--hang-timeout" in todo
+    assert service.folders() == []
+
+
+def test_a_child_may_be_silent_where_nobody_minds(serve):
+    service = serve("hangs", "ready", "--hang-timeout=0")
+    facts = service.facts()
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(1.5)
+    os.kill(facts["engine_pid"], 0)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end()[0] == 0
+
+
 @pytest.mark.parametrize(("later", "line"), [("stuck", "at once"), ("dies", "in 1.0 s")])
 def test_ctrl_c_while_a_child_is_replaced(serve, later: str, line: str):
     """While the new one starts, and before it is there."""

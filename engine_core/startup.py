@@ -88,6 +88,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         tensor_parallel_size=config.tensor_parallel_size,
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
+        data_parallel_size=config.data_parallel_size,
     )
 
 

@@ -139,6 +139,9 @@ class EngineConfig(ModelConfig):
         at_least=0,
         at_most=1 << 20,
     )
+    data_parallel_size: int = flag(
+        1, "engine cores on this host, which share its processors and memory", at_least=1, at_most=64
+    )
     tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
@@ -206,9 +209,16 @@ class WorkerConfig(CommonConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrontendConfig, EngineConfig):
-    """`pagewire serve`: frontends, engine core and worker on this host, until Ctrl-C."""
+    """`pagewire serve`: frontends, engine cores and workers on this host, until Ctrl-C."""
 
     frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
+    data_parallel_size: int = flag(
+        1,
+        "engine cores; streams of a dead one go on at another",
+        common=True,
+        at_least=1,
+        at_most=64,
+    )
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     max_deaths: int = flag(5, "deaths of one process within a minute that end the service", at_least=1)
     max_restart_pause: float = flag(

@@ -20,7 +20,7 @@ class Post:
         self.child: Child | None = None
         self.start_at = 0.0  # for an empty place
         self.empty_since: float | None = None  # until somebody there is ready again
-        self._arguments = arguments
+        self.arguments = arguments
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
         self._deaths: deque[float] = deque()
@@ -28,7 +28,7 @@ class Post:
     def fill(self) -> Child:
         """Starts a process."""
         assert self.child is None
-        self.child = Child(self.name, self._arguments)
+        self.child = Child(self.name, self.arguments)
         return self.child
 
     def empty(self, now: float) -> bool:

@@ -1,6 +1,6 @@
-"""`pagewire serve`: starts an engine core and its frontends, starts again what died, and stops them together.
+"""`pagewire serve`: starts engine cores and frontends, starts again what died, and stops them together.
 
-The engine core starts its worker itself, and dies with it. Children die with this process, by SIGKILL
+An engine core starts its worker itself, and dies with it. Children die with this process, by SIGKILL
 too (parent-death signal). A child that fails while the service starts, or that dies again and again,
 takes the service down, with its reason as our last words.
 """
@@ -11,12 +11,12 @@ import selectors
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-from pagewire import flags, process, transport
+from pagewire import flags, process
 from pagewire.child import Child, Facts
-from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
+from pagewire.children import engine_posts, frontend_posts
+from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.liveness import AwakeTime
 from pagewire.models import default_served_name
@@ -52,7 +52,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._awake = AwakeTime(_LOOK_S, time.monotonic())
         self._signals = Signals()
-        self._engine: Post | None = None
+        self._engines: list[Post] = []
         self._frontends: list[Post] = []
 
     def run(self) -> int:
@@ -85,23 +85,14 @@ class Supervisor:
                 self._progress.clear()
 
     def _posts(self) -> list[Post]:
-        return [*([self._engine] if self._engine else []), *self._frontends]
+        return self._engines + self._frontends
 
     def _children(self) -> list[Child]:
         return [post.child for post in self._posts() if post.child is not None]
 
     def _start(self, folder: Path, port: int) -> None:
-        config, meeting = self._config, transport.frontends_address(folder)
-        patience = (1 if config.no_restart else config.max_deaths, config.max_restart_pause)
-        engine = replace(config, listen=meeting, listen_workers=transport.workers_address(folder))
-        arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
-        self._engine = Post("engine core", arguments, *patience)
-        # The port is ours already: a frontend can only share it.
-        frontend = replace(config, port=port, engine=(meeting,), reuse_port=True)
-        arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
-        for number in range(config.frontends):
-            name = f"frontend {number + 1}" if config.frontends > 1 else "frontend"
-            self._frontends.append(Post(name, arguments, *patience))
+        self._engines = engine_posts(self._config, folder)
+        self._frontends = frontend_posts(self._config, folder, port)
         for post in self._posts():
             self._fill(post)
 
@@ -154,8 +145,9 @@ class Supervisor:
         log.warning("%s; the %s starts again %s", reason, post.name, when)
 
     def _show_loading(self) -> None:
-        """The core's progress; a frontend is ready long before."""
-        child = self._engine.child if self._engine else None
+        """The progress of one core after another; a frontend is ready long before."""
+        loading = (post.child for post in self._engines if post.child and post.child.facts is None)
+        child = next(loading, None)
         if child is not None and child.loading:
             self._status.loading(*child.loading)
             if not self._status.attached:
@@ -167,6 +159,8 @@ class Supervisor:
         facts["model"] = self._config.served_model_name or default_served_name(self._config.model)
         for child in self._children():
             facts |= child.facts or {}
+        if len(self._engines) > 1:
+            facts["engines"] = len(self._engines)
         self._progress.clear()  # standard output may be the same terminal
         self._status.ready(**facts)
         self._on_ready(facts)

@@ -121,14 +121,18 @@ def default_folder() -> Path:
     return Path(base) / "pagewire" if base else Path(tempfile.gettempdir()) / f"pagewire-{os.getuid()}"
 
 
-def frontends_address(folder: Path) -> str:
-    """Where an engine core listens for frontends."""
-    return f"ipc://{folder}/frontends.ipc"
+def frontends_address(folder: Path, rank: int = 0) -> str:
+    """Where an engine core listens for frontends. rank: of the core, where a folder has several."""
+    return f"ipc://{folder}/frontends{_suffix(rank)}.ipc"
 
 
-def workers_address(folder: Path) -> str:
+def workers_address(folder: Path, rank: int = 0) -> str:
     """Where an engine core listens for its workers."""
-    return f"ipc://{folder}/workers.ipc"
+    return f"ipc://{folder}/workers{_suffix(rank)}.ipc"
+
+
+def _suffix(rank: int) -> str:
+    return f"-{rank}" if rank else ""
 
 
 def _ipc_path(address: str) -> Path:

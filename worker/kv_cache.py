@@ -60,12 +60,17 @@ def block_bytes(
 
 
 def choose_num_blocks(
-    requested: int, bytes_per_block: int, max_num_seqs: int, max_model_len: int, block_size: int
+    requested: int,
+    bytes_per_block: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    block_size: int,
+    num_workers: int = 1,
 ) -> int:
     """Blocks to allocate. requested: 0 for what max_num_seqs sequences of full length can use.
 
-    That is cut to MEMORY_PART of the available memory. Raises StartupError when not one block fits,
-    or not what was requested.
+    That is cut to MEMORY_PART of the available memory, over the workers that share it. Raises StartupError
+    when not one block fits, or not what was requested.
     """
     available = available_memory()
     if requested:
@@ -78,7 +83,7 @@ def choose_num_blocks(
             )
         return requested
     useful = max_num_seqs * -(-max_model_len // block_size)
-    affordable = int(available * MEMORY_PART) // bytes_per_block - 1
+    affordable = int(available * MEMORY_PART / num_workers) // bytes_per_block - 1
     if affordable < 1:
         raise StartupError(
             WHAT,

@@ -47,7 +47,7 @@ def load(
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    torch.set_num_threads(choose_threads(threads, weight_bytes))
+    torch.set_num_threads(choose_threads(threads, weight_bytes, max(1, initialize.data_parallel_size)))
     kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, report)
 
     report("KV cache", 0.0)
@@ -134,7 +134,12 @@ def make_cache(
     size = initialize.block_size
     per_block = block_bytes(config.num_layers, config.num_kv_heads, config.head_dim, size, dtype)
     num_blocks = choose_num_blocks(
-        initialize.num_blocks, per_block, initialize.max_num_seqs, max_model_len, size
+        initialize.num_blocks,
+        per_block,
+        initialize.max_num_seqs,
+        max_model_len,
+        size,
+        num_workers=max(1, initialize.data_parallel_size),
     )
     shape = CacheShape(
         num_kv_heads=config.num_kv_heads,

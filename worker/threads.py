@@ -25,11 +25,15 @@ def prepare_threads() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def choose_threads(requested: int, weight_bytes: int) -> int:
-    """requested: 0 for all cores that this process may use, or one for a small model."""
+def choose_threads(requested: int, weight_bytes: int, num_workers: int = 1) -> int:
+    """requested: 0 for all cores that this process may use, or one for a small model.
+
+    num_workers: that share those cores. Threads of two workers on one core wait for one another in every
+    operation; so each worker gets its part, one core at least.
+    """
     if requested > 0:
         return requested
-    return 1 if weight_bytes < SMALL_MODEL_BYTES else available_cores()
+    return 1 if weight_bytes < SMALL_MODEL_BYTES else max(1, available_cores() // num_workers)
 
 
 def available_cores() -> int:

@@ -20,6 +20,7 @@ def test_at_most_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch):
     """Half of it, and the dummy block is paid from the same."""
     monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
     assert choose_num_blocks(0, MIB, max_num_seqs=100, max_model_len=1000, block_size=10) == 49
+    assert choose_num_blocks(0, MIB, 100, 1000, 10, num_workers=2) == 24
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,15 @@ def test_small_models_get_one(monkeypatch: pytest.MonkeyPatch):
     assert choose_threads(0, 1 << 30) == 8
 
 
+@pytest.mark.parametrize(("num_workers", "threads_each"), [(2, 4), (3, 2), (9, 1)])
+def test_workers_of_one_host_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, num_workers: int, threads_each: int
+):
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
+    assert choose_threads(0, 1 << 30, num_workers) == threads_each
+    assert choose_threads(3, 1 << 30, num_workers) == 3
+
+
 @pytest.mark.parametrize(
     ("content", "cores"), [("max 100000\n", 8), ("250000 100000\n", 2), ("50000 100000\n", 1), ("", 8)]
 )

@@ -1,0 +1,41 @@
+"""The processes that `pagewire serve` is made of: their names, and what each of them is told."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pagewire import flags
+from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
+from pagewire.posts import Post
+from pagewire.transport import frontends_address, workers_address
+
+
+def engine_posts(config: ServeConfig, folder: Path) -> list[Post]:
+    """The engine cores, by rank; each starts its worker itself. folder: for their sockets."""
+    posts = []
+    for rank, name in enumerate(_names("engine core", config.data_parallel_size)):
+        engine = replace(
+            config, listen=frontends_address(folder, rank), listen_workers=workers_address(folder, rank)
+        )
+        if config.record and config.data_parallel_size > 1:
+            engine = replace(engine, record=f"{config.record}.{rank}")
+        posts.append(_post(config, name, ["engine", *flags.to_arguments(engine, EngineConfig)]))
+    return posts
+
+
+def frontend_posts(config: ServeConfig, folder: Path, port: int) -> list[Post]:
+    """The frontends. port: ours already, a frontend can only share it."""
+    engines = tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
+    frontend = replace(config, port=port, engine=engines, reuse_port=True)
+    arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
+    return [_post(config, name, arguments) for name in _names("frontend", config.frontends)]
+
+
+def _names(kind: str, count: int) -> Iterator[str]:
+    """Numbered from 1, where there are several."""
+    return (f"{kind} {number}" if count > 1 else kind for number in range(1, count + 1))
+
+
+def _post(config: ServeConfig, name: str, arguments: list[str]) -> Post:
+    max_deaths = 1 if config.no_restart else config.max_deaths
+    return Post(name, arguments, max_deaths, config.max_restart_pause)

@@ -1,0 +1,79 @@
+"""64 requests of all kinds, each with a seed, so that each has one answer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagewire import SamplingParams
+
+NUM_CASES = 64
+PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d", "Give me JSON for Italy.", "ä 😀 € once")
+_CHANGED_LENGTHS = 7
+"""So many tokens lie between the lengths of two cases of one kind."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and how it is made."""
+
+    number: int
+    kind: str
+    prompt: str
+    params: SamplingParams
+    unary: bool = False
+    needs_stop: bool = False
+    """A stop string is to be found in its own text."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether tokens come as they are made."""
+        return not self.unary and self.params.best_of is None
+
+    def with_stop(self, stop: str) -> "Case":
+        """The same, which ends there."""
+        return replace(self, params=replace(self.params, stop=[stop, "\x00 never"]), needs_stop=False)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 1.2},
+    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
+    "filters": {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.01},
+    "n": {"temperature": 0.9, "n": 3, "max_tokens": 70},
+    "stop string": {"temperature": 1.5, "needs_stop": True},
+    "stop string of two": {"temperature": 1.4, "n": 2, "max_tokens": 90, "needs_stop": True},
+    "stop string kept": {"temperature": 1.5, "needs_stop": True, "include_stop": True},
+    "log-probabilities": {"temperature": 1.0, "logprobs": 2, "prompt_logprobs": 1},
+    "log-probabilities of some": {"temperature": 1.1, "logprobs": [5, 9], "n": 2, "max_tokens": 80},
+    "end by chance": {"allowed_token_ids": range(2, 150), "ignore_eos": False, "min_tokens": 30},
+    "stop token by chance": {"allowed_token_ids": range(20, 140), "stop_token_ids": [77], "min_tokens": 20},
+    "bad words and bias": {"bad_words": ["the", "a"], "logit_bias": {100: 3.0, 101: -3.0}, "echo": True},
+    "unary": {"temperature": 1.3, "unary": True, "max_tokens": 50},
+    "unary with log-probabilities": {"n": 2, "logprobs": 1, "unary": True, "max_tokens": 40},
+    "best of": {"n": 2, "best_of": 4, "max_tokens": 30},
+}
+
+
+def make_cases() -> Iterator[Case]:
+    """Four of each kind, with other prompts, seeds and lengths."""
+    for number in range(NUM_CASES):
+        kind = list(KINDS)[number % len(KINDS)]
+        options = {"temperature": 1.0, "seed": 1000 + number, "ignore_eos": True, "max_tokens": 140} | KINDS[kind]
+        unary, needs_stop = options.pop("unary", False), options.pop("needs_stop", False)
+        options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
+        prompt = PROMPTS[number % len(PROMPTS)]
+        yield Case(number, kind, prompt, SamplingParams(**options), unary, needs_stop)
+
+
+def choose_stop(texts: list[str]) -> str:
+    """A string that lies across the border of two tokens, late in this text, and nowhere before.
+
+    texts: of the messages of one sequence, in order.
+    """
+    whole, at = "".join(texts), 0
+    for text in texts:
+        at += len(text)
+        stop = whole[max(at - 2, 0) : at + 2]
+        if at > 0.6 * len(whole) and len(stop) == 4 and "\ufffd" not in stop and whole.find(stop) == at - 2:
+            return stop
+    raise ValueError("every string of four characters was there before")

@@ -1,0 +1,100 @@
+"""One run: a service, 64 streams, strikes, and a history of it."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pagewire import Client
+from pagewire.service import Service
+from tests.chaos.cases import make_cases
+from tests.chaos.checker import Finding, check
+from tests.chaos.history import History, Writer, read
+from tests.chaos.killer import execute, plan
+from tests.chaos.load import PATIENCE_S, Load, Stuck
+from tests.e2e import services
+
+DEVICES: dict[str, dict[str, Any]] = {
+    "simulated": {"device": "simulated", "profile": "h200", "num_blocks": 4000},
+    "cpu": {"device": "cpu", "dtype": "float32"},
+}
+TOLERANCES = {"simulated": 0.0, "cpu": 1e-3}
+"""Of log-probabilities: a resumed sequence is computed in other pieces, which a model's float32 sums show."""
+FRONTENDS = 3
+SLOW_FACTOR = 250
+"""A step of the demo model takes 0.1 ms on an H200: here it shall be what 64 streams in Python can follow."""
+_NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0}
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    history: History
+    findings: list[Finding]
+    trouble: list[str]
+    """Beyond single streams: what got stuck, what was not given back."""
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not self.findings and not self.trouble
+
+
+def run(counts: Mapping[str, int], seed: int, path: Path, device: str = "simulated") -> Result:
+    """Starts a service, kills as planned while clients stream, writes a history and judges it.
+
+    counts: strikes by victim, see killer.plan().
+    """
+    environment = {"PAGEWIRE_FAULT_SLOW_FACTOR": str(SLOW_FACTOR)} if device == "simulated" else {}
+    with mock.patch.dict(os.environ, environment):
+        service = services.start(frontends=FRONTENDS, **DEVICES[device], **_NO_GIVING_UP)
+    writer = Writer(path, seed=seed, device=device, counts=dict(counts), tolerance=TOLERANCES[device])
+    with service:
+        try:
+            trouble = asyncio.run(_strike_and_stream(service, counts, seed, writer))
+        finally:
+            writer.close()
+        trouble += _what_is_left(service)
+    history = read(path)
+    return Result(history, check(history), trouble)
+
+
+async def _strike_and_stream(
+    service: Service, counts: Mapping[str, int], seed: int, writer: Writer
+) -> list[str]:
+    """Returns what got stuck."""
+    trouble: list[str] = []
+    load = Load([service.address] * 2, writer, seed)
+    try:
+        cases = await load.make_twins(list(make_cases()))
+        streams = asyncio.create_task(load.run(cases))
+        try:
+            await execute(plan(counts, seed), load, service.pid, writer, seed)
+        except Stuck as stuck:
+            trouble.append(str(stuck))
+        load.stop()
+        _, unfinished = await asyncio.wait([streams], timeout=PATIENCE_S)
+        if unfinished:
+            trouble.append("streams do not end")
+            streams.cancel()
+            await asyncio.wait([streams])
+        elif (error := streams.exception()) is not None:
+            raise error
+    finally:
+        await load.close()
+    return trouble
+
+
+def _what_is_left(service: Service) -> list[str]:
+    """Nothing, when no client is there any more."""
+    with Client(service.address) as client:
+        client.wait_ready()
+        try:
+            services.wait_until(lambda: services.is_idle(client))
+        except AssertionError:
+            return [f"not given back: {services.rank_load(client)}"]
+    return []

@@ -1,0 +1,86 @@
+"""Who is killed, in which order, and how soon after one another: a plan from a seed, and its execution."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.history import Writer
+from tests.chaos.load import Load, Stuck
+from tests.e2e import services
+
+TOKENS_BETWEEN = 600
+"""At most so many tokens, of all streams, come between the end of a pause and the next burst."""
+_SUCCESSION = 0.2
+"""Share of bursts that are more than one strike."""
+_MAX_STRIKES = 3
+"""... and how many they may be: a request that was lost four times without a token is given up."""
+_MAX_DELAY_S = 0.6
+"""Between two strikes of a burst: about what a core and its worker need to come back."""
+_POLL_S = 0.01
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A strike that is planned."""
+
+    victim: str
+    """Command of the process: engine, worker or frontend."""
+    delay: float
+    """Seconds after the one before it in the same burst."""
+    signal: str = "SIGKILL"
+
+
+Burst = list[Blow]
+
+
+def plan(counts: Mapping[str, int], seed: int) -> list[Burst]:
+    """So many strikes at each victim, in bursts; the streams move on between two of these.
+
+    counts: by victim; "engine:SIGSTOP" names another signal than SIGKILL.
+    """
+    dice = random.Random(seed)
+    names = [name for name, count in sorted(counts.items()) for _ in range(count)]
+    dice.shuffle(names)
+    bursts: list[Burst] = []
+    while names:
+        size = dice.randint(2, _MAX_STRIKES) if dice.random() < _SUCCESSION else 1
+        chosen, names = names[:size], names[size:]
+        bursts.append([_blow(name, dice.uniform(0.0, _MAX_DELAY_S)) for name in chosen])
+    return bursts
+
+
+def _blow(name: str, delay: float) -> Blow:
+    victim, _, sent = name.partition(":")
+    return Blow(victim, delay, sent or "SIGKILL")
+
+
+async def execute(bursts: Sequence[Burst], load: Load, supervisor: int, writer: Writer, seed: int) -> None:
+    """Strikes all of these, each burst at a random moment after all streams have moved on. Raises Stuck."""
+    dice = random.Random(seed)
+    for number, burst in enumerate(bursts):
+        await load.moved_on(dice.randrange(TOKENS_BETWEEN))
+        for place, blow in enumerate(burst):
+            if place:
+                await asyncio.sleep(blow.delay)
+            await _strike(blow, number, supervisor, writer, dice)
+    await load.moved_on(0)
+
+
+async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice: random.Random) -> None:
+    """Waits until there is somebody to strike."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        for pid in dice.sample(found := services.processes(supervisor).get(blow.victim, []), len(found)):
+            try:
+                os.kill(pid, getattr(signal, blow.signal))
+            except ProcessLookupError:
+                continue
+            writer.strike(burst, blow.victim, blow.signal)
+            return
+        await asyncio.sleep(_POLL_S)
+    raise Stuck(f"there is no {blow.victim}")

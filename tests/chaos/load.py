@@ -1,0 +1,164 @@
+"""Clients of a service: so many streams at once, each followed by another one, all of it written down."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+from pagewire import AsyncClient
+from pagewire.client.errors import RpcError
+from pagewire.client.results import Delta, Generation
+from tests.chaos.cases import Case, choose_stop
+from tests.chaos.history import OK, REFUSED, Writer
+
+NUM_CLIENTS = 8
+"""Each is a connection, and so on one frontend: the kernel deals them out."""
+PATIENCE_S = 120.0
+"""A stream that does not move on for so long is stuck."""
+NOT_READY = "ENGINE_NOT_READY"
+"""A new request finds no engine: it is refused, and told when to come again."""
+
+_stream: ContextVar[int] = ContextVar("stream")
+
+
+class Stuck(AssertionError):
+    """Streams do not move on, or do not end."""
+
+
+class _Watched(AsyncClient):
+    """Says when a request leaves, the first time or again."""
+
+    on_attempt: Callable[[int], None]
+
+    def _streaming(self, *arguments: Any) -> Any:
+        self._note()
+        return super()._streaming(*arguments)
+
+    async def _call(self, *arguments: Any) -> Any:
+        self._note()
+        return await super()._call(*arguments)
+
+    def _note(self) -> None:
+        number = _stream.get(None)
+        if number is not None:
+            self.on_attempt(number)
+
+
+class Load:
+    """One asyncio process's worth of clients. All methods belong to the event loop."""
+
+    def __init__(self, addresses: Sequence[str], writer: Writer, seed: int) -> None:
+        """addresses: frontends of one service, in any order; one may stand there twice."""
+        self._writer = writer
+        self._dice = random.Random(seed)
+        self._clients = [_Watched(addresses) for _ in range(NUM_CLIENTS)]
+        for client in self._clients:
+            client.on_attempt = writer.attempt
+        self._numbers = count()
+        self._alive: set[int] = set()  # those that stream
+        self._unheard: set[int] = set()  # those of them that have to move on
+        self._tokens_to_come = 0
+        self._moved = asyncio.Event()
+        self._stopping = False
+
+    async def close(self) -> None:
+        """Disconnects."""
+        for client in self._clients:
+            await client.close()
+
+    async def make_twins(self, cases: Sequence[Case]) -> list[Case]:
+        """Runs each case once, all at the same time, and writes them down; nothing may be killed meanwhile.
+        Returns them with the stop strings that their own texts have."""
+        drafts = [case for case in cases if case.needs_stop]
+        texts = await asyncio.gather(*map(self._text_parts, drafts))
+        stops = {case.number: choose_stop(parts) for case, parts in zip(drafts, texts, strict=True)}
+        whole = [case.with_stop(stops[case.number]) if case.needs_stop else case for case in cases]
+        for case in whole:
+            self._writer.case(
+                case.number, name=case.kind, streams=case.streams, prompt=case.prompt, params=repr(case.params)
+            )
+        await asyncio.gather(*(self._run(case, twin=True) for case in whole))
+        return whole
+
+    async def run(self, cases: Sequence[Case]) -> None:
+        """As many streams at once as there are cases, until stop(); then each ends in peace."""
+        await asyncio.gather(*(self._slot(place, cases) for place in range(len(cases))))
+
+    def stop(self) -> None:
+        """No stream begins any more."""
+        self._stopping = True
+
+    async def moved_on(self, num_tokens: int) -> None:
+        """Waits until each stream that is alive now has got something or has ended, and until so many tokens
+        have come to all of them. Raises Stuck."""
+        self._unheard = set(self._alive)
+        self._tokens_to_come = num_tokens
+        self._moved.clear()
+        try:
+            await asyncio.wait_for(self._moved.wait(), PATIENCE_S)
+        except TimeoutError:
+            raise Stuck(f"nothing comes to streams {sorted(self._unheard)}") from None
+
+    async def _slot(self, place: int, cases: Sequence[Case]) -> None:
+        case = cases[place]
+        while not self._stopping:
+            pause = await self._run(case)
+            if pause is None:
+                case = self._dice.choice(cases)
+            else:
+                await asyncio.sleep(pause)
+
+    async def _text_parts(self, case: Case) -> list[str]:
+        client = self._clients[case.number % NUM_CLIENTS]
+        async with client.stream(case.prompt, case.params) as stream:
+            return [delta.text async for delta in stream if delta.index == 0]
+
+    async def _run(self, case: Case, *, twin: bool = False) -> float | None:
+        """Returns seconds to wait where it was refused: nothing of it has begun, and it may be asked for again."""
+        number = next(self._numbers)
+        _stream.set(number)
+        client = self._clients[number % NUM_CLIENTS]
+        self._writer.send(number, case.number, twin=twin)
+        result, status, reason, pause = Generation(), OK, "", None
+        try:
+            if case.unary:
+                result = await client.generate(case.prompt, case.params)
+                self._write_whole(number, result)
+            else:
+                if case.streams:
+                    self._alive.add(number)
+                async with client.stream(case.prompt, case.params) as stream:
+                    result = stream.generation
+                    async for delta in stream:
+                        self._writer.message(number, delta)
+                        self._heard(number, len(delta.token_ids))
+        except RpcError as error:
+            status, reason, pause = error.code.name, error.reason or error.message, error.retry_after
+            if not result.outputs and error.reason == NOT_READY and pause is not None:
+                status = REFUSED
+        finally:
+            self._alive.discard(number)
+            self._heard(number, 0)
+        self._writer.end(number, status, reason, result)
+        return pause if status == REFUSED else None
+
+    def _write_whole(self, number: int, result: Generation) -> None:
+        for output in result.outputs:
+            delta = Delta(
+                output.index,
+                output.text,
+                output.token_ids,
+                0,
+                output.finish_reason,
+                output.stop,
+                output.logprobs,
+            )
+            self._writer.message(number, delta)
+
+    def _heard(self, number: int, num_tokens: int) -> None:
+        self._unheard.discard(number)
+        self._tokens_to_come -= num_tokens
+        if not self._unheard and self._tokens_to_come <= 0:
+            self._moved.set()

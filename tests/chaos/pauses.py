@@ -1,0 +1,97 @@
+"""How long streams paused: per kind of strike, the longest gap in each stream that was alive. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tests.chaos.history import History, Strike, StreamRecord
+
+BYSTANDERS = "frontend, bystanders"
+"""Streams of the frontends that were not killed."""
+SEVERAL = "several in succession"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Pauses of one kind, in seconds."""
+
+    kind: str
+    strikes: int
+    pauses: tuple[float, ...]  # ascending
+
+    def percentile(self, share: float) -> float:
+        """The smallest pause that so many do not exceed."""
+        return self.pauses[max(ceil(share * len(self.pauses)) - 1, 0)]
+
+
+def pauses(histories: Iterable[History]) -> list[Row]:
+    """A row for each kind of burst that there was."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    strikes: defaultdict[str, int] = defaultdict(int)
+    for history in histories:
+        for kind, number, gaps in _bursts(history):
+            found[kind] += gaps
+            strikes[kind] += number
+    return [Row(kind, strikes[kind], tuple(sorted(found[kind]))) for kind in sorted(found) if found[kind]]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For people."""
+    lines = [f"{'killed':24} {'kills':>6} {'pauses':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}"]
+    for row in rows:
+        figures = (row.percentile(0.5), row.percentile(0.99), row.pauses[-1])
+        lines.append(
+            f"{row.kind:24} {row.strikes:6} {len(row.pauses):7} " + " ".join(f"{x:7.3f}" for x in figures)
+        )
+    return "\n".join(lines)
+
+
+def _bursts(history: History) -> Iterator[tuple[str, int, list[float]]]:
+    """Of each burst, its kind, its strikes, and pauses in seconds."""
+    bursts: defaultdict[int, list[Strike]] = defaultdict(list)
+    for strike in history.strikes:
+        bursts[strike.burst].append(strike)
+    ordered = [bursts[number] for number in sorted(bursts)]
+    for place, burst in enumerate(ordered):
+        start = burst[0].time
+        stop = ordered[place + 1][0].time if place + 1 < len(ordered) else None
+        kind = _kind(burst)
+        alive = [stream for stream in history.disturbed if _was_alive(history, stream, start)]
+        if kind == "frontend":
+            broken = [stream for stream in alive if _was_sent_again(stream, start, stop)]
+            others = [stream for stream in alive if not _was_sent_again(stream, start, stop)]
+            yield BYSTANDERS, len(burst), list(_gaps(others, start, stop))
+            alive = broken
+        yield kind, len(burst), list(_gaps(alive, start, stop))
+
+
+def _kind(burst: list[Strike]) -> str:
+    if len(burst) > 1:
+        return SEVERAL
+    name = {"engine": "core"}.get(burst[0].victim, burst[0].victim)
+    return name if burst[0].signal == "SIGKILL" else f"{name}, {burst[0].signal}"
+
+
+def _was_alive(history: History, stream: StreamRecord, time: int) -> bool:
+    over = stream.end is not None and stream.end.time <= time
+    return history.is_streaming(stream) and stream.sent < time and not over
+
+
+def _was_sent_again(stream: StreamRecord, start: int, stop: int | None) -> bool:
+    return any(start <= time and (stop is None or time < stop) for time in stream.attempts[1:])
+
+
+def _gaps(streams: Iterable[StreamRecord], start: int, stop: int | None) -> Iterator[float]:
+    """The longest gap of each stream that ended after the burst began, and before the next one."""
+    for stream in streams:
+        times = [stream.sent, *(message.time for message in stream.messages)]
+        if stream.end is not None:
+            times.append(stream.end.time)
+        gaps = [
+            later - earlier
+            for earlier, later in zip(times, times[1:], strict=False)
+            if later >= start and (stop is None or later < stop)
+        ]
+        if gaps:
+            yield max(gaps) / 1e6

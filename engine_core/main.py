@@ -72,7 +72,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         worker.start(initialize, arguments, external=config.external_workers)
         ready = worker.wait_ready(status.loading)
     except WorkerDied as error:
-        raise StartupError(error.what, error.why, error.todo) from error
+        raise StartupError(error.what, error.why, error.todo, may_pass=error.may_pass) from error
     identity = make_identity(config, ready, time.time_ns())
     core = EngineCore(
         identity,

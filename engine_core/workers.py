@@ -40,11 +40,11 @@ Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
 
 
 class WorkerDied(PagewireError):
-    """The worker is gone, or has said that it cannot go on. Has what, why and todo, as StartupError."""
+    """The worker is gone, or has said that it cannot go on. Has what, why, todo and may_pass, as StartupError."""
 
-    def __init__(self, what: str, why: str, todo: str = "") -> None:
+    def __init__(self, what: str, why: str, todo: str = "", *, may_pass: bool = False) -> None:
         super().__init__(what, why, todo)
-        self.what, self.why, self.todo = what, why, todo
+        self.what, self.why, self.todo, self.may_pass = what, why, todo, may_pass
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -243,9 +243,8 @@ class _Child:
             why = f"it was killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
             why += ", which is also what happens when memory runs out"
-        return WorkerDied(
-            f"the worker (pid {self.pid}) is gone", why, "see the lines above, then start again"
-        )
+        was_killed = code is not None and code < 0
+        return WorkerDied(f"the worker (pid {self.pid}) is gone", why, _SEE_ABOVE, may_pass=was_killed)
 
     def bury(self, grace: float) -> None:
         """Waits for its end, for so many seconds; then sees to it."""

@@ -49,7 +49,8 @@ class Child:
         if kind == "ready":
             self.facts = event
         elif kind == "failed":
-            self.failure = StartupError(event["what"], event["why"], event["todo"])
+            may_pass = event["may_pass"]
+            self.failure = StartupError(event["what"], event["why"], event["todo"], may_pass=may_pass)
         elif kind == "loading":
             self.loading = event["what"], event["fraction"]
 

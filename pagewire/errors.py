@@ -22,11 +22,13 @@ class StartupError(PagewireError):
     what: what happened ("cannot load the model").
     why:  the cause, naming the file, tensor, flag or field.
     todo: what the user can do about it.
+    may_pass: something was killed on the way. That says nothing about the next start, as a missing file does.
     """
 
-    def __init__(self, what: str, why: str = "", todo: str = "") -> None:
+    def __init__(self, what: str, why: str = "", todo: str = "", *, may_pass: bool = False) -> None:
         super().__init__(what, why, todo)
         self.what, self.why, self.todo = what, why, todo
+        self.may_pass = may_pass
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.what, self.why) if part)

@@ -78,7 +78,7 @@ class Status:
     {"event": "loading", "what": "weights", "fraction": 0.5}
     {"event": "ready", ...facts}
     {"event": "beat"}
-    {"event": "failed", "what": ..., "why": ..., "todo": ...}
+    {"event": "failed", "what": ..., "why": ..., "todo": ..., "may_pass": false}
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,8 @@ class Status:
 
     def failed(self, error: StartupError) -> None:
         """Start-up cannot succeed."""
-        self._send({"event": "failed", "what": error.what, "why": error.why, "todo": error.todo})
+        what = {"what": error.what, "why": error.why, "todo": error.todo}
+        self._send({"event": "failed", **what, "may_pass": error.may_pass})
 
     def beat(self) -> None:
         """A loop goes round. A parent that does not read is not waited for."""

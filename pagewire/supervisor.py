@@ -135,7 +135,7 @@ class Supervisor:
     def _replace(self, post: Post, child: Child) -> None:
         """Its process is lost: another one shall start. Raises StartupError with the reason if not."""
         reason = child.cause_of_death()
-        failed_to_start = child.failure is not None and child.facts is None
+        failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
         with contextlib.suppress(KeyError):  # where its pipe has ended already
             self._selector.unregister(child.status)
         if not post.empty(time.monotonic()) or failed_to_start:

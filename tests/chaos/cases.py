@@ -58,7 +58,9 @@ def make_cases() -> Iterator[Case]:
     """Four of each kind, with other prompts, seeds and lengths."""
     for number in range(NUM_CASES):
         kind = list(KINDS)[number % len(KINDS)]
-        options = {"temperature": 1.0, "seed": 1000 + number, "ignore_eos": True, "max_tokens": 140} | KINDS[kind]
+        options = {"temperature": 1.0, "seed": 1000 + number, "ignore_eos": True, "max_tokens": 140} | KINDS[
+            kind
+        ]
         unary, needs_stop = options.pop("unary", False), options.pop("needs_stop", False)
         options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
         prompt = PROMPTS[number % len(PROMPTS)]

@@ -155,7 +155,9 @@ def _differences(here: Held, there: Held, tolerance: float) -> Iterator[tuple[Wr
         yield Wrong.CHANGED, "log-probabilities"
 
 
-def _close(here: list[Score | None] | list[Score], there: list[Score | None] | list[Score], by: float) -> bool:
+def _close(
+    here: list[Score | None] | list[Score], there: list[Score | None] | list[Score], by: float
+) -> bool:
     """Equal, or in a model's case as near as another order of its sums leaves them."""
     if len(here) != len(there):
         return False
@@ -167,5 +169,7 @@ def _close(here: list[Score | None] | list[Score], there: list[Score | None] | l
 
 def _near(one: Score, other: Score, by: float) -> bool:
     """Ranks of what is equally likely may change places; how likely it is may not."""
-    values = zip([one[0], *(each[1] for each in one[2])], [other[0], *(each[1] for each in other[2])], strict=True)
+    values = zip(
+        [one[0], *(each[1] for each in one[2])], [other[0], *(each[1] for each in other[2])], strict=True
+    )
     return len(one[2]) == len(other[2]) and all(isclose(a, b, abs_tol=by) for a, b in values)

@@ -77,7 +77,11 @@ class Load:
         whole = [case.with_stop(stops[case.number]) if case.needs_stop else case for case in cases]
         for case in whole:
             self._writer.case(
-                case.number, name=case.kind, streams=case.streams, prompt=case.prompt, params=repr(case.params)
+                case.number,
+                name=case.kind,
+                streams=case.streams,
+                prompt=case.prompt,
+                params=repr(case.params),
             )
         await asyncio.gather(*(self._run(case, twin=True) for case in whole))
         return whole

@@ -243,8 +243,19 @@ def test_a_worker_that_cannot_load(folder: Path, monkeypatch: pytest.MonkeyPatch
         "look for it",
     )
     assert engine.wait() == 1
+    assert not event["may_pass"]
     assert engine.errors().splitlines()[-1] == "error: cannot load: a tensor is missing"
     assert "Traceback" not in engine.errors()
+    engine.close()
+
+
+def test_a_worker_that_is_killed_while_it_loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no reason why the next one could not load: a supervisor may try again."""
+    monkeypatch.setenv("FAKE_WORKER", "die-load")
+    engine = Engine(folder)
+    event = engine.wait_for("failed")
+    assert "killed by SIGKILL" in str(event["why"]) and event["may_pass"]
+    assert engine.wait() == 1
     engine.close()
 
 

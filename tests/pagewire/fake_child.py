@@ -2,6 +2,7 @@
 
 ready   reports loading, then ready; ends on SIGTERM
 fails   reports a failed start
+unlucky reports that something was killed while it started
 dies    ends with exit code 3 without a word
 killed  is killed while it starts
 crashes reports ready and then ends with exit code 4
@@ -25,6 +26,9 @@ behaviour = sys.argv[1]
 status = Status()
 if behaviour == "fails":
     status.failed(StartupError("cannot load the model", "tensor x is missing", "look at the file"))
+    os._exit(1)
+if behaviour == "unlucky":
+    status.failed(StartupError("the worker is gone", "killed by SIGKILL", "start again", may_pass=True))
     os._exit(1)
 if behaviour == "dies":
     os._exit(3)

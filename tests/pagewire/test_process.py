@@ -83,7 +83,7 @@ def test_status_lines(monkeypatch):
         assert [json.loads(line) for line in events] == [
             {"event": "loading", "what": "weights", "fraction": 0.3333},
             {"event": "ready", "port": 1, "model": "m"},
-            {"event": "failed", "what": "what", "why": "why", "todo": "todo"},
+            {"event": "failed", "what": "what", "why": "why", "todo": "todo", "may_pass": False},
         ]
 
 

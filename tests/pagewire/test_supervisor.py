@@ -182,6 +182,16 @@ def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve)
     assert service.folders() == []
 
 
+def test_a_child_whose_start_is_disturbed_may_try_again(serve):
+    """Found by killing a worker while its core was starting again: that is no file that is missing."""
+    service = serve("ready,unlucky", "ready", "--max-deaths=3")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert sum("the worker is gone" in line and "starts again" in line for line in error.splitlines()) == 1
+    assert error.splitlines()[-3:-1] == ["error: the worker is gone", "why:   killed by SIGKILL"]
+
+
 @pytest.mark.parametrize("later", ["crashes", "dies"])
 def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
     """At once, then after half a second: the third death is the last."""

@@ -40,7 +40,7 @@ Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
 
 
 class WorkerDied(PagewireError):
-    """The worker is gone, or has said that it cannot go on. Has what, why, todo and may_pass, as StartupError."""
+    """The worker is gone, or has said that it cannot go on. Its fields are those of StartupError."""
 
     def __init__(self, what: str, why: str, todo: str = "", *, may_pass: bool = False) -> None:
         super().__init__(what, why, todo)

@@ -8,6 +8,7 @@ from pagewire import SamplingParams
 
 NUM_CASES = 64
 PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d", "Give me JSON for Italy.", "ä 😀 € once")
+_COMMON = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 140}
 _CHANGED_LENGTHS = 7
 """So many tokens lie between the lengths of two cases of one kind."""
 
@@ -58,9 +59,7 @@ def make_cases() -> Iterator[Case]:
     """Four of each kind, with other prompts, seeds and lengths."""
     for number in range(NUM_CASES):
         kind = list(KINDS)[number % len(KINDS)]
-        options = {"temperature": 1.0, "seed": 1000 + number, "ignore_eos": True, "max_tokens": 140} | KINDS[
-            kind
-        ]
+        options = {"seed": 1000 + number, **_COMMON, **KINDS[kind]}
         unary, needs_stop = options.pop("unary", False), options.pop("needs_stop", False)
         options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
         prompt = PROMPTS[number % len(PROMPTS)]

@@ -5,9 +5,10 @@ stream: ids, text, log-probabilities, how it ended, and what was counted. Whatev
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import zip_longest
 from math import isclose
 
@@ -155,9 +156,7 @@ def _differences(here: Held, there: Held, tolerance: float) -> Iterator[tuple[Wr
         yield Wrong.CHANGED, "log-probabilities"
 
 
-def _close(
-    here: list[Score | None] | list[Score], there: list[Score | None] | list[Score], by: float
-) -> bool:
+def _close(here: Sequence[Score | None], there: Sequence[Score | None], by: float) -> bool:
     """Equal, or in a model's case as near as another order of its sums leaves them."""
     if len(here) != len(there):
         return False
@@ -169,7 +168,5 @@ def _close(
 
 def _near(one: Score, other: Score, by: float) -> bool:
     """Ranks of what is equally likely may change places; how likely it is may not."""
-    values = zip(
-        [one[0], *(each[1] for each in one[2])], [other[0], *(each[1] for each in other[2])], strict=True
-    )
-    return len(one[2]) == len(other[2]) and all(isclose(a, b, abs_tol=by) for a, b in values)
+    here, there = ([score[0], *(candidate[1] for candidate in score[2])] for score in (one, other))
+    return len(here) == len(there) and all(map(partial(isclose, abs_tol=by), here, there))

@@ -18,6 +18,8 @@ _SUCCESSION = 0.2
 """Share of bursts that are more than one strike."""
 _MAX_STRIKES = 3
 """... and how many they may be: a request that was lost four times without a token is given up."""
+_MAX_FRONTENDS = 2
+"""... of these: see load.MAX_WHOLE_ATTEMPTS."""
 _MAX_DELAY_S = 0.6
 """Between two strikes of a burst: about what a core and its worker need to come back."""
 _POLL_S = 0.01
@@ -49,7 +51,10 @@ def plan(counts: Mapping[str, int], seed: int) -> list[Burst]:
     bursts: list[Burst] = []
     while names:
         size = dice.randint(2, _MAX_STRIKES) if dice.random() < _SUCCESSION else 1
-        chosen, names = names[:size], names[size:]
+        chosen = names[:size]
+        if sum(name.startswith("frontend") for name in chosen) > _MAX_FRONTENDS:
+            del chosen[_MAX_FRONTENDS:]
+        del names[: len(chosen)]
         bursts.append([_blow(name, dice.uniform(0.0, _MAX_DELAY_S)) for name in chosen])
     return bursts
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import count
@@ -15,6 +16,9 @@ from tests.chaos.history import OK, REFUSED, Writer
 
 NUM_CLIENTS = 8
 """Each is a connection, and so on one frontend: the kernel deals them out."""
+MAX_WHOLE_ATTEMPTS = 2
+"""What is delivered as a whole begins anew on another frontend, and is given up when its connection has
+broken five times: what was sent more often than this has to end before the next strike."""
 PATIENCE_S = 120.0
 """A stream that does not move on for so long is stuck."""
 NOT_READY = "ENGINE_NOT_READY"
@@ -55,9 +59,10 @@ class Load:
         self._dice = random.Random(seed)
         self._clients = [_Watched(addresses) for _ in range(NUM_CLIENTS)]
         for client in self._clients:
-            client.on_attempt = writer.attempt
+            client.on_attempt = self._note_attempt
         self._numbers = count()
         self._alive: set[int] = set()  # those that stream
+        self._whole: Counter[int] = Counter()  # attempts of those that are delivered as a whole
         self._unheard: set[int] = set()  # those of them that have to move on
         self._tokens_to_come = 0
         self._moved = asyncio.Event()
@@ -76,13 +81,8 @@ class Load:
         stops = {case.number: choose_stop(parts) for case, parts in zip(drafts, texts, strict=True)}
         whole = [case.with_stop(stops[case.number]) if case.needs_stop else case for case in cases]
         for case in whole:
-            self._writer.case(
-                case.number,
-                name=case.kind,
-                streams=case.streams,
-                prompt=case.prompt,
-                params=repr(case.params),
-            )
+            what = {"name": case.kind, "streams": case.streams}
+            self._writer.case(case.number, **what, prompt=case.prompt, params=repr(case.params))
         await asyncio.gather(*(self._run(case, twin=True) for case in whole))
         return whole
 
@@ -96,8 +96,9 @@ class Load:
 
     async def moved_on(self, num_tokens: int) -> None:
         """Waits until each stream that is alive now has got something or has ended, and until so many tokens
-        have come to all of them. Raises Stuck."""
-        self._unheard = set(self._alive)
+        have come to all of them together; calls that were sent too often have to end. Raises Stuck."""
+        tried = {stream for stream, attempts in self._whole.items() if attempts > MAX_WHOLE_ATTEMPTS}
+        self._unheard = self._alive | tried
         self._tokens_to_come = num_tokens
         self._moved.clear()
         try:
@@ -120,33 +121,42 @@ class Load:
             return [delta.text async for delta in stream if delta.index == 0]
 
     async def _run(self, case: Case, *, twin: bool = False) -> float | None:
-        """Returns seconds to wait where it was refused: nothing of it has begun, and it may be asked for again."""
+        """Returns the seconds after which to ask again, where it was refused before anything of it began."""
         number = next(self._numbers)
         _stream.set(number)
         client = self._clients[number % NUM_CLIENTS]
         self._writer.send(number, case.number, twin=twin)
         result, status, reason, pause = Generation(), OK, "", None
+        if case.streams:
+            self._alive.add(number)
+        else:
+            self._whole[number] = 0
         try:
             if case.unary:
                 result = await client.generate(case.prompt, case.params)
                 self._write_whole(number, result)
             else:
-                if case.streams:
-                    self._alive.add(number)
                 async with client.stream(case.prompt, case.params) as stream:
                     result = stream.generation
                     async for delta in stream:
                         self._writer.message(number, delta)
-                        self._heard(number, len(delta.token_ids))
+                        if case.streams:
+                            self._heard(number, len(delta.token_ids))
         except RpcError as error:
             status, reason, pause = error.code.name, error.reason or error.message, error.retry_after
             if not result.outputs and error.reason == NOT_READY and pause is not None:
                 status = REFUSED
         finally:
             self._alive.discard(number)
+            self._whole.pop(number, None)
             self._heard(number, 0)
         self._writer.end(number, status, reason, result)
         return pause if status == REFUSED else None
+
+    def _note_attempt(self, number: int) -> None:
+        self._writer.attempt(number)
+        if number in self._whole:
+            self._whole[number] += 1
 
     def _write_whole(self, number: int, result: Generation) -> None:
         for output in result.outputs:

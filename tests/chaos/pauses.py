@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from tests.chaos.history import History, Strike, StreamRecord
+from tests.chaos.history import History, StreamRecord, Strike
 
 BYSTANDERS = "frontend, bystanders"
 """Streams of the frontends that were not killed."""

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test simulate wheel-test lint format protos demo-model clean
+.PHONY: help demo serve test simulate chaos wheel-test lint format protos demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without
 
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
+
+chaos: $(STAMP) ## Kill processes under 64 streams and judge what clients saw (KILLS=1000 SEED=6 DEVICE=cpu)
+	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) --device $(or $(DEVICE),simulated)
 
 lint: $(STAMP) ## ruff, mypy, buf, stale generated code
 	@$(BIN)/ruff check .

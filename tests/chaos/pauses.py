@@ -25,15 +25,27 @@ class Row:
         return self.pauses[max(ceil(share * len(self.pauses)) - 1, 0)]
 
 
-def pauses(histories: Iterable[History]) -> list[Row]:
-    """A row for each kind of burst that there was."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    strikes: defaultdict[str, int] = defaultdict(int)
-    for history in histories:
-        for kind, number, gaps in _bursts(history):
-            found[kind] += gaps
-            strikes[kind] += number
-    return [Row(kind, strikes[kind], tuple(sorted(found[kind]))) for kind in sorted(found) if found[kind]]
+class Pauses:
+    """Those of any number of histories."""
+
+    def __init__(self) -> None:
+        self._found: defaultdict[str, list[float]] = defaultdict(list)
+        self._strikes: defaultdict[str, int] = defaultdict(int)
+
+    def add(self, history: History) -> None:
+        """One more; it need not be kept."""
+        for kind, strikes, gaps in _bursts(history):
+            self._found[kind] += gaps
+            self._strikes[kind] += strikes
+
+    def rows(self) -> list[Row]:
+        """One for each kind of burst that there was."""
+        found = self._found
+        return [
+            Row(kind, self._strikes[kind], tuple(sorted(found[kind])))
+            for kind in sorted(found)
+            if found[kind]
+        ]
 
 
 def table(rows: Sequence[Row]) -> str:

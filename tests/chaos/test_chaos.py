@@ -1,0 +1,26 @@
+"""Eighty strikes under 64 streams: nothing is lost, repeated or changed. docs/testing.md has the rest."""
+
+from pathlib import Path
+
+from tests.chaos.chaos import run
+from tests.chaos.checker import tally
+from tests.chaos.pauses import Pauses, table
+from tests.chaos.run import describe
+
+KILLS = {"engine": 25, "worker": 25, "frontend": 30}
+SEED = 6
+
+
+def test_streams_survive_whatever_is_killed(tmp_path: Path) -> None:
+    result = run(KILLS, SEED, tmp_path / "history.jsonl")
+    assert result.is_fine, describe(result, tmp_path / "history.jsonl")
+    history = result.history
+    assert len(history.strikes) == sum(KILLS.values())
+    assert set(tally(result.findings).values()) == {0}
+    assert len(history.disturbed) >= 2 * len(history.cases), "hardly anything was there to be killed"
+    resumed = sum(len(stream.attempts) > 1 for stream in history.disturbed)
+    assert resumed > KILLS["frontend"], "the clients had nothing to continue"
+    pauses = Pauses()
+    pauses.add(history)
+    print(f"{len(history.disturbed)} streams, {resumed} of them continued by their clients")
+    print(table(pauses.rows()))

@@ -243,6 +243,14 @@ class ClientConfig:
     """What every command takes that talks to a running service."""
 
     address: str = flag("127.0.0.1:50051", "HOST:PORT of the service", common=True, metavar="ADDRESS")
+    token_file: str = flag("", "file with the token; default: the variable PAGEWIRE_TOKEN", metavar="FILE")
+    tls: bool = flag(False, "TLS, with the authorities that gRPC trusts by itself")
+    tls_ca: str = flag("", "TLS, with the authorities of this PEM file", metavar="FILE")
+    tls_cert: str = flag("", "PEM file with a certificate of one's own, for mTLS", metavar="FILE")
+    tls_key: str = flag("", "PEM file with its key", metavar="FILE")
+    tls_server_name: str = flag(
+        "", "name in the server's certificate; default: of the address", metavar="NAME"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +289,22 @@ class HealthConfig(ClientConfig):
     """`pagewire health`: exits 0 when the service takes requests."""
 
     wait: float = flag(0.0, "seconds to wait for that", common=True, metavar="SECONDS", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenConfig:
+    """`pagewire token`: makes a token, which is printed once; a server gets its hash."""
+
+    action: str = flag("new", "new: make one", positional=True, metavar="new")
+    tenant: str = flag("", "whose it is", common=True, metavar="NAME")
+    auth_file: str = flag("", "add its line to this file; default: print it", common=True, metavar="FILE")
+    role: Literal["user", "admin"] = flag("user", "admin: AdminService, too", common=True)
+    weight: float | None = flag(
+        None, "the tenant's share among all, relative to 1", common=True, at_least=0.001, at_most=1000
+    )
+    max_requests: int | None = flag(None, "in flight at an engine", common=True, at_least=1)
+    max_tokens_per_minute: int | None = flag(None, "of prompt and output", common=True, at_least=1)
+    expires: str = flag("", "date or time (UTC) from which on it is refused", common=True, metavar="DATE")
 
 
 @dataclass(frozen=True, kw_only=True)

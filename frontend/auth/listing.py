@@ -65,6 +65,23 @@ def read_tokens(text: str) -> TokenTable:
     return TokenTable(entries)
 
 
+def entry_line(digest: bytes, tenant: str, fields: Mapping[str, Any]) -> str:
+    """The line of a token; fields: the others, by name. Raises BadListing."""
+    values = {"sha256": digest.hex(), "tenant": tenant} | dict(fields)
+    _entry(values, "the token")
+    text: str = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=1 << 20)
+    return f"- {text.strip()}\n"
+
+
+def add_line(text: str, line: str) -> str:
+    """A file's text with one more token; "" is a file that does not exist yet. Raises BadListing."""
+    before = text.rstrip() or "tokens:"
+    indents: list[str] = re.findall(r"^( *)- ", before, re.MULTILINE)
+    longer = f"{before}\n{indents[-1] if indents else '  '}{line}"
+    read_tokens(longer)
+    return longer
+
+
 def tenant_problem(name: object) -> str | None:
     """What is wrong with a tenant's name; None: nothing. It has no "/": see caller.scope()."""
     if isinstance(name, str) and _TENANT.fullmatch(name):

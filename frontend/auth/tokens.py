@@ -33,7 +33,7 @@ def new_token() -> str:
 
 def digest_of(token: str) -> bytes:
     """What is kept of a token."""
-    return sha256(token.encode()).digest()
+    return sha256(token.encode(errors="surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ COMMANDS = {
     "frontend": "start one frontend",
     "engine": "start one engine core, with its worker",
     "worker": "start one worker",
+    "token": "make a token for --auth-file",
     "replay": "tell a scheduler again what a recording says",
     "version": "print the version",
 }

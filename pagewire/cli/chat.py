@@ -3,10 +3,10 @@
 import contextlib
 import sys
 
+from pagewire.cli.connect import connect
 from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
 from pagewire.client.params import Message
-from pagewire.client.sync import Client
 from pagewire.config import ChatConfig
 
 CONFIG = ChatConfig
@@ -22,7 +22,7 @@ def run(config: ChatConfig) -> int:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # line editing for input()
         print("Ctrl-D ends the conversation.", file=sys.stderr)
-    with Client(config.address, model=config.model_name) as client:
+    with connect(config, config.model_name) as client:
         while True:
             try:
                 line = input("> " if sys.stdin.isatty() else "")

@@ -3,10 +3,10 @@
 import sys
 import time
 
+from pagewire.cli.connect import connect
 from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
 from pagewire.client.results import Generation
-from pagewire.client.sync import Client
 from pagewire.config import GenerateConfig
 from pagewire.flags import UsageError
 
@@ -21,7 +21,7 @@ def run(config: GenerateConfig) -> int:
             raise UsageError("there is no PROMPT", todo="pagewire generate 'The capital of France is'")
         prompt = sys.stdin.read()
     start = time.monotonic()
-    with Client(config.address, model=config.model_name) as client:
+    with connect(config, config.model_name) as client:
         stream = client.stream(prompt, sampling_params(config, config.n))
         if (config.n or 1) > 1:
             result = stream.result()

@@ -2,8 +2,8 @@
 
 import sys
 
+from pagewire.cli.connect import connect
 from pagewire.client.errors import RpcError
-from pagewire.client.sync import Client
 from pagewire.config import HealthConfig
 
 CONFIG = HealthConfig
@@ -11,7 +11,7 @@ CONFIG = HealthConfig
 
 def run(config: HealthConfig) -> int:
     """Returns 0 when the service takes requests, 1 when it does not within --wait seconds."""
-    with Client(config.address) as client:
+    with connect(config) as client:
         try:
             client.wait_ready(config.wait)
         except RpcError as error:

@@ -3,6 +3,7 @@
 params.py    SamplingParams and prompts, as people write them -> messages of pagewire.v1
 results.py   messages of pagewire.v1 -> results, as people read them
 errors.py    statuses -> exceptions
+credentials.py  token and certificates
 channel.py   channel options and method names, shared by both clients
 sync.py      Client
 aio.py       AsyncClient

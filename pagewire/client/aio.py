@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2
 
 from pagewire.client import channel
 from pagewire.client.channel import Method, Q, R
+from pagewire.client.credentials import AccessOptions, Credentials
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
 from pagewire.client.params import (
     GenerateOptions,
@@ -121,13 +122,18 @@ class AsyncClient:
     that the server gives up too, and DeadlineExceeded is raised.
     """
 
-    def __init__(self, address: str | Sequence[str] = "127.0.0.1:50051", *, model: str = "") -> None:
+    def __init__(
+        self,
+        address: str | Sequence[str] = "127.0.0.1:50051",
+        *,
+        model: str = "",
+        **access: Unpack[AccessOptions],
+    ) -> None:
         """address: HOST:PORT, or what gRPC resolves; several are frontends of one service, of which one
-        is used as long as it lives. model: served name; default: the only one."""
-        self._channels = [
-            grpc.aio.insecure_channel(channel.target(each), options=channel.options(each))
-            for each in channel.addresses(address)
-        ]
+        is used as long as it lives. model: served name; default: the only one. access: token and TLS.
+        Raises ValueError, and OSError for files of certificates."""
+        self._credentials = Credentials(**access)
+        self._channels = [self._connect(each) for each in channel.addresses(address)]
         self._place = 0  # of the channel in use
         self._model = model
 
@@ -184,9 +190,12 @@ class AsyncClient:
 
         return AsyncStream(self._recovery(request, timeout), send)
 
-    async def abort(self, request_ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
-        """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
-        request = generation_pb2.AbortRequest(request_ids=request_ids)
+    async def abort(
+        self, request_ids: Sequence[str], *, tenant: str = "", timeout: float | None = None
+    ) -> list[str]:
+        """Ends requests with FinishReason.ABORTED; returns the ids that were in flight. With authentication,
+        one's own, and with an admin's token those of a tenant; without, anybody's."""
+        request = generation_pb2.AbortRequest(request_ids=request_ids, tenant=tenant)
         return list((await self._unary(channel.ABORT, request, timeout)).aborted_request_ids)
 
     async def score_continuations(
@@ -304,6 +313,13 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        credentials = self._credentials
+        target, options = channel.target(address), channel.options(address, credentials)
+        if credentials.secure:
+            return grpc.aio.secure_channel(target, credentials.for_channel(), options=options)
+        return grpc.aio.insecure_channel(target, options=options)
+
     def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
         return Recovery(request, len(self._channels), self._place, timeout)
 
@@ -319,11 +335,13 @@ class AsyncClient:
     async def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
         server = self._channels[self._place]
         try:
-            response: R = await server.unary_unary(method.path, **method.codec)(request, timeout=timeout)
+            call = server.unary_unary(method.path, **method.codec)
+            response: R = await call(request, timeout=timeout, metadata=self._credentials.metadata())
         except grpc.RpcError as error:
             raise from_grpc(error) from None
         return response
 
     def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
         server = self._channels[self._place]
-        return server.unary_stream(method.path, **method.codec)(request, timeout=timeout)
+        call = server.unary_stream(method.path, **method.codec)
+        return call(request, timeout=timeout, metadata=self._credentials.metadata())

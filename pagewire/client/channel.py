@@ -8,12 +8,14 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
+from pagewire.client.credentials import Credentials
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
 MAX_RESPONSE_BYTES = 64 << 20
+NO_CREDENTIALS = Credentials()
 KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 
@@ -90,9 +92,9 @@ def addresses(address: str | Sequence[str]) -> list[str]:
     return found
 
 
-def options(address: str) -> list[tuple[str, int]]:
+def options(address: str, credentials: Credentials = NO_CREDENTIALS) -> list[tuple[str, int | str]]:
     """Channel options for an address."""
-    chosen = [
+    chosen: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         # A server that vanishes without a word is noticed within 40 s.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -102,6 +104,7 @@ def options(address: str) -> list[tuple[str, int]]:
         ("grpc.max_reconnect_backoff_ms", 2_000),
         # A client is a connection of its own: several reach several frontends on one port.
         ("grpc.use_local_subchannel_pool", 1),
+        *credentials.options(),
     ]
     if _is_loopback(address):
         chosen.append(("grpc.enable_http_proxy", 0))  # http_proxy is for other hosts

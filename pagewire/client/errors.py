@@ -22,6 +22,8 @@ from google.rpc import error_details_pb2, status_pb2
 from pagewire.errors import PagewireError
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_HANDSHAKE = "handshake failed"
+"""How gRPC's core says that TLS did not come about."""
 
 
 class RpcError(PagewireError):
@@ -59,6 +61,8 @@ class AlreadyExists(RpcError):
 
 class Unauthenticated(RpcError):
     """No credentials, or wrong ones."""
+
+    todo = "which token? --token-file FILE, PAGEWIRE_TOKEN, or in Python Client(..., token=)"
 
 
 class PermissionDenied(RpcError):
@@ -109,6 +113,10 @@ _CLASSES: dict[grpc.StatusCode, type[RpcError]] = {
 def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> RpcError:
     """The exception for a status; details are taken from the trailing metadata."""
     error = _CLASSES.get(code, RpcError)(code, message)
+    if isinstance(error, Unavailable) and _HANDSHAKE in message:
+        error.todo = (
+            "does the client trust the server's certificate, and the other way round? docs/security.md"
+        )
     for key, value in trailers:
         if key == _DETAILS_KEY and isinstance(value, bytes):
             _add_details(error, status_pb2.Status.FromString(value))

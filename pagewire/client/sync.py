@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 
 from pagewire.client import channel
 from pagewire.client.channel import Method, Q, R
+from pagewire.client.credentials import AccessOptions, Credentials
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
 from pagewire.client.params import (
     GenerateOptions,
@@ -117,13 +118,18 @@ class Client:
     that the server gives up too, and DeadlineExceeded is raised.
     """
 
-    def __init__(self, address: str | Sequence[str] = "127.0.0.1:50051", *, model: str = "") -> None:
+    def __init__(
+        self,
+        address: str | Sequence[str] = "127.0.0.1:50051",
+        *,
+        model: str = "",
+        **access: Unpack[AccessOptions],
+    ) -> None:
         """address: HOST:PORT, or what gRPC resolves; several are frontends of one service, of which one
-        is used as long as it lives. model: served name; default: the only one."""
-        self._channels = [
-            grpc.insecure_channel(channel.target(each), options=channel.options(each))
-            for each in channel.addresses(address)
-        ]
+        is used as long as it lives. model: served name; default: the only one. access: token and TLS.
+        Raises ValueError, and OSError for files of certificates."""
+        self._credentials = Credentials(**access)
+        self._channels = [self._connect(each) for each in channel.addresses(address)]
         self._place = 0  # of the channel in use
         self._model = model
 
@@ -180,9 +186,12 @@ class Client:
 
         return Stream(self._recovery(request, timeout), send)
 
-    def abort(self, request_ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
-        """Ends requests, of anybody, with FinishReason.ABORTED; returns the ids that were in flight."""
-        request = generation_pb2.AbortRequest(request_ids=request_ids)
+    def abort(
+        self, request_ids: Sequence[str], *, tenant: str = "", timeout: float | None = None
+    ) -> list[str]:
+        """Ends requests with FinishReason.ABORTED; returns the ids that were in flight. With authentication,
+        one's own, and with an admin's token those of a tenant; without, anybody's."""
+        request = generation_pb2.AbortRequest(request_ids=request_ids, tenant=tenant)
         return list(self._unary(channel.ABORT, request, timeout).aborted_request_ids)
 
     def score_continuations(
@@ -300,6 +309,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _connect(self, address: str) -> grpc.Channel:
+        credentials = self._credentials
+        target, options = channel.target(address), channel.options(address, credentials)
+        if credentials.secure:
+            return grpc.secure_channel(target, credentials.for_channel(), options=options)
+        return grpc.insecure_channel(target, options=options)
+
     def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
         return Recovery(request, len(self._channels), self._place, timeout)
 
@@ -314,7 +330,9 @@ class Client:
 
     def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
         server = self._channels[self._place]
-        call = server.unary_unary(method.path, **method.codec).future(request, timeout=timeout)
+        call = server.unary_unary(method.path, **method.codec).future(
+            request, timeout=timeout, metadata=self._credentials.metadata()
+        )
         try:
             response: R = call.result()
         except grpc.RpcError as error:
@@ -326,4 +344,5 @@ class Client:
 
     def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
         server = self._channels[self._place]
-        return server.unary_stream(method.path, **method.codec)(request, timeout=timeout)
+        call = server.unary_stream(method.path, **method.codec)
+        return call(request, timeout=timeout, metadata=self._credentials.metadata())

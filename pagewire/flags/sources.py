@@ -11,7 +11,7 @@ from pagewire import config as configs
 from pagewire.flags.errors import UsageError, did_you_mean
 from pagewire.flags.flag import PREFIX, Flag
 
-_RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID"}
+_RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID", "PAGEWIRE_TOKEN"}
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
 """Kubernetes adds such variables for every service; one called `pagewire` makes PAGEWIRE_PORT_..."""
 _ALL = (
@@ -21,6 +21,7 @@ _ALL = (
     configs.ChatConfig,
     configs.HealthConfig,
     configs.ReplayConfig,
+    configs.TokenConfig,
 )
 
 

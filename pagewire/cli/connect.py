@@ -1,0 +1,43 @@
+"""Clients of the commands that talk to a service."""
+
+import os
+from pathlib import Path
+
+from pagewire.client.sync import Client
+from pagewire.config import ClientConfig
+from pagewire.flags import UsageError
+
+TOKEN = "PAGEWIRE_TOKEN"
+"""Not a flag: who lists processes sees their flags."""
+
+
+def connect(config: ClientConfig, model: str = "") -> Client:
+    """A client as the flags say. Raises UsageError, which has no token in it."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise UsageError("--tls-cert and --tls-key are needed together")
+    for name in ("tls_ca", "tls_cert", "tls_key"):
+        _read(name, getattr(config, name))  # for an error that names the flag
+    token = _read("token_file", config.token_file).strip() or os.environ.get(TOKEN, "").strip()
+    try:
+        return Client(
+            config.address,
+            model=model,
+            token=token,
+            tls=config.tls_ca or config.tls,
+            tls_cert=config.tls_cert,
+            tls_key=config.tls_key,
+            tls_server_name=config.tls_server_name,
+        )
+    except ValueError as error:
+        raise UsageError("cannot connect", str(error)) from None
+
+
+def _read(name: str, path: str) -> str:
+    """What a flag's file holds; nothing where the flag is not set."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"cannot read --{name.replace('_', '-')} {path}", str(why)) from None

@@ -1,0 +1,182 @@
+"""A frontend that asks for tokens, over a real port; its engine is a fake."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from frontend.auth.listing import entry_line
+from frontend.auth.tokens import digest_of
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2
+from tests.frontend.auth.test_gate import ADMINS, EVERYBODY, METHODS, bearer
+from tests.frontend.fakes import Output, Service, encode, make_request, run_service, text_of
+
+PATIENCE_S = 60.0
+ALICE, BOB, OPERATOR = bearer("alice's"), bearer("bob's"), bearer("operator's")
+
+
+def listed(tenant: str, **fields) -> str:
+    return entry_line(digest_of(f"{tenant}'s"), tenant, fields)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens.yaml"
+    alice = listed("alice", weight=2.5, max_requests=3, max_tokens_per_minute=4)
+    path.write_text("tokens:\n" + alice + listed("bob") + listed("operator", role="admin"))
+    return path
+
+
+@pytest.fixture
+async def service(checkpoint, model, tokens) -> AsyncIterator[Service]:
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        yield service
+
+
+async def status_of(service: Service, method: str, metadata=(), message: bytes = b"") -> str:
+    """Of a call that no stub knows: its kind does not matter, one message goes out."""
+    call = service.channel.unary_unary(method)(message, metadata=metadata, timeout=PATIENCE_S)
+    return (await call.code()).name
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    (packed,) = rpc_status.from_call(error).details
+    info = error_details_pb2.ErrorInfo()
+    assert packed.Unpack(info) and info.domain == "pagewire"
+    return info.reason
+
+
+@contextlib.contextmanager
+def refused(code: str, reason: str):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        yield
+    assert (caught.value.code().name, reason_of(caught.value)) == (code, reason)
+
+
+async def test_no_method_is_open_but_health(service):
+    """S25: all of them, from the descriptors."""
+    for method in METHODS:
+        if method in EVERYBODY:
+            continue
+        assert await status_of(service, method) == "UNAUTHENTICATED", method
+        assert await status_of(service, method, bearer("wrong")) == "UNAUTHENTICATED", method
+        if method in ADMINS:
+            assert await status_of(service, method, ALICE) == "PERMISSION_DENIED", method
+
+
+async def test_health_needs_no_token(service):
+    stub = health_pb2_grpc.HealthStub(service.channel)
+    response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+    assert response.status == health_pb2.HealthCheckResponse.SERVING
+    async for response in stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S):
+        assert response.status == health_pb2.HealthCheckResponse.SERVING
+        break
+
+
+async def test_what_does_not_exist_is_said_to_those_who_are_known(service):
+    for method in (
+        "/pagewire.v1.AdminService/Nothing",
+        "/x/Y",
+        "/grpc.reflection.v1alpha.ServerReflection/X",
+    ):
+        assert await status_of(service, method) == "UNAUTHENTICATED"
+        assert await status_of(service, method, OPERATOR) == "UNIMPLEMENTED"
+
+
+async def test_reflection_is_off_unless_asked_for(checkpoint, model, tokens, service):
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    assert await status_of(service, reflection, OPERATOR) == "UNIMPLEMENTED"
+    async with run_service(checkpoint, model=model, auth_file=str(tokens), reflection=True) as other:
+        assert await status_of(other, reflection) == "UNAUTHENTICATED"
+        assert await status_of(other, reflection, ALICE) == "OK"
+
+
+async def test_a_refusal_does_not_wait_for_the_message(service):
+    """Nor does it read it: who is not known costs nothing but the headers."""
+    generate = service.channel.stream_stream("/pagewire.v1.GenerationService/Generate")
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    call = generate(never(), timeout=PATIENCE_S)
+    assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_reasons(service):
+    for metadata, reason in (((), "TOKEN_MISSING"), (bearer("x"), "TOKEN_INVALID")):
+        with refused("UNAUTHENTICATED", reason):
+            await service.models.ListModels(model_pb2.ListModelsRequest(), metadata=metadata)
+    with refused("PERMISSION_DENIED", "ADMIN_ONLY"):
+        await service.admin.GetLoad(admin_pb2.GetLoadRequest(), metadata=ALICE)
+    with refused("PERMISSION_DENIED", "TENANT_MISMATCH"):
+        await service.generation.GenerateUnary(make_request(tenant="bob"), metadata=ALICE)
+    with refused("PERMISSION_DENIED", "TENANT_MISMATCH"):
+        request = pooling_pb2.ScoreContinuationsRequest(
+            prompt={"text": "hi"}, continuations=["x"], tenant="bob"
+        )
+        await service.pooling.ScoreContinuations(request, metadata=ALICE)
+
+
+async def test_the_engine_hears_of_the_tenant_and_its_terms(service):
+    for metadata, named in ((ALICE, ""), (ALICE, "alice"), (OPERATOR, "")):
+        call = service.generation.Generate(make_request(tenant=named, request_id="x"), metadata=metadata)
+        sent = await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+        await service.engine.output(sent.handle, Output(encode("ok"), 3))
+        messages = [message async for message in call]
+        assert text_of(messages) == "ok" and messages[0].request_id == "x"
+        tenant = "alice" if metadata is ALICE else "operator"
+        assert (sent.tenant, sent.request_id) == (tenant, f"{tenant}/x")
+        terms = sent.tenant_terms
+        found = (terms.weight, terms.max_requests, terms.max_tokens_per_minute)
+        assert found == ((2.5, 3, 4) if metadata is ALICE else (0.0, 0, 0))
+
+
+async def test_ids_and_aborts_are_per_tenant(service):
+    """Nobody can find out, block or end what another tenant has under an id."""
+    calls, handles = [], []
+    for metadata in (ALICE, BOB):
+        calls.append(service.generation.Generate(make_request(request_id="x"), metadata=metadata))
+        handles.append((await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle)
+    with refused("ALREADY_EXISTS", "REQUEST_ID_IN_USE"):
+        await service.generation.GenerateUnary(make_request(request_id="x"), metadata=ALICE)
+
+    async def abort(metadata, tenant: str = "", name: str = "x") -> list[str]:
+        request = generation_pb2.AbortRequest(request_ids=[name], tenant=tenant)
+        response = await service.generation.Abort(request, metadata=metadata)
+        return list(response.aborted_request_ids)
+
+    with refused("PERMISSION_DENIED", "ADMIN_ONLY"):
+        await abort(BOB, tenant="alice")
+    assert await abort(BOB, name="alice/x") == await abort(BOB, name="../alice/x") == []
+    assert await abort(OPERATOR) == []
+    assert await abort(BOB) == ["x"]
+    assert await abort(OPERATOR, tenant="alice") == ["x"]
+    for call, handle in zip(calls, handles, strict=True):
+        await service.engine.output(handle, Output((), 6))
+        assert [message async for message in call]
+
+
+async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service, tokens):
+    files = service.frontend._files
+    await files.stop()
+    files._interval = 0.01
+    files.start()
+    call = service.generation.Generate(make_request(), metadata=BOB)
+    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    tokens.write_text("tokens:\n" + listed("alice") + listed("carol"))
+    list_models = "/pagewire.v1.ModelService/ListModels"
+    while await status_of(service, list_models, BOB) != "UNAUTHENTICATED":
+        await asyncio.sleep(0.01)
+    assert await status_of(service, list_models, bearer("carol's")) == "OK"
+    await service.engine.output(handle, Output(encode("bye"), 3))
+    assert text_of([message async for message in call]) == "bye"
+    tokens.write_text("tokens: [")
+    await asyncio.sleep(0.05)
+    assert await status_of(service, list_models, bearer("carol's")) == "OK"

@@ -18,7 +18,7 @@ from frontend.validation import (
 
 TABLE = "frontend/fields.py"
 VALIDATION = "frontend/validation.py"
-PROMPTS = "frontend/prompts.py"
+PROMPTS = "frontend/reading.py"
 TEMPLATE = "frontend/chat_template.py"
 MODEL = "frontend/model_info.py"
 ADMIN = "frontend/servicers/admin.py"

@@ -16,7 +16,8 @@ from frontend.engine_client import EngineClient
 from frontend.errors import RequestExists
 from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
-from frontend.prompts import PromptReader, TokenizedPrompt
+from frontend.prompts import PromptReader
+from frontend.reading import TokenizedPrompt
 from frontend.resolve import Resolved, resolve
 from frontend.routing import routing_of
 from frontend.scores import PromptScores, prompt_scores_of

@@ -1,73 +1,66 @@
 """Prompts to token ids, away from the event loop.
 
-A few threads do all tokenizing and rendering, so that a long prompt delays other prompts but no
-stream. What reaches them has passed frontend.validation.
+A few threads do small prompts, so that they delay other prompts but no stream. A thread that is in the middle
+of a call into C cannot be stopped, so large prompts, and all of them once a small one has taken too long, go
+to processes, which can (frontend.readers).
 """
 
 import asyncio
-from array import array
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 from frontend.chat_template import ChatTemplate
-from frontend.control_tokens import ControlTokens
-from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
-from frontend.tokenizer import Encoding, Tokenizer
-from frontend.validation import check_token_ids
+from frontend.errors import ContextLengthExceeded, InvalidRequest
+from frontend.readers import Readers
+from frontend.reading import BYTES_PER_ID, Reading, TokenizedPrompt
+from frontend.tokenizer import Tokenizer
+from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BYTES_PER_TOKEN = 16
-"""Text that a prompt may have per token of context. Text has 4 or so; tokenizing takes 150 bytes of
-memory per byte, so a request could take gigabytes."""
-MIN_TEXT = 256 << 10
-"""... but all models accept this many bytes, to be truncated."""
-MAX_TEXT = 2 << 20
-"""Bytes of a text that is tokenized for its own sake."""
-BYTES_PER_ID = 4
-"""What a token id counts for where bytes are limited."""
-_PIECE = 1 << 16
-"""Token ids that are looked at in one go: about 2 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt:
-    """A prompt, as the model sees it."""
-
-    token_ids: "array[int]"
-    text: str = ""
-    """What was tokenized; empty for a prompt of token ids."""
-    offsets: Sequence[tuple[int, int]] = ()
-    """Places of the tokens in the text, in characters; empty unless asked for."""
+SMALL = 64 << 10
+"""Bytes of text that a thread takes: some 20 ms of work."""
+PATIENCE = 10.0
+"""Seconds that a thread gets for that: hundreds of times as long. Then the tokenizer is not to be trusted."""
 
 
 class PromptReader:
-    """Reads prompts in a pool of threads."""
+    """Reads prompts, in threads or in processes."""
 
-    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, num_threads: int) -> None:
-        self._tokenizer = tokenizer
-        self._chat_template = chat_template
-        self._control_tokens = ControlTokens(tokenizer)
-        self._pool = ThreadPoolExecutor(max(num_threads, 1), thread_name_prefix="tokenizer")
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        num_threads: int,
+        readers: Readers | None = None,
+    ) -> None:
+        """readers: processes for what threads should not do; None: threads do everything."""
+        self._reading = Reading(tokenizer, chat_template)
+        self._num_threads = num_threads
+        self._readers = readers
+        self._trusted = True
+        self._pool = self._make_pool()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """function(), in a thread of the pool."""
+        """function(), in a thread of the pool. For what is bounded in size."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     def close(self) -> None:
         """Waits for nobody: what still runs is bounded in time or size."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._readers is not None:
+            self._readers.close()
 
     async def read_for_generation(
         self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, max_model_len: int
     ) -> TokenizedPrompt:
         """The prompt, with room for output left. Raises InvalidRequest."""
-        read = await self.run(
-            lambda: self.read(prompt, path, vocab_size=vocab_size, max_model_len=max_model_len)
-        )
+        read = await self.read(prompt, path, vocab_size=vocab_size, max_model_len=max_model_len)
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
@@ -75,19 +68,7 @@ class PromptReader:
             raise ContextLengthExceeded(path, count, max_model_len)
         return read
 
-    async def read_words(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of words, each as the beginning of a text and after a space."""
-
-        def read() -> list[list[int]]:
-            spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word))
-            encodings = [
-                self._tokenizer.encode(spelling, add_special_tokens=False).token_ids for spelling in spellings
-            ]
-            return [list(ids) for ids in dict.fromkeys(map(tuple, encodings)) if ids]
-
-        return await self.run(read)
-
-    def read(
+    async def read(
         self,
         prompt: prompt_pb2.Prompt,
         path: str,
@@ -96,101 +77,60 @@ class PromptReader:
         max_model_len: int | None = None,
         offsets: bool = False,
     ) -> TokenizedPrompt:
-        """Reads a prompt in the calling thread. Raises InvalidRequest.
+        """Reads a validated prompt: see Reading.read. Raises InvalidRequest."""
 
-        max_model_len: prompts are for generation, so the tokenizer is spared those whose size alone
-        says that they are too long.
-        """
-        limit = None if prompt.HasField("truncate_to") else max_model_len
-        max_bytes = MAX_TEXT if max_model_len is None else max(MIN_TEXT, BYTES_PER_TOKEN * max_model_len)
-        if prompt.HasField("token_ids"):
-            ids, text = prompt.token_ids.ids, ""
-            encoding = _read_token_ids(ids, path, vocab_size, max_bytes // BYTES_PER_ID, limit)
-            if offsets:
-                raise InvalidRequest({f"{path}.token_ids": "has no text for offsets to point into"})
-        elif prompt.HasField("chat"):
-            text, encoding = self._read_chat(prompt, path, max_bytes, limit, offsets)
-        else:
-            special = prompt.add_special_tokens if prompt.HasField("add_special_tokens") else True
-            text = prompt.text
-            self._check_size(text, path, "text", max_bytes, limit)
-            encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
-        kept = _kept(encoding, prompt)
-        return TokenizedPrompt(
-            token_ids=array("I", [encoding.token_ids[place] for part in kept for place in part]),
-            text=text,
-            offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
+        def here() -> TokenizedPrompt:
+            return self._reading.read(
+                prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+            )
+
+        job = reader_pb2.ReadPrompt(
+            prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+        )
+        return await self._do(here, lambda readers: readers.read_prompt(job), _weight(prompt))
+
+    async def read_words(self, words: Sequence[str]) -> list[list[int]]:
+        """See Reading.words."""
+        return await self._do(
+            lambda: self._reading.words(words),
+            lambda readers: readers.read_words(words, "sampling.bad_words"),
+            sum(map(len, words)),
         )
 
-    def _read_chat(
-        self, prompt: prompt_pb2.Prompt, path: str, max_bytes: int, limit: int | None, offsets: bool
-    ) -> tuple[str, Encoding]:
-        chat = f"{path}.chat"
-        if self._chat_template is None:
-            raise Unsupported({chat: "the model has no chat template"})
-        size = sum(len(part.text) for message in prompt.chat.messages for part in message.content)
-        _check_bytes(size, max_bytes, chat)
-        conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
-        text = self._chat_template.render(conversation, chat)
-        self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
-        special = prompt.add_special_tokens  # default false: templates carry their own
-        if not self._control_tokens.is_marked(text):
-            return text, self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
-        if offsets:
-            problem = "offsets are not known where a message contains the text of a control token"
-            raise InvalidRequest({chat: problem})
-        encoding = self._control_tokens.encode(text, add_special_tokens=special)
-        return self._control_tokens.unmark(text), encoding
+    async def read_continuations(self, texts: Sequence[str]) -> list[list[int]]:
+        """See Reading.continuations."""
+        return await self._do(
+            lambda: self._reading.continuations(texts),
+            lambda readers: readers.read_continuations(texts, "continuations"),
+            sum(map(len, texts)),
+        )
 
-    def _check_size(self, text: str, path: str, kind: str, max_bytes: int, limit: int | None) -> None:
-        longest = self._tokenizer.longest_token
-        if limit is not None and longest is not None:
-            at_least = -(-len(text) // longest)  # a character has at least one byte
-            if at_least >= limit:
-                raise ContextLengthExceeded(path, at_least, limit, at_least=True)
-        size = len(text) if text.isascii() else len(text.encode())
-        _check_bytes(size, max_bytes, f"{path}.{kind}")
+    async def _do(self, here: Callable[[], T], there: Callable[[Readers], Awaitable[T]], weight: int) -> T:
+        """One job, in a thread if it is small and threads can be trusted with it."""
+        readers = self._readers
+        if readers is None:
+            return await self.run(here)
+        if self._trusted and weight <= SMALL:
+            try:
+                return await asyncio.wait_for(self.run(here), PATIENCE)
+            except TimeoutError:
+                self._distrust()
+        return await there(readers)
 
+    def _distrust(self) -> None:
+        """A thread has been lost to a small job, or the machine is very slow. From now on processes read."""
+        if self._trusted:
+            log.warning("a small prompt took longer than %g s: processes read all from now on", PATIENCE)
+            self._trusted = False
+            self._pool.shutdown(wait=False)
+            self._pool = self._make_pool()
 
-def _check_bytes(size: int, max_bytes: int, path: str) -> None:
-    if size > max_bytes:
-        raise InvalidRequest({path: f"must be at most {max_bytes} bytes of text, not {size}"})
+    def _make_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max(self._num_threads, 1), thread_name_prefix="tokenizer")
 
 
-def copy_token_ids(ids: Sequence[int]) -> "array[int]":
-    """A repeated field as an array. In pieces: each is one call into C, which holds the GIL."""
-    token_ids = array("I")
-    for start in range(0, len(ids), _PIECE):
-        token_ids.extend(ids[start : start + _PIECE])
-    return token_ids
-
-
-def _read_token_ids(
-    ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
-) -> Encoding:
-    if limit is not None and len(ids) >= limit:
-        raise ContextLengthExceeded(path, len(ids), limit)
-    if len(ids) > max_ids:
-        raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})
-    token_ids = copy_token_ids(ids)
-    for start in range(0, len(token_ids), _PIECE):
-        check_token_ids(token_ids[start : start + _PIECE], vocab_size, f"{path}.token_ids.ids")
-    return Encoding(token_ids, bytes(len(token_ids)), ())
-
-
-def _kept(encoding: Encoding, prompt: prompt_pb2.Prompt) -> list[range]:
-    """Places of the tokens that truncation leaves. It spares what the tokenizer has added (BOS)."""
-    count = len(encoding.token_ids)
-    limit = prompt.truncate_to if prompt.HasField("truncate_to") else count
-    if count <= limit:
-        return [range(count)]
-    right = prompt.truncation_side == prompt_pb2.TRUNCATION_SIDE_RIGHT
-    head = tail = 0
-    if sum(encoding.added) < limit:
-        while encoding.added[head]:
-            head += 1
-        while encoding.added[count - 1 - tail]:
-            tail += 1
-    room = limit - head - tail
-    middle = range(head, head + room) if right else range(count - tail - room, count - tail)
-    return [range(head), middle, range(count - tail, count)]
+def _weight(prompt: prompt_pb2.Prompt) -> int:
+    """Bytes of a prompt, about: what reading it costs grows with it."""
+    if prompt.HasField("token_ids"):
+        return BYTES_PER_ID * len(prompt.token_ids.ids)
+    return len(prompt.text) if prompt.HasField("text") else prompt.ByteSize()

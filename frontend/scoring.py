@@ -56,17 +56,13 @@ class ContinuationScorer:
             request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
         )
         prompt, texts = list(read.token_ids), list(request.continuations)
-        continuations = await self._prompts.run(lambda: self._tokenize(texts))
+        continuations = await self._prompts.read_continuations(texts)
         for place, tokens in enumerate(continuations):
             _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
         request_id = request.request_id or secrets.token_hex(16)
         with self._generator.group(request_id, caller, len(continuations)) as members:
             scored = await self._score_all(request, caller, prompt, continuations, members, ends)
         return _response(request, len(prompt), scored)
-
-    def _tokenize(self, texts: list[str]) -> list[list[int]]:
-        """In a thread of the pool."""
-        return [self._model.tokenizer.encode_following(text) for text in texts]
 
     async def _score_all(
         self,

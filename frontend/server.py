@@ -17,6 +17,7 @@ from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
+from frontend.readers import Readers
 from frontend.scoring import ContinuationScorer
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
@@ -64,7 +65,9 @@ class Frontend:
         self._certificates = certificates_of(config)
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         self.state = ServingState()
-        self._prompts = PromptReader(model.tokenizer, model.chat_template, config.tokenizer_threads)
+        self._prompts = PromptReader(
+            model.tokenizer, model.chat_template, config.tokenizer_threads, Readers(config)
+        )
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
         self.engine = EngineClient(addresses, self.state, config.resume_timeout)
         self._generator = Generator(config, model, self._prompts, self.engine)

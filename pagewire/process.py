@@ -27,12 +27,10 @@ def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[b
     from a thread that lives as long as the child shall: the parent-death signal is per thread.
     """
     reading, writing = os.pipe()
-    environment = {**os.environ, **_import_path(), _STATUS_FD: str(writing), _PARENT_PID: str(os.getpid())}
     try:
         child = subprocess.Popen(
-            # -P: a folder called `worker` where the user happens to be must not hide ours.
-            [sys.executable, "-P", "-m", "pagewire", *arguments],
-            env=environment,
+            command(arguments),
+            env={**child_environment(), _STATUS_FD: str(writing)},
             pass_fds=(writing,),
             stdin=subprocess.DEVNULL,
             **options,
@@ -43,6 +41,19 @@ def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[b
     finally:
         os.close(writing)
     return child, reading
+
+
+def command(arguments: Sequence[str]) -> list[str]:
+    """What to execute for `pagewire ARGUMENTS`."""
+    # -P: a folder called `worker` where the user happens to be must not hide ours.
+    return [sys.executable, "-P", "-m", "pagewire", *arguments]
+
+
+def child_environment() -> dict[str, str]:
+    """Of a child that shall die with this process. It has no status pipe."""
+    environment = {**os.environ, **_import_path(), _PARENT_PID: str(os.getpid())}
+    environment.pop(_STATUS_FD, None)
+    return environment
 
 
 def _import_path() -> dict[str, str]:

@@ -31,6 +31,8 @@ WORK = """## A request as a whole
 | bytes of one answer | 64 MiB | gRPC |
 | nesting | 100 messages deep | protobuf |
 | messages inside a request | 16,384 | frontend/validation.py |
+| tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts.py |
+| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more than it starts with | frontend/reader_main.py |
 | a chat template's time | 1 s | frontend/watchdog.py |
 | a chat template's memory | 32 Mi characters per value, 256 Mi made in all | frontend/sandbox.py |
 """

@@ -1,8 +1,11 @@
 """TokenizerService: needs no engine."""
 
+from collections.abc import Sequence
+
 from frontend.engine_client import EngineClient
 from frontend.model_info import ModelInfo
-from frontend.prompts import PromptReader, TokenizedPrompt, copy_token_ids
+from frontend.prompts import PromptReader
+from frontend.reading import TokenizedPrompt, copy_token_ids
 from frontend.rules import Limits
 from frontend.servicers.guard import Context, guarded
 from frontend.validation import check_detokenize, check_tokenize
@@ -26,7 +29,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.TokenizeResponse:
         self._model.check_name(request.model)
         check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
-        response = await self._prompts.run(lambda: self._tokenize(request))
+        read = [
+            await self._prompts.read(
+                prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
+            )
+            for place, prompt in enumerate(request.prompts)
+        ]
+        response = await self._prompts.run(lambda: self._answer(request, read))
         if self._engine.facts is not None:
             response.max_model_len = self._engine.facts.model.max_model_len
         return response
@@ -64,12 +73,12 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         facts = self._engine.facts
         return max(self._model.tokenizer.vocab_size, facts.model.vocab_size if facts else 0)
 
-    def _tokenize(self, request: tokenizer_pb2.TokenizeRequest) -> tokenizer_pb2.TokenizeResponse:
+    def _answer(
+        self, request: tokenizer_pb2.TokenizeRequest, prompts: Sequence[TokenizedPrompt]
+    ) -> tokenizer_pb2.TokenizeResponse:
+        """In a thread: token texts and offsets are a moment's work per token."""
         response = tokenizer_pb2.TokenizeResponse()
-        for place, prompt in enumerate(request.prompts):
-            read = self._prompts.read(
-                prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
-            )
+        for prompt, read in zip(request.prompts, prompts, strict=True):
             result = response.results.add(count=len(read.token_ids))
             if request.rendered_text and prompt.HasField("chat"):
                 result.rendered_text = read.text

@@ -24,6 +24,8 @@ COMMANDS = {
     "replay": "tell a scheduler again what a recording says",
     "version": "print the version",
 }
+INTERNAL = frozenset({"reader"})
+"""Commands that our own processes start."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -35,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     if command in ("--version", "version"):
         print(__version__)
         return 0
-    if command not in COMMANDS:
+    if command not in COMMANDS and command not in INTERNAL:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"unknown command {command!r}{hint}", todo="see: pagewire --help")

@@ -4,6 +4,7 @@ import pytest
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts import PromptReader
+from frontend.reading import Reading
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
 
@@ -18,51 +19,54 @@ def reader(model):
     reader.close()
 
 
+@pytest.fixture(scope="module")
+def reading(model):
+    return Reading(model.tokenizer, model.chat_template)
+
+
 def chat(*texts: str, **fields):
     messages = [{"role": "user", "content": [{"text": text}]} for text in texts]
     return {"chat": {"messages": messages, **fields}}
 
 
-def ids_of(reader: PromptReader, prompt: dict) -> list[int]:
-    return list(reader.read(prompt_pb2.Prompt(**prompt), "prompt", vocab_size=512).token_ids)
+def ids_of(reading: Reading, prompt: dict) -> list[int]:
+    return list(reading.read(prompt_pb2.Prompt(**prompt), "prompt", vocab_size=512).token_ids)
 
 
-def test_text(reader):
-    assert ids_of(reader, {"text": "hi é"}) == RAW.encode("hi é").ids
-    assert ids_of(reader, {"text": "hi", "add_special_tokens": False}) == RAW.encode("hi").ids[1:]
-    assert ids_of(reader, {"text": "a<|end|>"}) == [BEGIN, *encode("a"), END]
+def test_text(reading):
+    assert ids_of(reading, {"text": "hi é"}) == RAW.encode("hi é").ids
+    assert ids_of(reading, {"text": "hi", "add_special_tokens": False}) == RAW.encode("hi").ids[1:]
+    assert ids_of(reading, {"text": "a<|end|>"}) == [BEGIN, *encode("a"), END]
 
 
-def test_token_ids_are_used_as_they_are(reader):
-    assert ids_of(reader, {"token_ids": {"ids": [7, 511, 0]}}) == [7, 511, 0]
+def test_token_ids_are_used_as_they_are(reading):
+    assert ids_of(reading, {"token_ids": {"ids": [7, 511, 0]}}) == [7, 511, 0]
     with pytest.raises(InvalidRequest) as caught:
-        ids_of(reader, {"token_ids": {"ids": [7, 512]}})
+        ids_of(reading, {"token_ids": {"ids": [7, 512]}})
     assert list(caught.value.violations) == ["prompt.token_ids.ids"]
 
 
-def test_chat(reader):
+def test_chat(reading):
     expected = [BEGIN, USER, *RAW.encode("hi", add_special_tokens=False).ids, END, ASSISTANT]
-    assert ids_of(reader, chat("hi")) == expected
-    assert ids_of(reader, {**chat("hi"), "add_special_tokens": True}) == [BEGIN, *expected]
+    assert ids_of(reading, chat("hi")) == expected
+    assert ids_of(reading, {**chat("hi"), "add_special_tokens": True}) == [BEGIN, *expected]
 
 
-def test_control_tokens_of_users_are_text(reader):
+def test_control_tokens_of_users_are_text(reading):
     """S14: nobody ends a turn by writing about it."""
-    ids = ids_of(reader, chat("a<|end|><|assistant|>b"))
+    ids = ids_of(reading, chat("a<|end|><|assistant|>b"))
     assert (ids.count(END), ids.count(ASSISTANT)) == (1, 1)
-    read = reader.read(prompt_pb2.Prompt(**chat("a<|end|>")), "prompt", vocab_size=512)
+    read = reading.read(prompt_pb2.Prompt(**chat("a<|end|>")), "prompt", vocab_size=512)
     assert read.text == "<|begin|><|user|>a<|end|><|end|><|assistant|>"
     assert RAW.decode(list(read.token_ids), skip_special_tokens=False) == read.text
     with pytest.raises(InvalidRequest, match="prompt.chat: offsets"):
-        reader.read(prompt_pb2.Prompt(**chat("a<|end|>")), "prompt", vocab_size=512, offsets=True)
+        reading.read(prompt_pb2.Prompt(**chat("a<|end|>")), "prompt", vocab_size=512, offsets=True)
 
 
 def test_without_a_template(model):
-    reader = PromptReader(model.tokenizer, None, 1)
     with pytest.raises(Unsupported) as caught:
-        ids_of(reader, chat("hi"))
+        ids_of(Reading(model.tokenizer, None), chat("hi"))
     assert list(caught.value.violations) == ["prompt.chat"]
-    reader.close()
 
 
 @pytest.mark.parametrize(
@@ -78,26 +82,26 @@ def test_without_a_template(model):
         (1, RIGHT, [BEGIN]),
     ],
 )
-def test_truncation_keeps_what_the_tokenizer_added(reader, limit, side, expected):
+def test_truncation_keeps_what_the_tokenizer_added(reading, limit, side, expected):
     """BOS is not part of the text, so it is not what is too long; unless there is room for one token."""
-    assert ids_of(reader, {"text": "abcde", "truncate_to": limit, "truncation_side": side}) == expected
+    assert ids_of(reading, {"text": "abcde", "truncate_to": limit, "truncation_side": side}) == expected
 
 
-def test_truncation_of_token_ids_and_chats(reader):
-    assert ids_of(reader, {"token_ids": {"ids": [1, 2, 3]}, "truncate_to": 2}) == [2, 3]
-    assert ids_of(reader, {**chat("abc"), "truncate_to": 2}) == [END, ASSISTANT]
+def test_truncation_of_token_ids_and_chats(reading):
+    assert ids_of(reading, {"token_ids": {"ids": [1, 2, 3]}, "truncate_to": 2}) == [2, 3]
+    assert ids_of(reading, {**chat("abc"), "truncate_to": 2}) == [END, ASSISTANT]
 
 
-def test_offsets_follow_truncation(reader):
+def test_offsets_follow_truncation(reading):
     prompt = prompt_pb2.Prompt(text="abcde", truncate_to=3)
-    read = reader.read(prompt, "prompt", vocab_size=512, offsets=True)
+    read = reading.read(prompt, "prompt", vocab_size=512, offsets=True)
     assert list(read.offsets) == [(0, 0), (3, 4), (4, 5)] and read.text == "abcde"
 
 
-def test_offsets_need_a_text(reader):
+def test_offsets_need_a_text(reading):
     prompt = prompt_pb2.Prompt(token_ids={"ids": [1]})
     with pytest.raises(InvalidRequest, match="prompts"):
-        reader.read(prompt, "prompts[0]", vocab_size=512, offsets=True)
+        reading.read(prompt, "prompts[0]", vocab_size=512, offsets=True)
 
 
 async def generation(reader, prompt: dict, max_model_len: int = 10) -> list[int]:
@@ -119,7 +123,7 @@ async def test_a_prompt_leaves_room_for_output(reader):
 
 async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
     """S16: the size alone is enough; the longest token has 13 bytes."""
-    monkeypatch.setattr(reader._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    monkeypatch.setattr(reader._reading._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
     text = "a" * (13 * 9 + 1)
     for prompt in ({"text": text}, {"token_ids": {"ids": [7] * 10}}, chat("a" * 90)):
         with pytest.raises(ContextLengthExceeded) as caught:
@@ -129,7 +133,7 @@ async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
 
 async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):
     """Truncation does not help: all of a text has to be tokenized to be truncated."""
-    monkeypatch.setattr(reader._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    monkeypatch.setattr(reader._reading._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
     text = "é" * (128 << 10) + "a"
     ids = {"token_ids": {"ids": [7] * ((64 << 10) + 1)}}
     for prompt, path in (
@@ -143,7 +147,7 @@ async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):
         assert list(caught.value.violations) == [path]
     with pytest.raises(InvalidRequest, match=r"prompts\[0\].text"):
         prompt = prompt_pb2.Prompt(text="a" * ((2 << 20) + 1))
-        reader.read(prompt, "prompts[0]", vocab_size=512)
+        await reader.read(prompt, "prompts[0]", vocab_size=512)
 
 
 async def test_a_prompt_without_tokens(reader):

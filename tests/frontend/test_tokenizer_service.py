@@ -5,7 +5,7 @@ import hashlib
 import grpc
 import pytest
 
-from frontend.prompts import TokenizedPrompt
+from frontend.reading import TokenizedPrompt
 from frontend.servicers import tokenizer as servicer
 from frontend.servicers.tokenizer import byte_offsets
 from pagewire.v1 import tokenizer_pb2

@@ -1,0 +1,14 @@
+"""`pagewire reader`: for frontends, not for people."""
+
+from pagewire import logs
+from pagewire.config import FrontendConfig
+
+CONFIG = FrontendConfig
+
+
+def run(config: FrontendConfig) -> int:
+    """Reads prompts for the frontend that started it; returns the exit code."""
+    logs.setup("reader", config.log_level)
+    from frontend.reader_main import run as run_reader
+
+    return run_reader(config)

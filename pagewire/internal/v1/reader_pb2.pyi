@@ -1,0 +1,94 @@
+from pagewire.v1 import prompt_pb2 as _prompt_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReadRequest(_message.Message):
+    __slots__ = ("prompt", "words", "continuations")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
+    prompt: ReadPrompt
+    words: Texts
+    continuations: Texts
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ...) -> None: ...
+
+class ReadPrompt(_message.Message):
+    __slots__ = ("prompt", "path", "vocab_size", "max_model_len", "offsets")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    prompt: _prompt_pb2.Prompt
+    path: str
+    vocab_size: int
+    max_model_len: int
+    offsets: bool
+    def __init__(self, prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., path: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., offsets: _Optional[bool] = ...) -> None: ...
+
+class Texts(_message.Message):
+    __slots__ = ("texts",)
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReadResponse(_message.Message):
+    __slots__ = ("prompt", "texts", "error")
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    prompt: Reading
+    texts: Readings
+    error: ReadError
+    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ...) -> None: ...
+
+class Reading(_message.Message):
+    __slots__ = ("token_ids", "text", "starts", "ends")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    text: str
+    starts: bytes
+    ends: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ..., text: _Optional[str] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ...) -> None: ...
+
+class Readings(_message.Message):
+    __slots__ = ("token_ids",)
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, token_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ReadError(_message.Message):
+    __slots__ = ("code", "reason", "message", "violations", "metadata")
+    class ViolationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    reason: str
+    message: str
+    violations: _containers.ScalarMap[str, str]
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., violations: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...

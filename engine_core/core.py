@@ -124,7 +124,7 @@ class EngineCore:
         A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
         """
         self._pulse()
-        if delay := self._pace.delay(self._clock()):
+        if delay := self._pace.delay(self._clock()) or self.scheduler.nap:
             self._worker.await_result(delay)
         self._take_events()
         now = self._clock()

@@ -5,6 +5,7 @@ What is cheap is asked first: in an overload most requests get no further than t
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from engine_core.request import Request
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
 from pagewire.internal.v1.engine_pb2 import AddRequest
+
+log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 4
 
@@ -62,6 +65,10 @@ class Door:
         self._quotas.check(message, num_tokens, factor, now)
         self._overload.check_queue(message, now)
         request = make_request(message, frontend, arrival, self._limits)
+        if self._scheduler.refuses(request.key):
+            log.warning("the engine dies whenever request %s runs: it is ended", message.request_id)
+            text = "the engine died whenever it worked on this request"
+            raise Refused("", text, "REQUEST_QUARANTINED", Code.INTERNAL)
         if factor == 1:  # others have a beginning: they are in nobody's way, and not refused on a guess
             wait = predicted_wait(request, self._scheduler)
             check_deadline(request, wait, now)

@@ -18,6 +18,8 @@ def check_scheduler(scheduler: Scheduler) -> None:
     waiting = list(scheduler.waiting)
     forking = [sequence for request in scheduler.requests for sequence in request.forking]
     pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
+    if scheduler.num_idle_plans > 1:  # in one, all may make way for one whose turn comes in the next
+        raise InvariantError("somebody waits while nothing runs")
     for sequence in running + waiting + forking:
         beams = sequence.request.beams
         _check_counts(sequence, 0 if beams is not None and beams.is_void else pending[sequence])
@@ -35,6 +37,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     scheduler.waiting.check_invariants(len(running))
     scheduler.throughput.check_invariants(len(running))
     scheduler.swap.check_invariants(waiting)
+    scheduler.probation.check_invariants(sequence.request for sequence in running)
     _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
     scheduler.pool.check_invariants(sequence.blocks for sequence in running + forking if sequence.blocks)
 

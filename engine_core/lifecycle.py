@@ -18,6 +18,7 @@ from engine_core.expiry import Expiry
 from engine_core.in_flight import InFlight
 from engine_core.plan import Plan
 from engine_core.prefix_cache import PrefixCache
+from engine_core.probation import Probation
 from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.rows import Rows
 from engine_core.swap import SwapSpace
@@ -37,6 +38,7 @@ class Lifecycle:
         waiting: WaitingQueue,
     ) -> None:
         """waiting: empty; its policy is the order of admission."""
+        self.probation = Probation(num_rows)
         self.rows = Rows(num_rows)
         self.requests = InFlight()
         self.expiry = Expiry()
@@ -61,6 +63,7 @@ class Lifecycle:
         """A request arrives."""
         self.requests.add(request)
         self.expiry.add(request)
+        self.probation.arrived(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
                 self.waiting.add(sequence, self._num_kept_tokens(sequence))
@@ -146,6 +149,7 @@ class Lifecycle:
         request.num_live -= 1
         request.num_made += len(sequence.output)
         if not request.num_live:
+            self.probation.ended(request)
             self.requests.remove(request)
             self.expiry.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
@@ -172,6 +176,7 @@ class Lifecycle:
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
+            self.probation.started(sequence.request)
 
     def _stop(self, sequence: Sequence) -> None:
         """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
@@ -188,6 +193,7 @@ class Lifecycle:
         request.num_running -= 1
         if not request.num_running:
             self.num_running_requests -= 1
+            self.probation.stopped(request)
 
     def _take_reserved_row(self, sibling: Sequence) -> None:
         """Beams may have begun in theirs, and have blocks."""

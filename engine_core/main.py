@@ -10,6 +10,7 @@ import zmq
 
 from engine_core.core import EngineCore
 from engine_core.events import Inbox
+from engine_core.notes_file import notes_path, open_notes
 from engine_core.recording.file import open_recording
 from engine_core.sockets import FrontendSockets
 from engine_core.startup import (
@@ -74,9 +75,11 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo, may_pass=error.may_pass) from error
     identity = make_identity(config, ready, time.time_ns())
+    scheduler, notes = make_scheduler(config, ready, recording), notes_path(listen)
+    scheduler.open(open_notes(notes, scheduler.num_rows))
     core = EngineCore(
         identity,
-        make_scheduler(config, ready, recording),
+        scheduler,
         worker,
         inbox,
         frontends.send,
@@ -96,8 +99,12 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         block_size=config.block_size,
         kv_cache_bytes=ready.kv_cache_bytes,
         weight_bytes=facts.weight_bytes,
+        suspects=scheduler.probation.num_suspects,
     )
-    return _step_until_the_end(core, status)
+    exit_code = _step_until_the_end(core, status)
+    if not exit_code:
+        notes.unlink(missing_ok=True)  # an end in peace: nobody is to blame
+    return exit_code
 
 
 def _step_until_the_end(core: EngineCore, status: Status) -> int:

@@ -86,6 +86,7 @@ class Request:
     eos_token_ids: frozenset[int]  # empty when EOS is ignored
     stop_token_ids: frozenset[int]
     arrival: float
+    key: int = 0  # its name in notes: see suspects.py
     priority: int = 0  # its class: lower is sooner
     tenant: str = ""
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was

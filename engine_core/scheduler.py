@@ -26,11 +26,13 @@ from engine_core.block_tables import BlockTables
 from engine_core.growth import Growth
 from engine_core.invariants import check_scheduler
 from engine_core.lifecycle import Lifecycle
+from engine_core.note_page import NotePage
 from engine_core.outputs import Outputs, Start
 from engine_core.placement import Placement
 from engine_core.plan import ForkRow, Plan
 from engine_core.policies import FAIR, make_queue
 from engine_core.prefix_cache import PrefixCache
+from engine_core.probation import NAP
 from engine_core.prompt_logprobs import Asked, PromptLogprobs
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.result import Result
@@ -81,12 +83,14 @@ class Scheduler:
         self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.growth = Growth(self.lifecycle, self.tables, self.prefix_cache)
         self.placement = Placement(self.lifecycle, self.tables)
+        self.probation = self.lifecycle.probation
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
         self.throughput = self.lifecycle.throughput
         self.waste = Waste(self.tables)
         self.under_way: deque[UnderWay] = deque()  # oldest first
         self.step = 0
+        self.num_idle_plans = 0  # the last ones, in which nothing ran though somebody waited
         self._outputs = Outputs()
         self._prompt_logprobs = PromptLogprobs()
 
@@ -101,11 +105,24 @@ class Scheduler:
         return self.lifecycle.num_preemptions
 
     @property
+    def nap(self) -> float:
+        """Seconds that the caller may sleep, as nothing runs and nobody may begin; 0: there is work."""
+        return NAP if self.waiting and not self.running and self.probation.waits else 0.0
+
+    @property
     def num_running_requests(self) -> int:
         """Requests of which at least one sequence runs."""
         return self.lifecycle.num_running_requests
 
     # Requests come and go.
+
+    def open(self, page: NotePage) -> None:
+        """Goes on with what the last engine has left behind. Call it before anything else."""
+        self.probation.open(page)
+
+    def refuses(self, key: int) -> bool:
+        """Whether a request that arrives is one that engines die of. It is not added then, but told so."""
+        return self.probation.refuses(key)
 
     def add(self, request: Request) -> None:
         """A request arrives. Its names are not in use; what it asks for can be met (see validation)."""
@@ -155,6 +172,7 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
         self._expire(now)
+        self.probation.review(now)
         self.lifecycle.drop_stopped()
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self._schedule_running(plan, batch):
@@ -169,8 +187,13 @@ class Scheduler:
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))
-        elif plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
-            self.swap.drop_copies_of(plan)
+            self.probation.note(self.step, self.under_way[0].plan.step)
+            self.num_idle_plans = 0
+        else:
+            if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
+                self.swap.drop_copies_of(plan)
+            if self.waiting and not self.under_way and not self.probation.waits:
+                self.num_idle_plans += 1
         return plan
 
     def update(self, result: Result) -> list[Request]:
@@ -201,6 +224,8 @@ class Scheduler:
                     self._outputs.finishes[entry] = reason, matched
                     self.lifecycle.end(sequence)
             entry += 1
+        if not self.under_way:
+            self.probation.at_rest()
         return failed
 
     def check_invariants(self) -> None:
@@ -234,7 +259,7 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
-        while batch.budget and self.rows.free and (sequence := self.waiting.head()):
+        while batch.budget and self.rows.free and (sequence := self.probation.head(self.waiting)):
             if self.placement.is_out_of_reach(sequence):
                 return
             cached = self.prefix_cache.find(sequence)
@@ -260,6 +285,7 @@ class Scheduler:
         and nobody is admitted behind it before it is complete.
         """
         sequence = batch.sequences[-1]
+        self.probation.computes(sequence, batch.counts[-1])
         self.prefix_cache.commit(sequence)
         if sequence.leads and not sequence.num_new_tokens:
             for sibling in self.lifecycle.fork_siblings(sequence):

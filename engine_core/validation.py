@@ -17,6 +17,7 @@ from engine_core.beam_rows import BeamRows
 from engine_core.beam_validation import read_beams
 from engine_core.refused import Refused
 from engine_core.request import PromptWish, Request, RowParameters
+from engine_core.suspects import key_of
 from pagewire.columns import unpack_u32_array
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES
@@ -73,6 +74,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         eos_token_ids=eos,
         stop_token_ids=stop,
         arrival=arrival,
+        key=key_of(message.tenant, message.request_id),
         priority=message.priority,
         tenant=message.tenant,
         tenant_weight=_weight(message),

@@ -6,6 +6,9 @@ from pagewire.child import Child
 
 WINDOW_S = 60.0
 """Deaths within so many seconds count together."""
+MOST_EXPLAINED = 16
+"""Deaths within the window that do not count, as it is being found out what causes them. One request that
+kills the engine whenever it runs takes five, three of them twelve."""
 FIRST_PAUSE_S = 0.5
 """Before the second start within a window; the first is at once, each later one after twice the time."""
 
@@ -23,7 +26,7 @@ class Post:
         self.arguments = arguments
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
-        self._deaths: deque[float] = deque()
+        self._deaths: deque[tuple[float, bool]] = deque()  # when, and whether it is being explained
 
     def fill(self) -> Child:
         """Starts a process."""
@@ -31,17 +34,22 @@ class Post:
         self.child = Child(self.name, self.arguments)
         return self.child
 
-    def empty(self, now: float) -> bool:
-        """Its process has died. False when it dies so often that another one would not help."""
+    def empty(self, now: float, *, explained: bool = False) -> bool:
+        """Its process has died. False when it dies so often that another one would not help.
+
+        explained: its successor will know better than to do the same again.
+        """
         assert self.child is not None
         self.child.close()
         self.child = None
         if self.empty_since is None:
             self.empty_since = now
-        self._deaths.append(now)
-        while self._deaths[0] <= now - WINDOW_S:
+        self._deaths.append((now, explained))
+        while self._deaths[0][0] <= now - WINDOW_S:
             self._deaths.popleft()
-        earlier = len(self._deaths) - 1
+        num_explained = sum(is_explained for _, is_explained in self._deaths)
+        counted = len(self._deaths) - min(num_explained, MOST_EXPLAINED)
+        earlier = max(counted - 1, 0)
         pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), self._longest_pause) if earlier else 0.0
         self.start_at = now + pause
-        return len(self._deaths) < self._max_deaths
+        return counted < self._max_deaths

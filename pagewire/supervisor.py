@@ -138,7 +138,8 @@ class Supervisor:
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
         with contextlib.suppress(KeyError):  # where its pipe has ended already
             self._selector.unregister(child.status)
-        if not post.empty(time.monotonic()) or failed_to_start:
+        hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/suspects.py
+        if not post.empty(time.monotonic(), explained=hunts) or failed_to_start:
             raise reason
         pause = post.start_at - time.monotonic()
         when = f"in {pause:.1f} s" if pause > 0 else "at once"

@@ -8,6 +8,7 @@ has a key of this process, which is not in the file: equal blocks can be told, a
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from engine_core.note_page import NotePage
 from engine_core.plan import NewRow, Plan
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter
@@ -40,6 +41,7 @@ class RecordedScheduler(Scheduler):
         self._recording = recording
         self._with_tokens = with_tokens
         self._num_requests = 0
+        self._suspects: dict[int, int] = {}  # their numbers, by key
         self._known: dict[int, _Known] = {}  # by id() of Request.parameters: rows have them, too
         self._plans = PlanWriter(self._number_of)
         self._result = RecordedResult()  # of the update() that is under way
@@ -50,6 +52,26 @@ class RecordedScheduler(Scheduler):
         start.settings.extend(write_settings(settings))
 
     # Calls.
+
+    def open(self, page: NotePage) -> None:
+        record = self._recording.add().suspects
+        record.num_deaths = page.num_deaths
+        for number, (key, suspect) in enumerate(page.suspects.items(), start=1):
+            self._suspects[key] = number
+            record.suspects.add(
+                first=suspect.span.first,
+                end=suspect.span.end,
+                group=suspect.group,
+                death=suspect.death,
+                strikes=suspect.strikes,
+            )
+        super().open(page)
+
+    def refuses(self, key: int) -> bool:
+        refused = super().refuses(key)
+        if refused:
+            self._recording.add().verdict.suspect = self._suspects[key]
+        return refused
 
     def add(self, request: Request) -> None:
         self._num_requests += 1
@@ -168,6 +190,7 @@ class RecordedScheduler(Scheduler):
         arrival.priority = request.priority
         arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
         arrival.tenant_weight = request.tenant_weight
+        arrival.suspect = self._suspects.get(request.key, 0)
         if request.time_limit_at is not None:
             arrival.time_limit_at = request.time_limit_at
         if request.deadline_at is not None:

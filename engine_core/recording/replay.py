@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine_core.note_page import NotePage, write_page
 from engine_core.recording.figures import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
@@ -12,7 +13,13 @@ from engine_core.recording.stories import Stories
 from engine_core.recording.worker import ReplayedWorker
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler import Scheduler
-from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedPlan, RecordingStart
+from engine_core.suspects import Span, Suspect
+from pagewire.internal.v1.recording_pb2 import (
+    RecordedCall,
+    RecordedPlan,
+    RecordedSuspects,
+    RecordingStart,
+)
 
 _SHOWN = 8
 """Entries of a column in a message."""
@@ -63,6 +70,8 @@ class Replay:
             "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
             "finish": lambda finish: self._finish(finish.number, finish.reason),
             "reset": lambda _: self._scheduler.reset_cache(),
+            "suspects": self._open,
+            "verdict": lambda verdict: self._scheduler.refuses(verdict.suspect),
             "plan": self._plan,
             "result": lambda result: self._update(tuple(result.without_token), result.duration_us),
         }
@@ -76,6 +85,14 @@ class Replay:
         figures.told(self._scheduler.take_outputs(), self._done_at)
         figures.num_preemptions = self._scheduler.num_preemptions
         return self._outcome
+
+    def _open(self, record: RecordedSuspects) -> None:
+        suspects = {
+            number: Suspect(Span(each.first, each.end), each.group, each.death, each.strikes)
+            for number, each in enumerate(record.suspects, start=1)
+        }
+        page = write_page(record.num_deaths, suspects, self._scheduler.num_rows)
+        self._scheduler.open(NotePage(page))
 
     def _add(self, number: int) -> None:
         request = self._stories.request(number)

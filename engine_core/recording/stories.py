@@ -111,6 +111,7 @@ class Stories:
             eos_token_ids=eos,
             stop_token_ids=stop,
             arrival=arrival.arrival,
+            key=arrival.suspect,
             priority=arrival.priority,
             tenant=arrival.tenant,
             tenant_weight=arrival.tenant_weight,

@@ -5,6 +5,7 @@ from typing import Any
 
 from engine_core.core import EngineCore
 from engine_core.events import Inbox
+from engine_core.note_page import NotePage, turn_page
 from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
 from engine_core.stop import Stopped
@@ -38,6 +39,7 @@ class CheckedCore(EngineCore):
             assert min(times, default=began) >= began, "a request outlives its time"
             self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
         idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
+        idles = idles and not self.scheduler.nap
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
         assert not self.findings, self.findings
@@ -73,6 +75,7 @@ class Engine:
         self._machine, self._network = machine, network
         self._workload, self._random = workload, random
         self._recordings: list[RecordedLife] = []
+        self._notes = bytearray()  # what is on disk
 
     def run(self) -> None:
         """Until the simulation is over and the core idle."""
@@ -116,6 +119,8 @@ class Engine:
             start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
             identity = make_identity(config, self.device.ready, start_ns)
             scheduler = make_scheduler(config, self.device.ready, recording.writer if recording else None)
+            self._notes = turn_page(bytes(self._notes), scheduler.num_rows)
+            scheduler.open(NotePage(self._notes))
             clock = self._machine.loop.time
             ahead = config.scheduling == "ahead"
             parts = identity, scheduler, self.device, inbox, self._send, clock

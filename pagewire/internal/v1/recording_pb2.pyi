@@ -13,7 +13,7 @@ class RecordedChunk(_message.Message):
     def __init__(self, calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ...) -> None: ...
 
 class RecordedCall(_message.Message):
-    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end")
+    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end", "suspects", "verdict")
     START_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class RecordedCall(_message.Message):
     PLAN_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     start: RecordingStart
     arrival: RecordedArrival
     abort: RecordedAbort
@@ -30,7 +32,9 @@ class RecordedCall(_message.Message):
     plan: RecordedPlan
     result: RecordedResult
     end: RecordedEnd
-    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ...) -> None: ...
+    suspects: RecordedSuspects
+    verdict: RecordedVerdict
+    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ..., suspects: _Optional[_Union[RecordedSuspects, _Mapping]] = ..., verdict: _Optional[_Union[RecordedVerdict, _Mapping]] = ...) -> None: ...
 
 class RecordingStart(_message.Message):
     __slots__ = ("format", "version", "settings", "has_tokens")
@@ -67,7 +71,7 @@ class RecordedFields(_message.Message):
     def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries", "tenant_weight")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries", "tenant_weight", "suspect")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +94,7 @@ class RecordedArrival(_message.Message):
     NUM_BEAM_OFFERS_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -112,7 +117,36 @@ class RecordedArrival(_message.Message):
     num_beam_offers: int
     deliveries: _containers.RepeatedCompositeFieldContainer[RecordedDelivery]
     tenant_weight: float
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
+    suspect: int
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ..., suspect: _Optional[int] = ...) -> None: ...
+
+class RecordedSuspects(_message.Message):
+    __slots__ = ("num_deaths", "suspects")
+    NUM_DEATHS_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    num_deaths: int
+    suspects: _containers.RepeatedCompositeFieldContainer[RecordedSuspect]
+    def __init__(self, num_deaths: _Optional[int] = ..., suspects: _Optional[_Iterable[_Union[RecordedSuspect, _Mapping]]] = ...) -> None: ...
+
+class RecordedSuspect(_message.Message):
+    __slots__ = ("first", "end", "group", "death", "strikes")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    DEATH_FIELD_NUMBER: _ClassVar[int]
+    STRIKES_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    group: int
+    death: int
+    strikes: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., group: _Optional[int] = ..., death: _Optional[int] = ..., strikes: _Optional[int] = ...) -> None: ...
+
+class RecordedVerdict(_message.Message):
+    __slots__ = ("suspect",)
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
+    suspect: int
+    def __init__(self, suspect: _Optional[int] = ...) -> None: ...
 
 class RecordedDelivery(_message.Message):
     __slots__ = ("block_hashes", "token_ids")

@@ -139,6 +139,7 @@ class EngineCore:
 
     def fail_all(self, reason: str, message: str) -> None:
         """Tells the owner of every request, also of one just arrived, that the core cannot go on."""
+        self.scheduler.probation.leave()
         for request in list(self.scheduler.requests):
             self._fail(request, Code.UNAVAILABLE, reason, message)
         for event in self._inbox.take():

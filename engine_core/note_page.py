@@ -66,9 +66,9 @@ class NotePage:
         del self.suspects[key]
         _STEP.pack_into(self._memory, self._suspect_at(self._places.pop(key)), _NOBODY)
 
-    def close(self) -> None:
-        """Lets go of the memory."""
-        self._memory.release()
+    def leave(self) -> None:
+        """The engine is dead, and the page as it shall be found: what is still written goes to a copy."""
+        self._memory = memoryview(bytearray(self._memory))
 
     def _suspect_at(self, place: int) -> int:
         return self._first_suspect + place * _SUSPECT.size

@@ -57,6 +57,10 @@ class Probation:
         self._free = list(range(page.num_members))
         self._absent = {*page.suspects}
 
+    def leave(self) -> None:
+        """The engine is dead: what happens to requests from here on is no news for the next one."""
+        self._page.leave()
+
     @property
     def num_suspects(self) -> int:
         """That are known, here or not."""

@@ -178,7 +178,7 @@ class EngineClient:
         """A core is gone: what it had goes on at another one."""
         self._show_state()
         for entry in list(core.in_flight.values()):
-            self._journal.lose(entry, EngineDead(), Quarantined())
+            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
         self._resume()
 
     def on_complete(self, entry: Entry) -> None:

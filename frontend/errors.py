@@ -193,8 +193,8 @@ class EngineDead(ServiceError):
 
 
 class Quarantined(ServiceError):
-    """The engine died again and again while it had the request, which made no progress: trying once
-    more would do harm to others."""
+    """Engine after engine died while it had the request, which made no progress, and none found out why:
+    trying once more may do harm to others. (Where it is found out, the engine says so itself.)"""
 
     reason = "REQUEST_QUARANTINED"
 

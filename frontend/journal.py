@@ -27,8 +27,12 @@ from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
 
 MAX_RESENT = 3
-"""Times that a request is sent again without a new token in between. One that kills the core whenever it
-runs ends after these; who is to blame among those that run together, nobody has found out by then."""
+"""Times that a request is sent again without a new token in between, as a core that lives lost it or counts
+wrong."""
+MAX_DEATHS = 64
+"""Deaths of cores, one after another, that a request lives through without a new token. Who makes a core die
+is found out by the next one at its address, in far fewer; this is for where nobody remembers, and so many
+that somebody who only waits his turn meanwhile does not meet them."""
 
 
 class Sink(Protocol):
@@ -94,7 +98,8 @@ class Entry:
     routing: Routing = ANYWHERE
     refused_by: tuple[Core, ...] = ()  # as they had no time for it
     num_tokens: int = 0  # output when it was last lost
-    num_losses: int = 0  # ... and how often it was lost with that many
+    num_losses: int = 0  # ... and how often it was lost with that many, by a core that lives
+    num_deaths: int = 0  # ... and by one that does not
     timer: asyncio.TimerHandle | None = None  # ends its waiting
 
     @property
@@ -154,8 +159,10 @@ class Journal:
         """Whether it is one of these."""
         return ticket in self._waiting
 
-    def lose(self, entry: Entry, error: ServiceError, too_often: ServiceError) -> None:
-        """The core does not work on it any more: it waits to be sent again.
+    def lose(
+        self, entry: Entry, error: ServiceError, too_often: ServiceError, *, is_dead: bool = False
+    ) -> None:
+        """The core does not work on it any more (as it is dead, or not): it waits to be sent again.
 
         It fails with `error` where nobody wants to wait, or with `too_often`.
         """
@@ -164,9 +171,11 @@ class Journal:
             self.fail(entry, error)
             return
         num_tokens = sum(len(tokens) for _, tokens, _ in entry.sink.delivered())
-        entry.num_losses = entry.num_losses + 1 if num_tokens == entry.num_tokens else 1
-        entry.num_tokens = num_tokens
-        if entry.num_losses > MAX_RESENT:
+        if num_tokens != entry.num_tokens:
+            entry.num_tokens, entry.num_losses, entry.num_deaths = num_tokens, 0, 0
+        entry.num_deaths += is_dead
+        entry.num_losses += not is_dead
+        if entry.num_losses > MAX_RESENT or entry.num_deaths > MAX_DEATHS:
             self.fail(entry, too_often)
             return
         self._waiting[entry.ticket] = entry

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
+from frontend import journal
 from frontend.journal import MAX_RESENT
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
@@ -242,8 +243,9 @@ async def test_a_core_that_counts_wrong_again_and_again(checkpoint, model):
         assert messages == [] and service.engine.requests.empty()
 
 
-async def test_a_request_that_the_engine_always_dies_of_ends(checkpoint, model):
-    """Progress counts: it is sent again MAX_RESENT times with the same tokens, and not once more."""
+async def test_a_request_that_the_engine_always_dies_of_ends(checkpoint, model, monkeypatch):
+    """Progress counts: it is sent again MAX_DEATHS times with the same tokens, and not once more."""
+    monkeypatch.setattr(journal, "MAX_DEATHS", 3)
     async with run_service(checkpoint, model=model) as service, streaming(service) as (messages, task):
         for count in (1, 1, 0, 0):
             await play(service, count)

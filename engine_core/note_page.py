@@ -4,7 +4,7 @@ A page is memory, in life that of a file (notes_file.py). It says who is in the 
 who was a suspect before. Whatever is changed is changed in its place, and needs no more than that: the file
 belongs to the kernel, which outlives us. (It need not outlive the kernel: nothing is synced.)
 
-    header    magic, number of the last step, number of the last death, places for members, places for suspects
+    header    magic, number of the last step, number of the last death, places for members and for suspects
     members   [M] key, step, end, count: in `step` tokens up to `end` were computed, the last `count` of them
               in that step; one more in each step since then. Key 0: nobody
     suspects  [S] key, death, first, end, group, strikes
@@ -35,7 +35,7 @@ class NotePage:
         """memory: writable; of turn_page()."""
         self._memory = memoryview(memory)
         _, _, self.num_deaths, self.num_members, num_suspects = _HEADER.unpack_from(self._memory)
-        self._first_suspect = _HEADER.size + self.num_members * _MEMBER.size
+        self._suspects_at: int = _HEADER.size + self.num_members * _MEMBER.size
         self._places: dict[int, int] = {}
         self.suspects: dict[int, Suspect] = {}
         for place in range(num_suspects):
@@ -71,7 +71,7 @@ class NotePage:
         self._memory = memoryview(bytearray(self._memory))
 
     def _suspect_at(self, place: int) -> int:
-        return self._first_suspect + place * _SUSPECT.size
+        return self._suspects_at + place * _SUSPECT.size
 
     def _read_suspect(self, place: int) -> tuple[int, int, int, int, int, int]:
         key, death, first, end, group, strikes = _SUSPECT.unpack_from(self._memory, self._suspect_at(place))

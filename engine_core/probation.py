@@ -104,8 +104,6 @@ class Probation:
             self._on_trial = [other for other in self._on_trial if other is not request]
             if _has_finished(request):
                 self._page.clear_suspect(request.key)
-            else:
-                self._absent.add(request.key)
 
     # Steps.
 

@@ -18,6 +18,7 @@ from pagewire.internal.v1.recording_pb2 import (
     RecordedCall,
     RecordedPlan,
     RecordedSuspects,
+    RecordedVerdict,
     RecordingStart,
 )
 
@@ -71,7 +72,7 @@ class Replay:
             "finish": lambda finish: self._finish(finish.number, finish.reason),
             "reset": lambda _: self._scheduler.reset_cache(),
             "suspects": self._open,
-            "verdict": lambda verdict: self._scheduler.refuses(verdict.suspect),
+            "verdict": self._refuse,
             "plan": self._plan,
             "result": lambda result: self._update(tuple(result.without_token), result.duration_us),
         }
@@ -93,6 +94,9 @@ class Replay:
         }
         page = write_page(record.num_deaths, suspects, self._scheduler.num_rows)
         self._scheduler.open(NotePage(page))
+
+    def _refuse(self, record: RecordedVerdict) -> None:
+        assert self._scheduler.refuses(record.suspect), "what it was told makes it guilty"
 
     def _add(self, number: int) -> None:
         request = self._stories.request(number)

@@ -102,8 +102,8 @@ class EngineClient:
 
     def require(self) -> engine_pb2.Welcome:
         """What the engines said of themselves. Raises EngineNotReady unless requests can be sent."""
-        if self.facts is None or not self._state.serves:
-            name = admin_pb2.ServerState.Name(self._state.state).removeprefix("SERVER_STATE_").lower()
+        if self.facts is None or self._state.engine != SERVING:
+            name = admin_pb2.ServerState.Name(self._state.engine).removeprefix("SERVER_STATE_").lower()
             raise EngineNotReady(f"the engine is not ready: {name}")
         return self.facts
 

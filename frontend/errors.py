@@ -13,6 +13,8 @@ ServiceError                    an RPC is refused or fails
 │   └── TenantMismatch          ... as it is for another tenant
 ├── Aborted                     ABORTED              by Abort, where there is no answer without the rest
 ├── EngineNotReady              UNAVAILABLE          may be retried
+├── Draining                    UNAVAILABLE          may be retried elsewhere; may break a stream
+├── ShuttingDown                FAILED_PRECONDITION  there is no way back
 ├── EngineDead                  UNAVAILABLE          broke a stream
 ├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
 └── InternalError               INTERNAL             a bug of ours; the text says nothing about it
@@ -180,6 +182,28 @@ class EngineNotReady(ServiceError):
 
     def __init__(self, message: str = "the engine is not ready") -> None:
         super().__init__(message, retry_after=RETRY_AFTER)
+
+
+class Draining(ServiceError):
+    """This server is about to end, or has been told to take nothing new."""
+
+    code = code_pb2.UNAVAILABLE
+    reason = "DRAINING"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this server is going away: another one will take the request", retry_after=RETRY_AFTER
+        )
+
+
+class ShuttingDown(ServiceError):
+    """Drain and Resume come too late."""
+
+    code = code_pb2.FAILED_PRECONDITION
+    reason = "SHUTTING_DOWN"
+
+    def __init__(self) -> None:
+        super().__init__("this server is shutting down")
 
 
 class EngineDead(ServiceError):

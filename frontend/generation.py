@@ -3,7 +3,6 @@
 This knows nothing of gRPC: another front door may stand on it.
 """
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,7 +12,7 @@ from frontend.auth.caller import Caller
 from frontend.continuation import Endings, check_complete, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
-from frontend.errors import RequestExists
+from frontend.errors import RequestExists, ServiceError
 from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts import PromptReader
@@ -43,6 +42,8 @@ class _InFlight:
     ticket: int | None = None
     """The engine client's; None: it has not been sent yet."""
     aborted: bool = False
+    failure: ServiceError | None = None
+    """What ended it before it had a stream."""
     members: tuple[str, ...] = ()
     """Ids of the requests that it consists of; none: it is one."""
 
@@ -58,7 +59,6 @@ class Generator:
         self._prompts = prompts
         self._engine = engine
         self._in_flight: dict[str, _InFlight] = {}
-        self._emptied = asyncio.Event()
 
     @asynccontextmanager
     async def open(
@@ -109,6 +109,8 @@ class Generator:
                 await self._prompts.run(lambda: resume(request.continuation, stream, endings))
                 put_delivered(message, stream.delivered())
                 check_complete(resolved, stream.ended)
+            if entry.failure is not None:
+                raise entry.failure
             if entry.aborted:
                 stream.abort()
             if stream.ended:
@@ -139,11 +141,22 @@ class Generator:
         entry = self._in_flight.get(engine_id)
         return entry.members if entry is not None and entry.members else (engine_id,)
 
-    async def wait_until_idle(self) -> None:
-        """Until no request is in flight."""
-        while self._in_flight:
-            self._emptied.clear()
-            await self._emptied.wait()
+    @property
+    def num_requests(self) -> int:
+        """In flight, as clients count them."""
+        members = sum(
+            member in self._in_flight for entry in self._in_flight.values() for member in entry.members
+        )
+        return len(self._in_flight) - members
+
+    def end_all(self, error: ServiceError) -> None:
+        """Ends what is in flight; the core hears of it."""
+        for entry in self._in_flight.values():
+            if entry.stream is None or entry.ticket is None:
+                entry.failure = error
+            elif not entry.stream.ended:
+                self._engine.release(entry.ticket)
+                entry.stream.fail(error)
 
     def abort_unsent(self, engine_ids: Iterable[str]) -> set[str]:
         """Ends requests that no core has: not yet, or not any more; returns which those are."""
@@ -173,8 +186,6 @@ class Generator:
             yield entry
         finally:
             del self._in_flight[engine_id]
-            if not self._in_flight:
-                self._emptied.set()
 
     async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
         words = request.sampling.bad_words

@@ -50,16 +50,9 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
     await stop.wait()
     ready.cancel()
     log.info("stopping")
-    again = asyncio.Event()
     for number in SIGNALS:
-        loop.add_signal_handler(number, again.set)
-    stopping = asyncio.create_task(frontend.stop(config.shutdown_grace))
-    impatient = asyncio.create_task(again.wait())
-    await asyncio.wait({stopping, impatient}, return_when=asyncio.FIRST_COMPLETED)
-    if not stopping.done():  # a second signal
-        await frontend.stop(0)
-    impatient.cancel()
-    await stopping
+        loop.add_signal_handler(number, frontend.hurry)
+    await frontend.stop(config.shutdown_grace, config.drain_delay)
     pulse.cancel()
 
 

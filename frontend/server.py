@@ -1,7 +1,5 @@
 """The parts of a frontend, put together, and its gRPC server."""
 
-import asyncio
-import contextlib
 import logging
 
 import grpc
@@ -13,6 +11,7 @@ from frontend.auth.file import TokenFile
 from frontend.auth.gate import OpenGate, TokenGate
 from frontend.auth.interceptor import GateInterceptor
 from frontend.binding import bind, server_options
+from frontend.drain import Drain
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.model_info import ModelInfo
@@ -25,6 +24,7 @@ from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
+from frontend.shutdown import Shutdown
 from frontend.state import ServingState
 from frontend.tls import certificates_of
 from frontend.watched_files import FileWatch
@@ -75,8 +75,11 @@ class Frontend:
         # The first is the outermost: it sees every call.
         interceptors = [GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate())]
         self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
+        self._drain = Drain(self.state, self._generator, config.drain_delay)
+        self._port = 0
+        self._shutdown = Shutdown(self.state, self._drain, self._generator, self._server)
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self._generator, self.engine), self._server
+            GenerationServicer(self._generator, self.engine, self.state), self._server
         )
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
             TokenizerServicer(model, self._prompts, self.engine), self._server
@@ -85,11 +88,13 @@ class Frontend:
             ModelServicer(config, model, self.engine), self._server
         )
         pooling_pb2_grpc.add_PoolingServiceServicer_to_server(
-            PoolingServicer(ContinuationScorer(config, model, self._prompts, self.engine, self._generator)),
+            PoolingServicer(
+                ContinuationScorer(config, model, self._prompts, self.engine, self._generator), self.state
+            ),
             self._server,
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
-            AdminServicer(config, self.engine, self.state), self._server
+            AdminServicer(config, self.engine, self.state, self._drain), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.state, SERVICES), self._server)
         if config.reflection or (config.reflection is None and tokens is None):
@@ -99,29 +104,25 @@ class Frontend:
     async def start(self) -> int:
         """Listens and starts looking for the engine. Returns the port. Raises StartupError."""
         certificates = self._certificates
-        port = bind(self._server, self._config, certificates.credentials() if certificates else None)
+        self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
         self._files.start()
         self.engine.start()
         await self._server.start()
-        log.info("listening on %s:%d", self._config.host, port)
-        return port
+        log.info("listening on %s:%d", self._config.host, self._port)
+        return self._port
 
     async def wait_until_serving(self) -> None:
         """Until the engine has said welcome, for as long as it takes."""
         while not self.state.serves:
             await self.state.changed()
 
-    async def stop(self, grace: float) -> None:
-        """Takes nothing new, lets running RPCs go on for `grace` seconds, ends the rest.
-
-        It listens for as long as requests run: a new one is refused with UNAVAILABLE, which tells its
-        client to try another frontend. One that reaches a listener that is closing is only cancelled.
-        """
-        ends = asyncio.get_running_loop().time() + grace
-        self.state.drain()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._generator.wait_until_idle(), grace)
-        await self._server.stop(max(ends - asyncio.get_running_loop().time(), 0))
+    async def stop(self, grace: float, delay: float = 0.0) -> None:
+        """Ends well; see Shutdown. `delay` and `grace` are seconds."""
+        await self._shutdown.run(self._port, delay, grace)
         await self._files.stop()
         await self.engine.close()
         self._prompts.close()
+
+    def hurry(self) -> None:
+        """Whatever stop() waits for has waited long enough."""
+        self._shutdown.hurry()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from frontend.errors import Draining
 from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)
@@ -14,22 +15,39 @@ FAILED = admin_pb2.SERVER_STATE_FAILED
 
 
 class ServingState:
-    """What health and GetServerInfo report. Written by the engine client, and once by the shutdown."""
+    """What health and GetServerInfo report. Written by the engine client and by frontend/drain.py."""
 
     def __init__(self) -> None:
         self._engine = STARTING
-        self._draining = False
+        self._drains = False  # health says NOT_SERVING, requests are taken all the same
+        self._refuses = False  # they are not
+        self._closes = False  # the server is about to end: no way back from here
         self._changed = asyncio.Event()
 
     @property
     def state(self) -> "admin_pb2.ServerState":
         """Now."""
-        return DRAINING if self._draining else self._engine
+        return DRAINING if self._drains else self._engine
 
     @property
     def serves(self) -> bool:
-        """Whether new requests are welcome."""
+        """What health says: whether balancers shall send requests here."""
         return self.state == SERVING
+
+    @property
+    def engine(self) -> "admin_pb2.ServerState":
+        """STARTING, SERVING or FAILED."""
+        return self._engine
+
+    @property
+    def closes(self) -> bool:
+        """Whether calls that have no end of their own should end now."""
+        return self._closes
+
+    def require_open(self) -> None:
+        """Raises Draining when new requests are refused."""
+        if self._refuses:
+            raise Draining
 
     def set_engine(self, state: "admin_pb2.ServerState") -> None:
         """STARTING, SERVING or FAILED."""
@@ -39,8 +57,22 @@ class ServingState:
             self._notify()
 
     def drain(self) -> None:
-        """From here on nothing new is taken; there is no way back."""
-        self._draining = True
+        """Balancers shall look elsewhere; who still comes is served."""
+        self._drains = True
+        self._notify()
+
+    def refuse(self) -> None:
+        """From here on nothing new is taken."""
+        self._refuses = True
+
+    def resume(self) -> None:
+        """The other way round."""
+        self._drains = self._refuses = False
+        self._notify()
+
+    def close(self) -> None:
+        """Whoever waits for changes hears of the last one."""
+        self._drains = self._closes = True
         self._notify()
 
     async def changed(self) -> None:

@@ -104,7 +104,14 @@ class FrontendConfig(ModelConfig):
         60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
     )
     chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
-    shutdown_grace: float = flag(1.0, "seconds that running streams get after the first SIGTERM", at_least=0)
+    drain_delay: float = flag(
+        0.0,
+        "seconds between NOT_SERVING and the first refusal, for balancers to notice; 0: there is none",
+        at_least=0,
+    )
+    shutdown_grace: float = flag(
+        1.0, "seconds that running streams get after the drain delay of a SIGTERM", at_least=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

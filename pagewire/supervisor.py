@@ -32,8 +32,8 @@ _LOOK_S = 0.5
 """Between two looks at whether the children are alive."""
 _ENGINE_GRACE_S = 1.0
 """Between SIGTERM and SIGKILL; an engine core has nothing to finish once its frontends are gone."""
-_EXTRA_GRACE_S = 0.5
-"""What a frontend gets beyond --shutdown-grace."""
+_EXTRA_GRACE_S = 1.0
+"""What a frontend gets beyond --drain-delay and --shutdown-grace."""
 
 
 class Stopped(Exception):
@@ -168,7 +168,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Frontends first, so that streams may end; then the core. Whoever is late is killed."""
-        grace = self._config.shutdown_grace + _EXTRA_GRACE_S
+        grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
         frontends = [post.child for post in self._frontends if post.child is not None]
         if self._end(frontends, grace):
             self._end([child for child in self._children() if child not in frontends], _ENGINE_GRACE_S)

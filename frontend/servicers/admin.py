@@ -1,15 +1,18 @@
 """AdminService."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf.duration_pb2 import Duration
 
+from frontend.drain import Drain
 from frontend.engine_client import EngineClient
 from frontend.engine_connection import EngineConnection
-from frontend.errors import InvalidRequest, NotBuilt
+from frontend.errors import Draining, InvalidRequest, NotBuilt
 from frontend.servicers.guard import Context, guarded
 from frontend.state import ServingState
 from pagewire import __version__
@@ -19,12 +22,17 @@ from pagewire.v1 import admin_pb2, admin_pb2_grpc
 DEFAULT_INTERVAL = 1.0
 SHORTEST_INTERVAL = 0.05
 """Seconds between two looks at the load. Each one costs the core a message."""
+LONGEST = 24 * 3600
+"""Seconds that a duration of these requests may have."""
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """For operators and routers."""
 
-    def __init__(self, config: FrontendConfig, engine: EngineClient, state: ServingState) -> None:
+    def __init__(
+        self, config: FrontendConfig, engine: EngineClient, state: ServingState, drain: Drain
+    ) -> None:
+        self._drain = drain
         self._config = config
         self._engine = engine
         self._state = state
@@ -73,15 +81,21 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             if loads != last:
                 last = loads
                 await context.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
-            await asyncio.sleep(interval)
+            if not self._state.closes:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._state.changed(), interval)
+            if self._state.closes:  # it would keep the server from ending
+                raise Draining
 
     @guarded
-    async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> None:
-        raise NotBuilt("Drain")
+    async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
+        timeout = _seconds(request.timeout, "timeout") if request.HasField("timeout") else None
+        return admin_pb2.DrainResponse(in_flight_requests=self._drain.begin(timeout))
 
     @guarded
-    async def Resume(self, request: admin_pb2.ResumeRequest, context: Context) -> None:
-        raise NotBuilt("Resume")
+    async def Resume(self, request: admin_pb2.ResumeRequest, context: Context) -> admin_pb2.ResumeResponse:
+        self._drain.resume()
+        return admin_pb2.ResumeResponse()
 
     @guarded
     async def ResetCache(
@@ -123,10 +137,15 @@ def _interval(request: admin_pb2.WatchLoadRequest) -> float:
     """Seconds between two messages. Raises InvalidRequest."""
     if not request.HasField("min_interval"):
         return DEFAULT_INTERVAL
-    seconds = request.min_interval.seconds + request.min_interval.nanos / 1e9
-    if not 0 <= seconds <= 24 * 3600:
-        raise InvalidRequest({"min_interval": f"must be 0 to {24 * 3600} s"})
-    return max(seconds, SHORTEST_INTERVAL)
+    return max(_seconds(request.min_interval, "min_interval"), SHORTEST_INTERVAL)
+
+
+def _seconds(duration: Duration, path: str) -> float:
+    """Raises InvalidRequest where it is negative or longer than a day."""
+    seconds = duration.seconds + duration.nanos / 1e9
+    if not 0 <= seconds <= LONGEST:
+        raise InvalidRequest({path: f"must be 0 to {LONGEST} s"})
+    return seconds
 
 
 def _load(ranks: list[admin_pb2.RankLoad]) -> admin_pb2.Load:

@@ -5,6 +5,7 @@ from frontend.engine_client import EngineClient
 from frontend.errors import NotBuilt
 from frontend.generation import Generator
 from frontend.servicers.guard import Context, guarded
+from frontend.state import ServingState
 from frontend.validation import check_abort
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 
@@ -12,12 +13,14 @@ from pagewire.v1 import generation_pb2, generation_pb2_grpc
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Text generation."""
 
-    def __init__(self, generator: Generator, engine: EngineClient) -> None:
+    def __init__(self, generator: Generator, engine: EngineClient, state: ServingState) -> None:
         self._generator = generator
+        self._state = state
         self._engine = engine
 
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
+        self._state.require_open()
         async with self._generator.open(request, current_caller(), context.time_remaining()) as stream:
             while (message := await stream.take()) is not None:
                 await context.write(message)
@@ -26,6 +29,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateUnary(
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
+        self._state.require_open()
         time_left = context.time_remaining()
         async with self._generator.open(request, current_caller(), time_left, whole=True) as stream:
             message = await stream.take()

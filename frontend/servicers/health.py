@@ -28,11 +28,13 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         last = None
         while True:
             status = self._status(request.service)
-            if status == last:
-                await self._state.changed()
-            else:
+            if status != last:
                 last = status
                 await context.write(health_pb2.HealthCheckResponse(status=status))
+            elif self._state.closes:  # it would keep the server from ending
+                return
+            else:
+                await self._state.changed()
 
     def _status(self, service: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
         if service not in self._services:

@@ -4,14 +4,16 @@ from frontend.auth.caller import current_caller
 from frontend.errors import NotBuilt
 from frontend.scoring import ContinuationScorer
 from frontend.servicers.guard import Context, guarded
+from frontend.state import ServingState
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
 
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     """Scores instead of text."""
 
-    def __init__(self, scorer: ContinuationScorer) -> None:
+    def __init__(self, scorer: ContinuationScorer, state: ServingState) -> None:
         self._scorer = scorer
+        self._state = state
 
     @guarded
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> None:
@@ -29,4 +31,5 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def ScoreContinuations(
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
+        self._state.require_open()
         return await self._scorer.score(request, current_caller(), context.time_remaining())

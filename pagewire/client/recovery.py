@@ -8,7 +8,7 @@ what a continuation promises.
 import time
 from collections.abc import Callable
 
-from pagewire.client.errors import AlreadyExists, ResourceExhausted, RpcError, Unavailable
+from pagewire.client.errors import AlreadyExists, Cancelled, ResourceExhausted, RpcError, Unavailable
 from pagewire.client.results import Delta, Generation
 from pagewire.v1 import generation_pb2
 
@@ -21,7 +21,13 @@ _LONGEST_PAUSE_S = 1.0
 _NOT_CONNECTED = "failed to connect to all addresses"
 """How gRPC's core begins the message of a call that has not left this machine."""
 _NOT_READY = "ENGINE_NOT_READY"
-"""A server that waits for its engine refuses whatever comes: that says nothing about the request."""
+_DRAINING = "DRAINING"
+_BLAMELESS = (_NOT_READY, _DRAINING)
+"""A server that waits for its engine, or goes away, refuses whatever comes: that says nothing about the
+request."""
+_MET_THE_END = "CANCELLED"
+"""gRPC's core about a call that reaches a server in the moment in which it closes. (What this side cancels
+has a message of its own.)"""
 
 
 class Recovery:
@@ -102,12 +108,13 @@ class Recovery:
             return self._recovering
         if isinstance(error, ResourceExhausted):  # it would not be in time there; perhaps elsewhere
             return not self._recovering
-        if not isinstance(error, Unavailable):
+        met_the_end = isinstance(error, Cancelled) and error.message == _MET_THE_END
+        if not isinstance(error, Unavailable) and not met_the_end:
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)
-        broke = connected and (self._begun or not error.reason)
+        broke = connected and (self._begun or error.reason in ("", _DRAINING))
         if broke and not self._recovering:
             self._recovering, self._last = True, self._clock()
-        if broke and error.reason != _NOT_READY:
+        if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1
         return True

@@ -416,6 +416,11 @@ def engine_address() -> Iterable[str]:
         yield f"ipc://{folder}/frontends.ipc"
 
 
+def new_channel(port: int) -> grpc.aio.Channel:
+    """A connection of its own, whoever is connected already."""
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
+
+
 @contextlib.asynccontextmanager
 async def run_service(
     checkpoint: Path,

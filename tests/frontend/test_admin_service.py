@@ -8,8 +8,8 @@ from google.protobuf import json_format
 
 from frontend.servicers import admin
 from pagewire import __version__
-from pagewire.v1 import admin_pb2
-from tests.frontend.fakes import details_of, run_service
+from pagewire.v1 import admin_pb2, pooling_pb2
+from tests.frontend.fakes import Output, details_of, encode, make_request, run_service, say, text_of
 
 
 async def info_of(service) -> admin_pb2.GetServerInfoResponse:
@@ -95,10 +95,66 @@ async def test_an_interval_that_makes_no_sense(checkpoint, model, interval):
         assert details_of(caught.value)["BadRequest"].field_violations[0].field == "min_interval"
 
 
-@pytest.mark.parametrize("method", ["Drain", "Resume", "StartProfile", "StopProfile"])
+@pytest.mark.parametrize("method", ["StartProfile", "StopProfile"])
 async def test_what_is_not_built(checkpoint, model, method):
     async with run_service(checkpoint, model=model) as service:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await getattr(service.admin, method)(getattr(admin_pb2, f"{method}Request")())
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
         assert details_of(caught.value)["ErrorInfo"].reason == "FEATURE_UNSUPPORTED"
+
+
+async def test_draining_and_resuming(checkpoint, model):
+    """New requests are refused, those in flight go on; questions about the server are answered."""
+    async with run_service(checkpoint, model=model) as service:
+        call = service.generation.Generate(make_request())
+        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        answer = await service.admin.Drain(admin_pb2.DrainRequest())
+        assert answer.in_flight_requests == 1
+        assert (await info_of(service)).state == admin_pb2.SERVER_STATE_DRAINING
+        await refused(service)
+        await service.admin.GetLoad(admin_pb2.GetLoadRequest())
+        await service.engine.output(handle, Output(encode("bye"), 3))
+        assert text_of([message async for message in call]) == "bye"
+        assert (await service.admin.Drain(admin_pb2.DrainRequest())).in_flight_requests == 0
+        await service.admin.Resume(admin_pb2.ResumeRequest())
+        assert (await info_of(service)).state == admin_pb2.SERVER_STATE_SERVING
+        service.engine.script = say(encode("again"))
+        assert await service.generation.GenerateUnary(make_request())
+
+
+async def refused(service) -> None:
+    """All that makes the engine work is refused, with a word about what to do."""
+    for call in (
+        service.generation.GenerateUnary(make_request()),
+        service.generation.Generate(make_request()).read(),
+        service.pooling.ScoreContinuations(pooling_pb2.ScoreContinuationsRequest()),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        details = details_of(caught.value)
+        assert details["ErrorInfo"].reason == "DRAINING" and "RetryInfo" in details
+
+
+async def test_a_drain_with_a_timeout(checkpoint, model):
+    """What is left ends such that a client continues elsewhere; the core hears of it."""
+    async with run_service(checkpoint, model=model) as service:
+        call = service.generation.Generate(make_request())
+        handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
+        await service.engine.output(handle, Output(encode("a")))
+        assert text_of([await call.read()]) == "a"
+        await service.admin.Drain(admin_pb2.DrainRequest(timeout={"nanos": 1}))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert details_of(caught.value)["ErrorInfo"].reason == "DRAINING"
+        assert (await asyncio.wait_for(service.engine.aborts.get(), 30)).handle == handle
+
+
+@pytest.mark.parametrize("timeout", [{"seconds": -1}, {"seconds": 10**6}])
+async def test_a_drain_timeout_that_makes_no_sense(checkpoint, model, timeout):
+    async with run_service(checkpoint, model=model) as service:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await service.admin.Drain(admin_pb2.DrainRequest(timeout=timeout))
+        assert details_of(caught.value)["BadRequest"].field_violations[0].field == "timeout"
+        assert service.frontend.state.serves

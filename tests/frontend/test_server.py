@@ -4,19 +4,24 @@ import asyncio
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from frontend.model_info import load_model
 from frontend.server import SERVICES, Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.v1 import admin_pb2, generation_pb2_grpc
 from tests.frontend.fakes import (
     Output,
+    details_of,
     encode,
     engine_address,
     finishes_of,
     make_request,
+    new_channel,
     run_service,
+    say,
     text_of,
 )
 
@@ -77,11 +82,12 @@ async def test_streams_end_within_the_grace(checkpoint, model):
         reading = asyncio.ensure_future(read())
         handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
         stopping = asyncio.ensure_future(service.frontend.stop(30))
-        while service.frontend.state.serves:
+        while not service.frontend.state.closes:
             await service.frontend.state.changed()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await service.generation.GenerateUnary(make_request())
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        async with new_channel(service.port) as late:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await generation_pb2_grpc.GenerationServiceStub(late).GenerateUnary(make_request())
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         await service.engine.output(handle, Output(encode("bye"), 3))
         await asyncio.gather(reading, stopping)
         assert text_of(messages) == "bye" and len(finishes_of(messages)) == 1
@@ -94,4 +100,35 @@ async def test_streams_that_outlast_the_grace_are_aborted(checkpoint, model):
         handle = (await asyncio.wait_for(service.engine.requests.get(), 30)).handle
         await service.frontend.stop(0.01)
         assert (await asyncio.wait_for(service.engine.aborts.get(), 30)).handle == handle
-        assert await call.code() == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert details_of(caught.value)["ErrorInfo"].reason == "DRAINING"  # a client continues elsewhere
+
+
+async def test_before_the_first_refusal_health_says_no(checkpoint, model):
+    """In the drain delay a new request is served, and so is one on a connection that is there when the
+    listening socket closes."""
+    async with run_service(checkpoint, model=model, script=say(encode("late"))) as service:
+        await service.generation.GenerateUnary(make_request())
+        stopping = asyncio.create_task(service.frontend.stop(grace=30, delay=30))
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        assert await service.generation.GenerateUnary(make_request())
+        async with new_channel(service.port) as late:
+            stub = generation_pb2_grpc.GenerationServiceStub(late)
+            assert await stub.GenerateUnary(make_request())
+        service.frontend.hurry()
+        await stopping
+
+
+async def test_watchers_do_not_keep_it_from_ending(checkpoint, model):
+    async with run_service(checkpoint, model=model) as service:
+        watch = health_pb2_grpc.HealthStub(service.channel).Watch(health_pb2.HealthCheckRequest())
+        loads = service.admin.WatchLoad(admin_pb2.WatchLoadRequest(min_interval={"seconds": 3600}))
+        await watch.read()
+        await loads.read()
+        await asyncio.wait_for(service.frontend.stop(grace=3600), 60)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await watch.read() == grpc.aio.EOF
+        assert await loads.code() == grpc.StatusCode.UNAVAILABLE

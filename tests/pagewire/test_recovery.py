@@ -4,7 +4,14 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import AlreadyExists, InternalError, ResourceExhausted, RpcError, Unavailable
+from pagewire.client.errors import (
+    AlreadyExists,
+    Cancelled,
+    InternalError,
+    ResourceExhausted,
+    RpcError,
+    Unavailable,
+)
 from pagewire.client.recovery import MAX_BREAKS, PATIENCE_S, Recovery
 from pagewire.v1 import generation_pb2
 from tests.pagewire import fakes
@@ -61,6 +68,25 @@ def test_nobody_there_is_said_at_once():
     assert recovery.after(unavailable(GONE)) is None
     recovery, _ = make()
     assert recovery.after(unavailable("the engine is not ready: starting", "ENGINE_NOT_READY")) is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_server_that_goes_away_is_nobodys_fault(begun):
+    """However many go away one after another, as long as somebody takes it in time."""
+    recovery, clock = make()
+    if begun:
+        recovery.received(message(0, [1], first=True))
+    for _ in range(3 * MAX_BREAKS):
+        assert recovery.after(unavailable("this server is going away", "DRAINING")) is not None
+    clock.now += PATIENCE_S + 1
+    assert recovery.after(unavailable("this server is going away", "DRAINING")) is None
+
+
+def test_a_call_that_reaches_a_server_in_its_last_moment_is_sent_again():
+    recovery, _ = make()
+    assert recovery.after(Cancelled(grpc.StatusCode.CANCELLED, "CANCELLED")) == 0.0
+    recovery, _ = make()
+    assert recovery.after(Cancelled(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")) is None
 
 
 def test_each_address_is_asked_once():

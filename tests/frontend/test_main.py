@@ -77,13 +77,13 @@ async def frontend(checkpoint, address: str, port: int = 0):
             await process.communicate()
 
 
-async def until_draining(channel: grpc.aio.Channel) -> None:
-    """Until the server says that it takes nothing new."""
+@contextlib.asynccontextmanager
+async def drains_after(channel: grpc.aio.Channel):
+    """Until the server says, after the block, that it takes nothing new."""
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-    async for answer in watch:
-        if answer.status == health_pb2.HealthCheckResponse.NOT_SERVING:
-            break
-    watch.cancel()
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    yield
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -103,8 +103,8 @@ async def test_from_start_to_signal(checkpoint, number):
                 handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
                 await engine.output(handle, Output(encode("a")))
                 assert (await anext(messages)).sequences[0].text == "a"
-                process.process.send_signal(number)
-                await until_draining(channel)
+                async with drains_after(channel):
+                    process.process.send_signal(number)
                 await engine.output(handle, Output(encode("b"), 3))
                 assert (await anext(messages)).sequences[0].text == "b"
             assert await process.end() == (0, "", "")
@@ -121,8 +121,8 @@ async def test_a_second_signal_does_not_wait_for_streams(checkpoint):
                 stub = generation_pb2_grpc.GenerationServiceStub(channel)
                 call = stub.Generate(make_request())
                 await asyncio.wait_for(engine.requests.get(), 30)
-                process.process.send_signal(signal.SIGINT)
-                await until_draining(channel)
+                async with drains_after(channel):
+                    process.process.send_signal(signal.SIGINT)
                 process.process.send_signal(signal.SIGINT)
                 assert await call.code() == grpc.StatusCode.UNAVAILABLE
             assert await process.end() == (0, "", "")

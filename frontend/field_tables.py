@@ -148,6 +148,8 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
     "GetServerInfoRequest": {},
     "GetLoadRequest": {},
     "WatchLoadRequest": {"min_interval": Elsewhere("0 to 86400 s; below 0.05 s counts as that", ADMIN)},
+    "DrainRequest": {"timeout": Elsewhere("0 to 86400 s", ADMIN)},
+    "ResumeRequest": {},
     "ResetCacheRequest": {},
 }
 """By message: the requests of the RPCs that are built."""
@@ -155,6 +157,7 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
 REQUEST_DEFAULTS: dict[str, str] = {
     "DetokenizeRequest.skip_special_tokens": "true",
     "WatchLoadRequest.min_interval": "1 s",
+    "DrainRequest.timeout": "never",
 }
 
 NOT_BUILT: dict[str, str] = {
@@ -164,8 +167,6 @@ NOT_BUILT: dict[str, str] = {
     "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",
     "LoadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
     "UnloadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
-    "DrainRequest": "the whole RPC answers UNIMPLEMENTED",
-    "ResumeRequest": "the whole RPC answers UNIMPLEMENTED",
     "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
     "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
 }

@@ -103,7 +103,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Refuses new requests and reports NOT_SERVING; those in flight go on.
+        """Reports NOT_SERVING at once, and refuses new requests (UNAVAILABLE, DRAINING) after the server's drain
+        delay; those in flight go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,7 +22,8 @@ from engine_core.startup import (
     worker_arguments,
 )
 from engine_core.stop import Stopped, StopSignal
-from engine_core.workers import WorkerDied, WorkerLink
+from engine_core.worker_process import WorkerDied
+from engine_core.workers import WorkerLink
 from pagewire import transport
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
@@ -63,7 +64,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     stack.callback(_remove_socket_file, listen)
     stack.callback(frontends.close)
     listen_workers = config.listen_workers or transport.workers_address(folder)
-    worker = WorkerLink(context, listen_workers, stop)
+    worker = WorkerLink(context, listen_workers, stop, hang_timeout=config.hang_timeout)
     stack.callback(_remove_socket_file, listen_workers)
     stack.callback(worker.close)
     frontends.start()

@@ -6,13 +6,9 @@ same poll.
 """
 
 import contextlib
-import json
 import logging
-import os
-import select
-import signal
-import struct
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -23,31 +19,20 @@ from engine_core.events import Inbox
 from engine_core.plan import Plan, encode_plan
 from engine_core.result import Result, decode_result
 from engine_core.stop import Stopped, StopSignal
+from engine_core.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerConnection, WorkerDied
+from engine_core.worker_watch import WorkerWatch
 from pagewire import process
-from pagewire.errors import PagewireError
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
+from pagewire.liveness import AwakeTime
 from pagewire.transport import BadFrame, bind_router, pack, unpack
+from pagewire.vitals import read_vitals
 
 log = logging.getLogger(__name__)
 
-_SHUTDOWN_GRACE_S = 0.5
-"""Between Shutdown and SIGKILL. A worker has nothing to save."""
 _LOOK_S, _IDLE_LOOK_S = 0.25, 1.0
 """Between two looks at what else there is to do, while we wait for the worker, and for events."""
-_SEE_ABOVE = "see the lines above, then start again"
 
 Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
-
-
-class WorkerDied(PagewireError):
-    """The worker is gone, or has said that it cannot go on. Its fields are those of StartupError."""
-
-    def __init__(self, what: str, why: str, todo: str = "", *, may_pass: bool = False) -> None:
-        super().__init__(what, why, todo)
-        self.what, self.why, self.todo, self.may_pass = what, why, todo, may_pass
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}"
 
 
 class WorkerLink:
@@ -59,8 +44,10 @@ class WorkerLink:
         address: str,
         stop: StopSignal,
         spawn: Spawn = process.spawn,
+        *,
+        hang_timeout: float = 0.0,
     ) -> None:
-        """Binds. Raises StartupError."""
+        """Binds. hang_timeout: see WorkerWatch. Raises StartupError."""
         self._address = address
         self._spawn = spawn
         self._socket = bind_router(context, address)
@@ -69,9 +56,11 @@ class WorkerLink:
         self._poller.register(stop.fileno(), zmq.POLLIN)
         self._stop = stop
         self._submitted: deque[Plan] = deque()
+        self._watch = WorkerWatch(hang_timeout)
+        self._awake = AwakeTime(time.monotonic())
         self._peer: bytes | None = None
-        self._child: _Child | None = None
-        self._connection: _Connection | None = None
+        self._child: WorkerChild | None = None
+        self._connection: WorkerConnection | None = None
         self.num_bad_frames = 0
         self.meanwhile: Callable[[], None] = lambda: None  # called while we wait; see core.Worker
 
@@ -82,11 +71,11 @@ class WorkerLink:
         """
         if external:
             log.info("waiting for a worker at %s", self._address)
-            self._connection = _Connection(self._socket)
+            self._connection = WorkerConnection(self._socket)
             self._poller.register(self._connection.monitor, zmq.POLLIN)
         else:
             command = ["worker", f"--engine={self._address}", "--rank=0", *arguments]
-            self._child = _Child(*self._spawn(command))
+            self._child = WorkerChild(*self._spawn(command))
             self._poller.register(self._child.pidfd, zmq.POLLIN)
         message = self._wait()
         if message.WhichOneof("message") != "hello":
@@ -99,7 +88,9 @@ class WorkerLink:
         while True:
             message = self._wait()
             kind = message.WhichOneof("message")
+            self._watch.spoke()
             if kind == "ready":
+                self._watch.loaded(message.ready.prefill_us_per_token / 1e6)
                 return message.ready
             if kind != "load_progress":
                 raise WorkerDied("cannot talk to the worker", f"{kind} before Ready")
@@ -111,21 +102,24 @@ class WorkerLink:
         """Sends a plan. Raises WorkerDied."""
         self._send(WorkerCommand(step_plan=encode_plan(plan)))
         self._submitted.append(plan)
+        self._watch.sent(sum(plan.counts))
 
     def collect(self) -> Result:
         """Waits for the result of the oldest plan that has none. Raises WorkerDied, Stopped."""
         message = self._wait()
         try:
-            return decode_result(message.step_result, self._submitted.popleft())
+            result = decode_result(message.step_result, self._submitted.popleft())
         except ValueError as error:
             raise WorkerDied(
                 "cannot talk to the worker", f"{message.WhichOneof('message')}: {error}"
             ) from error
+        self._watch.ended(result.duration_us / 1e6)
+        return result
 
     def await_result(self, seconds: float) -> None:
         """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
         while seconds > 0 and not self._poll(min(seconds, _LOOK_S)):
-            self.meanwhile()
+            self._look(_LOOK_S)
             seconds -= _LOOK_S
 
     def wait_for(self, inbox: Inbox) -> None:
@@ -135,7 +129,7 @@ class WorkerLink:
             while inbox.fileno() not in (ready := self._poll(_IDLE_LOOK_S)):
                 if self._socket in ready and self._receive() is not None:
                     raise WorkerDied("cannot talk to the worker", "it sent something that nobody asked for")
-                self.meanwhile()
+                self._look(_IDLE_LOOK_S)
         finally:
             self._poller.unregister(inbox.fileno())
 
@@ -145,10 +139,10 @@ class WorkerLink:
             if self._peer is not None:
                 self._send(WorkerCommand(shutdown=Shutdown()))
         if self._child is not None:
-            self._child.bury(_SHUTDOWN_GRACE_S if self._peer is not None else 0.0)
+            self._child.bury(SHUTDOWN_GRACE_S if self._peer is not None else 0.0)
         if self._connection is not None:
             self._connection.close()
-        self._socket.close(linger=int(1000 * _SHUTDOWN_GRACE_S))
+        self._socket.close(linger=int(1000 * SHUTDOWN_GRACE_S))
 
     def _send(self, command: WorkerCommand) -> None:
         assert self._peer is not None
@@ -166,7 +160,7 @@ class WorkerLink:
                 if message is not None:
                     return message
             else:
-                self.meanwhile()
+                self._look(_LOOK_S)
 
     def _poll(self, seconds: float) -> dict[object, int]:
         """What is readable, once something is, or after so many seconds. Raises WorkerDied, Stopped."""
@@ -180,6 +174,24 @@ class WorkerLink:
         if self._connection is not None and self._connection.monitor in ready and self._connection.is_lost():
             raise self._death("its connection is lost")
         return ready
+
+    def _look(self, pause: float) -> None:
+        """While we wait: others want something of us, and the worker may hang. Raises WorkerDied.
+
+        pause: seconds that we meant to wait since the last look.
+        """
+        self.meanwhile()
+        vitals = read_vitals(self._child.pid) if self._child is not None else None
+        why = self._watch.look(self._awake.passed(time.monotonic(), pause), vitals)
+        if not why:
+            return
+        name = "the worker"
+        if self._child is not None:
+            self._child.kill()
+            name, why = f"the worker (pid {self._child.pid})", why + "; it was killed"
+        raise WorkerDied(
+            f"{name} hangs", why, "see the lines above; if it was only slow, raise --hang-timeout"
+        )
 
     def _receive(self) -> WorkerMessage | None:
         """A message of our worker. None for anything else, which is counted."""
@@ -205,97 +217,8 @@ class WorkerLink:
     def _death(self, why: str) -> WorkerDied:
         """What to say about a worker that is gone."""
         if self._child is None:
-            return WorkerDied("the worker is gone", why, _SEE_ABOVE)
+            return WorkerDied("the worker is gone", why, SEE_ABOVE)
         return self._child.cause_of_death(why)
-
-
-class _Child:
-    """A worker that we have started."""
-
-    def __init__(self, child: "subprocess.Popen[bytes]", status: int) -> None:
-        self.pid = child.pid
-        self.pidfd = os.pidfd_open(child.pid)
-        self._process = child
-        self._status = status
-        self._unread = b""
-        self._failure: dict[str, str] | None = None
-        os.set_blocking(status, False)
-
-    def read_status(self) -> None:
-        """Takes in what it says on its status pipe: failures from before it could connect."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._status, 65536):
-                *lines, self._unread = (self._unread + data).split(b"\n")
-                for event in map(json.loads, lines):
-                    if event["event"] == "failed":
-                        self._failure = event
-
-    def cause_of_death(self, why: str) -> WorkerDied:
-        """Its own words, where it could still say them; else how it ended; else what we saw."""
-        self._wait(_SHUTDOWN_GRACE_S)
-        self.read_status()
-        if self._failure is not None:
-            return WorkerDied(self._failure["what"], self._failure["why"], self._failure["todo"])
-        code = self._process.poll()
-        if code is not None:
-            why = f"it ended with exit code {code}"
-        if code is not None and code < 0:
-            why = f"it was killed by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            why += ", which is also what happens when memory runs out"
-        was_killed = code is not None and code < 0
-        return WorkerDied(f"the worker (pid {self.pid}) is gone", why, _SEE_ABOVE, may_pass=was_killed)
-
-    def bury(self, grace: float) -> None:
-        """Waits for its end, for so many seconds; then sees to it."""
-        if not self._wait(grace):
-            self._process.kill()
-        self._process.wait()
-        os.close(self.pidfd)
-        os.close(self._status)
-
-    def _wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(1000 * seconds))
-
-
-class _Connection:
-    """A worker that somebody else has started, maybe in another process-id namespace: all that we
-    can watch of it is its connection."""
-
-    _HANDSHAKE_FAILED = (
-        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    )
-
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self._socket = socket
-        self.monitor = socket.get_monitor_socket(self._HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED)
-        self._num_failed = 0
-
-    def is_lost(self) -> bool:
-        """Whether a connection was lost that had been made in full.
-
-        Somebody who only looks whether the address is served is told of twice: as a handshake that
-        failed, then as a connection that was lost.
-        """
-        while self.monitor.poll(0):
-            (kind,) = struct.unpack_from("=H", self.monitor.recv_multipart()[0])
-            if kind != zmq.EVENT_DISCONNECTED:
-                self._num_failed += 1
-            elif self._num_failed:
-                self._num_failed -= 1
-            else:
-                return True
-        return False
-
-    def close(self) -> None:
-        """Stops watching."""
-        self._socket.disable_monitor()
-        self.monitor.close()
 
 
 def _failure(failed: Failed) -> WorkerDied:

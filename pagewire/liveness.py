@@ -20,15 +20,14 @@ class AwakeTime:
     may blame nobody: of each pause it counts what it meant to wait, at most.
     """
 
-    def __init__(self, pause: float, now: float) -> None:
-        """pause: seconds between two looks. now: on any clock, in seconds."""
-        self._pause = pause
+    def __init__(self, now: float) -> None:
+        """now: on any clock, in seconds."""
         self._last = now
 
-    def passed(self, now: float) -> float:
-        """Seconds since the last look."""
+    def passed(self, now: float, pause: float) -> float:
+        """Seconds since the last look. pause: what was meant to lie between the two."""
         passed, self._last = now - self._last, now
-        return min(passed, self._pause)
+        return min(passed, pause)
 
 
 class Liveness:

@@ -50,7 +50,7 @@ class Supervisor:
         self._status = process.Status()
         self._progress = LoadingLine(sys.stderr)
         self._selector = selectors.DefaultSelector()
-        self._awake = AwakeTime(_LOOK_S, time.monotonic())
+        self._awake = AwakeTime(time.monotonic())
         self._signals = Signals()
         self._engines: list[Post] = []
         self._frontends: list[Post] = []
@@ -110,7 +110,7 @@ class Supervisor:
                 self._selector.unregister(key.fd)
         if self._signals.take() & STOPPING:
             raise Stopped
-        awake_s = self._awake.passed(time.monotonic())
+        awake_s = self._awake.passed(time.monotonic(), _LOOK_S)
         for child in self._children() if self._config.hang_timeout else ():
             child.look(awake_s, self._config.hang_timeout)
 

@@ -18,6 +18,8 @@ FLOOR = {
     "errors",
     "transport",
     "process",
+    "liveness",
+    "vitals",
     "logs",
     "models",
     "v1",

@@ -1,5 +1,6 @@
 """The worker as a process: started, talked to, watched, buried."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 import zmq
 
+from engine_core.events import Inbox
 from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped, StopSignal
-from engine_core.workers import WorkerDied, WorkerLink
+from engine_core.worker_process import WorkerDied
+from engine_core.workers import WorkerLink
 from pagewire import transport
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, WorkerHello, WorkerMessage
 from tests.engine_core.fakes import Ledger, add_request, expected_output, make, run
@@ -170,6 +173,48 @@ def test_a_worker_that_hangs_is_killed(
     assert child is not None
     link.close()
     assert child._process.returncode == -signal.SIGKILL
+
+
+@pytest.fixture
+def watchful(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerLink]:
+    """A link that does not wait for ever."""
+    address = transport.workers_address(folder)
+    made = WorkerLink(context, address, stop, spawn_fake_worker, hang_timeout=1.0)
+    yield made
+    made.close()
+
+
+def test_a_step_that_never_ends(watchful: WorkerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "hang-step")
+    start(watchful)
+    beats: list[int] = []
+    watchful.meanwhile = lambda: beats.append(1)
+    with pytest.raises(WorkerDied, match=r"hangs: a step has taken \d\.\d s.*; it was killed"):
+        one_step(watchful)
+    assert len(beats) >= 4, "whoever waits for the worker is alive"
+    child = watchful._child
+    assert child is not None and child._process.wait(60) == -signal.SIGKILL
+
+
+def test_an_idle_worker_that_is_stopped(watchful: WorkerLink) -> None:
+    start(watchful)
+    os.kill(pid_of(watchful), signal.SIGSTOP)
+    with contextlib.closing(Inbox()) as inbox, pytest.raises(WorkerDied, match="hangs: it was stopped"):
+        watchful.wait_for(inbox)
+
+
+def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerLink) -> None:
+    """We may not kill it. What it says later, nobody hears."""
+    address = f"--engine={watchful._address}"
+    worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "hang-step"})
+    try:
+        watchful.start(INITIALIZE, [], external=True)
+        watchful.wait_ready(lambda what, fraction: None)
+        with pytest.raises(WorkerDied, match="the worker hangs: a step has taken"):
+            one_step(watchful)
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerLink, context: Context) -> None:

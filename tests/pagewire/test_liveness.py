@@ -70,20 +70,20 @@ def test_a_thread_that_only_ticks_does_not_start_anything():
 
 
 def test_time_in_which_we_were_stopped_does_not_count():
-    awake = AwakeTime(LOOK, 100.0)
-    assert awake.passed(100.25) == 0.25
-    assert awake.passed(100.75) == 0.5
-    assert awake.passed(1100.0) == 0.5
-    assert awake.passed(1100.5) == 0.5
+    awake = AwakeTime(100.0)
+    assert awake.passed(100.25, LOOK) == 0.25
+    assert awake.passed(100.75, LOOK) == 0.5
+    assert awake.passed(1100.0, LOOK) == 0.5
+    assert awake.passed(1100.5, LOOK) == 0.5
 
 
 def test_a_machine_that_sleeps_kills_nobody():
     """Everybody was stopped, just before the next word; it comes a second after that at the latest."""
-    liveness, awake = Liveness(), AwakeTime(LOOK, 0.0)
+    liveness, awake = Liveness(), AwakeTime(0.0)
     now = 0.0
     for pause in (0.5, 0.5, 3600.0, 0.5, 0.5):
         now += pause
-        assert not liveness.hangs(awake.passed(now), ASLEEP, PATIENCE, starts=False)
+        assert not liveness.hangs(awake.passed(now, LOOK), ASLEEP, PATIENCE, starts=False)
 
 
 def test_the_kernel_knows_a_child():

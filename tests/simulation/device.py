@@ -13,7 +13,7 @@ from engine_core.plan import Plan, encode_plan
 from engine_core.request import NO_TOKEN
 from engine_core.result import Result, decode_result
 from engine_core.startup import initialize_message
-from engine_core.workers import WorkerDied
+from engine_core.worker_process import WorkerDied
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.internal.v1 import worker_pb2

@@ -9,7 +9,7 @@ from engine_core.note_page import NotePage, turn_page
 from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
 from engine_core.stop import Stopped
-from engine_core.workers import WorkerDied
+from engine_core.worker_process import WorkerDied
 from pagewire.internal.v1.engine_pb2 import Abort, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device

@@ -191,7 +191,7 @@ class EngineCore:
             elif kind == "hello":
                 self._answer_hello(frontend, event.message.hello)
             elif kind == "utility":
-                self._answer_utility(frontend, event.message.utility)
+                self._answer_utility(frontend, event.message.utility, event.at)
         except Exception:
             log.exception("cannot handle a message of kind %s", kind)
             self.counters.internal_errors += 1
@@ -227,11 +227,11 @@ class EngineCore:
             self.scheduler.abort(request)
         self._send(frontend, EngineMessage(welcome=self._identity.welcome))
 
-    def _answer_utility(self, frontend: bytes, utility: Utility) -> None:
+    def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
         result = UtilityResult(call_id=utility.call_id)
         call = utility.WhichOneof("call")
         if call == "abort_by_ids":
-            result.aborted.CopyFrom(AbortByIds(request_ids=self._abort_ids(utility.abort_by_ids)))
+            result.aborted.CopyFrom(AbortByIds(request_ids=self._abort_ids(utility.abort_by_ids, arrival)))
         elif call == "get_load":
             result.load.CopyFrom(self._load())
         elif call == "reset_cache":
@@ -241,13 +241,15 @@ class EngineCore:
             self.counters.bad_messages += 1
         self._send(frontend, EngineMessage(utility_result=result))
 
-    def _abort_ids(self, message: AbortByIds) -> list[str]:
+    def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
         aborted = []
-        for request_id in message.request_ids:
-            request = self.scheduler.requests.by_id(request_id)
-            if request:
+        for name in message.request_ids:
+            self._door.aborted.add(name, arrival)  # it may be on its way, or come again after a failure
+            found = self.scheduler.requests.named(name)
+            for request in found:
                 self.scheduler.finish(request, FinishReason.ABORTED)
-                aborted.append(request_id)
+            if found:
+                aborted.append(name)
         return aborted
 
     def _lose_frontend(self, frontend: bytes) -> None:

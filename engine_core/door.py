@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
+from engine_core.aborted_ids import AbortedIds
 from engine_core.admission import check_deadline, predicted_wait
 from engine_core.overload import UNBOUNDED, Overload, QueueBounds, stretch
 from engine_core.quotas import Quotas
@@ -36,6 +37,7 @@ class Door:
         """limits: of single requests. bounds: of all that wait together."""
         self.refused: Counter[str] = Counter()
         """Requests since the start, by reason."""
+        self.aborted = AbortedIds()
         self._scheduler = scheduler
         self._limits = limits
         self._clock = clock
@@ -56,6 +58,9 @@ class Door:
         self._overload.began(num_requests, self._clock())
 
     def _admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
+        began = arrival - 1e-6 * message.age_us
+        if any(self.aborted.hit(name, began) for name in (message.request_id, message.group) if name):
+            raise Refused("", "was aborted on its way", "REQUEST_ABORTED", Code.ABORTED)
         if self._scheduler.requests.by_id(message.request_id):
             raise Refused(
                 "request_id", "is that of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS

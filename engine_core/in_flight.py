@@ -6,12 +6,13 @@ from engine_core.request import Request
 
 
 class InFlight:
-    """Requests by (frontend, handle) and by public id. Everything is O(1) but iteration."""
+    """Requests by (frontend, handle), by public id and by group. Everything is O(1) but iteration."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
         self._by_frontend: dict[bytes, dict[int, Request]] = {}
         self._of_tenants: dict[str, int] = {}
+        self._by_group: dict[str, dict[str, Request]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -24,6 +25,8 @@ class InFlight:
         assert request.request_id not in self._by_id
         self._by_id[request.request_id] = request
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
+        if request.group:
+            self._by_group.setdefault(request.group, {})[request.request_id] = request
         self._of_tenants[request.tenant] = self.num_of_tenant(request.tenant) + 1
 
     def remove(self, request: Request) -> None:
@@ -33,6 +36,11 @@ class InFlight:
         del of_frontend[request.handle]
         if not of_frontend:
             del self._by_frontend[request.frontend]
+        if request.group:
+            group = self._by_group[request.group]
+            del group[request.request_id]
+            if not group:
+                del self._by_group[request.group]
         self._of_tenants[request.tenant] -= 1
         if not self._of_tenants[request.tenant]:
             del self._of_tenants[request.tenant]
@@ -44,6 +52,11 @@ class InFlight:
     def by_id(self, request_id: str) -> Request | None:
         """The request with this public id."""
         return self._by_id.get(request_id)
+
+    def named(self, name: str) -> list[Request]:
+        """The requests that somebody means by a public id: the one that has it, and those of a group."""
+        request = self._by_id.get(name)
+        return [*([request] if request else []), *self._by_group.get(name, {}).values()]
 
     def by_handle(self, frontend: bytes, handle: int) -> Request | None:
         """The request that this frontend calls so."""

@@ -9,6 +9,7 @@ class Code(IntEnum):
     INVALID_ARGUMENT = 3
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
+    ABORTED = 10
     INTERNAL = 13
     UNAVAILABLE = 14
 

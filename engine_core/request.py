@@ -87,6 +87,7 @@ class Request:
     stop_token_ids: frozenset[int]
     arrival: float
     key: int = 0  # its name in notes: see suspects.py
+    group: str = ""  # public id of several requests, of which this is one
     priority: int = 0  # its class: lower is sooner
     tenant: str = ""
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was

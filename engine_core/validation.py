@@ -67,6 +67,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         frontend=frontend,
         handle=message.handle,
         request_id=message.request_id,
+        group=message.group,
         prompt=prompt,
         parameters=_row_parameters(message, eos | stop),
         max_tokens=stopping.max_tokens,

@@ -193,6 +193,9 @@ class EngineClient:
         """A core has ended a request by an error."""
         if error.reason == "FRONTEND_LOST":  # we were too slow for it
             self._journal.lose(entry, error, error)
+        elif error.reason == "REQUEST_ABORTED":  # on its way to the core
+            self._journal.drop(entry)
+            entry.sink.abort()
         elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
             self._journal.fail(entry, error)
 

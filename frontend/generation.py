@@ -59,6 +59,7 @@ class Generator:
         self._prompts = prompts
         self._engine = engine
         self._in_flight: dict[str, _InFlight] = {}
+        self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
 
     @asynccontextmanager
     async def open(
@@ -118,10 +119,9 @@ class Generator:
                 return
             if time_left is not None:
                 message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
-            entry.stream, entry.ticket = (
-                stream,
-                self._engine.submit(message, stream, routing_of(request.routing)),
-            )
+            self._put_age(message, ledger)
+            entry.stream = stream
+            entry.ticket = self._engine.submit(message, stream, routing_of(request.routing))
             ledger.sent()
             try:
                 yield stream
@@ -131,10 +131,16 @@ class Generator:
     @contextmanager
     def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
         """Ids for requests that are one to their client. Raises RequestExists."""
-        with self._reserve(caller.scope(request_id)) as entry:
+        group_id, ledger = caller.scope(request_id), Ledger()
+        with self._reserve(group_id) as entry:
             members = tuple(f"{request_id}#{place}" for place in range(size))
             entry.members = tuple(map(caller.scope, members))
-            yield members
+            self._groups.update(dict.fromkeys(entry.members, (group_id, ledger)))
+            try:
+                yield members
+            finally:
+                for member in entry.members:
+                    del self._groups[member]
 
     def members(self, engine_id: str) -> tuple[str, ...]:
         """The requests that a client means by an id, by the engine's ids."""
@@ -186,6 +192,11 @@ class Generator:
             yield entry
         finally:
             del self._in_flight[engine_id]
+
+    def _put_age(self, message: engine_pb2.AddRequest, ledger: Ledger) -> None:
+        """How long it has been here, or the group to which it belongs."""
+        message.group, ledger = self._groups.get(message.request_id, ("", ledger))
+        message.age_us = round(1e6 * ledger.seconds())
 
     async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
         words = request.sampling.bad_words

@@ -76,6 +76,9 @@ class Sink(Protocol):
     def run_out(self) -> None:
         """The request's time limit has passed while no core had it."""
 
+    def abort(self) -> None:
+        """Somebody has ended the request while no core had it."""
+
 
 class Core(Protocol):
     """Who works on requests, each known to it by its handle."""
@@ -201,7 +204,8 @@ class Journal:
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
         request.handle = handle
-        request.again = True
+        request.again = entry.num_losses > 0
+        request.age_us += round(1e6 * (time.monotonic() - entry.sent))
         put_delivered(request, entry.sink.delivered())
         missing = entry.sink.missing_prompt_logprobs
         if missing is None:

@@ -52,15 +52,15 @@ class ContinuationScorer:
         check_continuations(request, limits, self._config.max_continuations)
         caller.act_as(request.tenant)
         ends = None if time_left is None else asyncio.get_running_loop().time() + time_left
-        read = await self._prompts.read_for_generation(
-            request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
-        )
-        prompt, texts = list(read.token_ids), list(request.continuations)
-        continuations = await self._prompts.read_continuations(texts)
-        for place, tokens in enumerate(continuations):
-            _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
-        request_id = request.request_id or secrets.token_hex(16)
-        with self._generator.group(request_id, caller, len(continuations)) as members:
+        request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
+        with self._generator.group(request_id, caller, len(texts)) as members:
+            read = await self._prompts.read_for_generation(
+                request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+            )
+            prompt = list(read.token_ids)
+            continuations = await self._prompts.read_continuations(texts)
+            for place, tokens in enumerate(continuations):
+                _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
             scored = await self._score_all(request, caller, prompt, continuations, members, ends)
         return _response(request, len(prompt), scored)
 

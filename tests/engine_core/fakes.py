@@ -110,6 +110,8 @@ def add_request(
     beams: BeamSearch | None = None,
     terms: TenantTerms | None = None,
     again: bool = False,
+    age_us: int = 0,
+    group: str = "",
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -130,6 +132,8 @@ def add_request(
         prompt_logprobs_start=prompt_logprobs_start,
         tenant_terms=terms,
         again=again,
+        age_us=age_us,
+        group=group,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))

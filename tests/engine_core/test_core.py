@@ -137,6 +137,38 @@ def test_an_abort_by_id_reaches_requests_of_any_frontend(house: House) -> None:
     assert not house.scheduler.requests
 
 
+def test_an_abort_overtakes_its_request(house: House) -> None:
+    """It was being tokenized, or waited for a core in a frontend's journal: it knows how old it is. One
+    that began after the Abort, with the same id, is another one."""
+    call = AbortByIds(request_ids=["request-1", "group"])
+    house.put(Utility(call_id=3, abort_by_ids=call), b"b")
+    house.now += 5
+    house.put(add_request(1, age_us=5_000_000), b"a")
+    house.put(add_request(2, age_us=6_000_000, group="group"), b"a")
+    house.step()
+    assert {(f.handle, f.code, f.reason) for f in house.failures()} == {
+        (1, 10, "REQUEST_ABORTED"),
+        (2, 10, "REQUEST_ABORTED"),
+    }
+    house.put(add_request(3, request_id="request-1", age_us=4_900_000, max_tokens=2), b"a")
+    house.put(add_request(4, group="group", max_tokens=2), b"a")
+    house.run()
+    assert house.outputs_of(b"a").ends.keys() == {(3, 0), (4, 0)}
+
+
+def test_an_abort_of_a_group_ends_all_its_members(house: House) -> None:
+    for handle in (1, 2):
+        house.put(add_request(handle, group="group", max_tokens=30), b"a")
+    house.put(add_request(3, max_tokens=3), b"a")
+    house.step()
+    house.put(Utility(call_id=3, abort_by_ids=AbortByIds(request_ids=["group"])), b"b")
+    house.run()
+    ends = house.outputs_of(b"a").ends
+    assert ends[1, 0] is ends[2, 0] is FinishReason.ABORTED and ends[3, 0] is FinishReason.MAX_TOKENS
+    assert [list(m.utility_result.aborted.request_ids) for f, m in house.sent if f == b"b"] == [["group"]]
+    assert not house.scheduler.requests.named("group")
+
+
 def test_an_id_in_flight_is_refused_and_free_again_afterwards(house: House) -> None:
     house.put(add_request(1, request_id="x", max_tokens=3), b"a")
     house.put(add_request(9, request_id="x"), b"b")

@@ -160,6 +160,7 @@ async def test_everything_of_the_request_travels_again(checkpoint, model):
         await restart(service)
         again = await next_of(service.engine.requests)
         assert (again.priority, again.tenant) == (3, "t")
+        assert 0 < first.age_us < again.age_us
         assert 0 < again.deadline.ToNanoseconds() < first.deadline.ToNanoseconds()
         assert again.again and not first.again
         assert 0 < again.stopping.time_limit.ToNanoseconds() < 1000 * 10**9
@@ -167,6 +168,7 @@ async def test_everything_of_the_request_travels_again(checkpoint, model):
             del request.delivered[:]
             request.ClearField("deadline")
             request.ClearField("handle")
+            request.ClearField("age_us")
             request.ClearField("again")
             request.stopping.ClearField("time_limit")
         assert first == again

@@ -94,7 +94,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,8 @@ class AddRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    AGE_US_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -135,7 +137,9 @@ class AddRequest(_message.Message):
     traceparent: str
     tracestate: str
     again: bool
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
+    age_us: int
+    group: str
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
 
 class TenantTerms(_message.Message):
     __slots__ = ("weight", "max_requests", "max_tokens_per_minute")

@@ -103,7 +103,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "beams",  # of them, how many, how many results and offers
         "parameters",  # of them, n and min_tokens
     }
-    names = {"frontend", "handle", "request_id"}
+    names = {"frontend", "handle", "request_id", "group"}
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 

@@ -21,8 +21,9 @@ MAX_WHOLE_ATTEMPTS = 2
 broken five times: what was sent more often than this has to end before the next strike."""
 PATIENCE_S = 120.0
 """A stream that does not move on for so long is stuck."""
-NOT_READY = "ENGINE_NOT_READY"
-"""A new request finds no engine: it is refused, and told when to come again."""
+NOT_READY, NOBODY = "ENGINE_NOT_READY", "failed to connect to all addresses"
+"""A new request finds no engine, or all frontends dead: it is refused before it has begun."""
+NOBODY_PAUSE_S = 0.2
 
 _stream: ContextVar[int] = ContextVar("stream")
 
@@ -48,6 +49,14 @@ class _Watched(AsyncClient):
         number = _stream.get(None)
         if number is not None:
             self.on_attempt(number)
+
+
+def _pause_if_refused(error: RpcError) -> float | None:
+    """Seconds after which to ask again; None: it is an error. No engine is there, which has to say when it may
+    be, or no frontend."""
+    if error.reason == NOT_READY:
+        return error.retry_after
+    return NOBODY_PAUSE_S if error.message.startswith(NOBODY) else None
 
 
 class Load:
@@ -143,15 +152,15 @@ class Load:
                         if case.streams:
                             self._heard(number, len(delta.token_ids))
         except RpcError as error:
-            status, reason, pause = error.code.name, error.reason or error.message, error.retry_after
-            if not result.outputs and error.reason == NOT_READY and pause is not None:
-                status = REFUSED
+            status, reason = error.code.name, error.reason or error.message
+            pause = _pause_if_refused(error) if not result.outputs else None
+            status = status if pause is None else REFUSED
         finally:
             self._alive.discard(number)
             self._whole.pop(number, None)
             self._heard(number, 0)
         self._writer.end(number, status, reason, result)
-        return pause if status == REFUSED else None
+        return pause
 
     def _note_attempt(self, number: int) -> None:
         self._writer.attempt(number)

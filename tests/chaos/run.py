@@ -46,7 +46,8 @@ def share(kills: int, shares: dict[str, int]) -> dict[str, int]:
 def run_rounds(kills: int, seed: int, device: str, shares: dict[str, int]) -> int:
     """Prints a line per round, and at the end the sums and the pauses. 1 when anything was wrong."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    pauses, wrong, began, streams, failed, done = Pauses(), Counter[str](), time.monotonic(), 0, 0, 0
+    pauses, wrong, began = Pauses(), Counter[str](), time.monotonic()
+    streams = refused = failed = done = 0
     while done < kills:
         strikes = share(min(ROUND, kills - done), shares)
         path = KEPT / f"seed-{seed}.jsonl"
@@ -57,7 +58,9 @@ def run_rounds(kills: int, seed: int, device: str, shares: dict[str, int]) -> in
         streams += len(result.history.disturbed)
         done += sum(strikes.values())
         seed += 1
-        print(f"{done} kills, {streams} streams, {time.monotonic() - began:.0f} s", flush=True)
+        refused += result.history.num_refused
+        passed = time.monotonic() - began
+        print(f"{done} kills, {streams} streams, {refused} refused, {passed:.0f} s", flush=True)
         if result.is_fine:
             path.unlink()
         else:

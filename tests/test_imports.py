@@ -64,6 +64,29 @@ def test_rooms_import_only_what_they_may(room: str):
     assert list(offences(room)) == []
 
 
+DANGEROUS_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+DANGEROUS_CALLS = {"eval", "exec", "compile", "__import__", "recv_pyobj", "send_pyobj"}
+
+
+def dangers(path: Path) -> Iterator[str]:
+    """Ways to run what was read. (re.compile is none, and safetensors' load is not torch's.)"""
+    for name in imports_of(path):
+        if name.partition(".")[0] in DANGEROUS_MODULES:
+            yield name
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in DANGEROUS_CALLS or called == "torch.load" or called.endswith("_pyobj"):
+                yield called
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS | {"pagewire"}))
+def test_nothing_that_is_read_is_run(room: str):
+    """No process with a socket unpickles, evaluates or loads code, and all of ours have one."""
+    found = {str(path.relative_to(ROOT)): [*dangers(path)] for path in sorted((ROOT / room).rglob("*.py"))}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
 def test_only_commands_import_rooms():
     """pagewire.cli starts the rooms; clients, configuration and contracts know nothing of them."""
     for path in sorted((ROOT / "pagewire").rglob("*.py")):

@@ -52,8 +52,8 @@ class _Watched(AsyncClient):
 
 
 def _pause_if_refused(error: RpcError) -> float | None:
-    """Seconds after which to ask again; None: it is an error. No engine is there, which has to say when it may
-    be, or no frontend."""
+    """Seconds after which to ask again, where no engine is there, which was said, or no frontend. None: it
+    is an error."""
     if error.reason == NOT_READY:
         return error.retry_after
     return NOBODY_PAUSE_S if error.message.startswith(NOBODY) else None

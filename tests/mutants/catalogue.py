@@ -1,0 +1,6 @@
+"""All bugs that are made on purpose in the sources; those of the simulation are in its own mutants.py."""
+
+from tests.mutants import core, frontend, processes
+from tests.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (*core.MUTANTS, *frontend.MUTANTS, *processes.MUTANTS)

@@ -1,0 +1,156 @@
+"""Bugs of the engine core: blocks, requests, positions, refusals, the step loop."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="a block leaks when a sequence ends",
+        file="engine_core/block_tables.py",
+        old="        self.pool.free(sequence.blocks)\n",
+        new="        self.pool.free(sequence.blocks[1:])\n",
+        tests=("tests/engine_core/test_scheduler.py",),
+    ),
+    Mutant(
+        name="a reference is not taken back when a block is copied",
+        file="engine_core/block_pool.py",
+        old="        self._references[block] -= 1\n        return self.allocate_one()\n",
+        new="        return self.allocate_one()\n",
+        tests=("tests/engine_core/test_block_pool.py",),
+    ),
+    Mutant(
+        name="a block that is handed out again is still known for what it was",
+        file="engine_core/block_pool.py",
+        old="        self._forget(block)\n        return block\n",
+        new="        return block\n",
+        tests=("tests/engine_core/test_block_pool.py",),
+    ),
+    Mutant(
+        name="tenants share what is cached",
+        file="engine_core/prefix_cache.py",
+        old="(request.tenant, request.cache_salt)]",
+        new="(request.cache_salt,)]",
+        tests=("tests/engine_core/test_prefix_cache.py",),
+    ),
+    Mutant(
+        name="tenant and salt run into one another",
+        file="engine_core/prefix_cache.py",
+        old='blake2b(lengths + b"".join(names),',
+        new='blake2b(b"".join(names),',
+        tests=("tests/engine_core/test_prefix_cache.py",),
+    ),
+    Mutant(
+        name="hashes of blocks have no secret",
+        file="engine_core/prefix_cache.py",
+        old="        self._secret = token_bytes(32)\n",
+        new='        self._secret = b"pagewire"\n',
+        tests=("tests/engine_core/test_prefix_cache.py",),
+    ),
+    Mutant(
+        name="a position is repeated",
+        file="engine_core/outputs.py",
+        old="        self.positions += [len(sequence.output) for sequence in sequences]\n",
+        new="        self.positions += [max(len(sequence.output) - 1, 0) for sequence in sequences]\n",
+        tests=("tests/engine_core/test_core.py",),
+    ),
+    Mutant(
+        name="an abort does not reach what waits",
+        file="engine_core/core.py",
+        old="        if request:\n            self.scheduler.abort(request, frozenset(message.indexes))\n",
+        new="        if request and request.num_running:\n"
+        "            self.scheduler.abort(request, frozenset(message.indexes))\n",
+        tests=("tests/engine_core/test_core.py", "tests/simulation/test_simulation.py"),
+    ),
+    Mutant(
+        name="a frontend that has forgotten its requests is still served",
+        file="engine_core/core.py",
+        old="        for request in self.scheduler.requests.of_frontend(frontend):\n"
+        "            self.scheduler.abort(request)\n",
+        new="",
+        tests=("tests/engine_core/test_core.py",),
+    ),
+    Mutant(
+        name="a bug in one request ends the step loop",
+        file="engine_core/core.py",
+        old='        except Exception:\n            log.exception("cannot handle',
+        new='        except KeyError:\n            log.exception("cannot handle',
+        tests=("tests/engine_core/test_core.py",),
+    ),
+    Mutant(
+        name="the outputs of two frontends are mixed up",
+        file="engine_core/outputs.py",
+        old="        part = parts[sequence.request.frontend]\n        count",
+        new="        part = next(iter(parts.values()))\n        count",
+        tests=("tests/engine_core/test_outputs.py",),
+    ),
+    Mutant(
+        name="the clock ends nobody whose deadline has passed",
+        file="engine_core/expiry.py",
+        old="(request.time_limit_at, request.deadline_at) if when",
+        new="(request.time_limit_at,) if when",
+        tests=("tests/engine_core/test_expiry.py", "tests/engine_core/test_core.py"),
+    ),
+    Mutant(
+        name="a time limit fails a request instead of finishing it",
+        file="engine_core/expiry.py",
+        old="                yield request, when == request.time_limit_at\n",
+        new="                yield request, False\n",
+        tests=("tests/engine_core/test_expiry.py",),
+    ),
+    Mutant(
+        name="the answer to another plan is taken",
+        file="engine_core/result.py",
+        old="    if result.step != plan.step or len(result.token_ids) != len(plan.sample_rows):\n",
+        new="    if len(result.token_ids) > len(plan.sample_rows):\n",
+        tests=("tests/engine_core/test_result.py",),
+    ),
+    Mutant(
+        name="the core believes a bias that is not a number",
+        file="engine_core/validation.py",
+        old="    if not all(map(isfinite, sampling.logit_bias.values())):\n",
+        new="    if False:\n",
+        tests=("tests/engine_core/test_validation.py",),
+    ),
+    Mutant(
+        name="the core does not look whether a stop token exists",
+        file="engine_core/validation.py",
+        old='    _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)\n',
+        new="",
+        tests=("tests/engine_core/test_validation.py",),
+    ),
+    Mutant(
+        name="the queue has no end",
+        file="engine_core/door.py",
+        old="        self._overload.check_queue(message, now)\n",
+        new="",
+        tests=("tests/engine_core/test_overload.py",),
+    ),
+    Mutant(
+        name="a tenant may have as many requests as it likes",
+        file="engine_core/quotas.py",
+        old="        if terms.max_requests and in_flight + 1",
+        new="        if terms.max_requests and in_flight",
+        tests=("tests/engine_core/test_quotas.py",),
+    ),
+    Mutant(
+        name="a request of the journal is refused by a full queue",
+        file="engine_core/overload.py",
+        old="    if message.again:\n        return inf\n",
+        new="",
+        tests=("tests/engine_core/test_overload.py",),
+    ),
+    Mutant(
+        name="a frontend that does not read is kept for ever",
+        file="engine_core/sockets.py",
+        old="            elif backlog.bytes > MAX_BACKLOG_BYTES:\n",
+        new="            elif backlog.bytes > 1000 * MAX_BACKLOG_BYTES:\n",
+        tests=("tests/engine_core/test_sockets.py",),
+    ),
+    Mutant(
+        name="a pickle on a socket is opened",
+        file="engine_core/sockets.py",
+        old="        if len(frames) != 1:\n            return None\n",
+        new='        if frames[0][1:2] == b"\\x80":\n            __import__("pickle").loads(frames[0][1:])\n'
+        "        if len(frames) != 1:\n            return None\n",
+        tests=("tests/engine_core/test_sockets.py", "tests/test_imports.py"),
+    ),
+)

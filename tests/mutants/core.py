@@ -58,7 +58,7 @@ MUTANTS = (
         old="        if request:\n            self.scheduler.abort(request, frozenset(message.indexes))\n",
         new="        if request and request.num_running:\n"
         "            self.scheduler.abort(request, frozenset(message.indexes))\n",
-        tests=("tests/engine_core/test_core.py", "tests/simulation/test_simulation.py"),
+        tests=("tests/engine_core/test_core.py",),
     ),
     Mutant(
         name="a frontend that has forgotten its requests is still served",

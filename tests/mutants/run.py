@@ -26,7 +26,7 @@ from tests.simulation import mutants as simulated
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600
 """What the tests for one bug may take: a bug may make them wait."""
-_LEFT_OUT = (".git", ".venv", "__pycache__", "build", "dist", ".*_cache", ".hypothesis", "node_modules")
+_LEFT_OUT = (".git", ".venv", "build", "dist", ".*_cache", ".hypothesis", "node_modules")
 _PASSED, _FAILED = 0, 1
 """Exit codes of pytest."""
 
@@ -52,20 +52,9 @@ def copy_of_the_tree() -> Iterator[Path]:
 
 def run_tests(tree: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Until the first failure."""
-    # Bytecode is told apart by the second of its source's change and by its length: bugs are quicker.
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--tb=line",
-        "-rfE",
-        "-p",
-        "no:cacheprovider",
-        *tests,
-    ]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    options = ["-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         return subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
@@ -74,15 +63,22 @@ def run_tests(tree: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[
         return subprocess.CompletedProcess(command, _FAILED, "FAILED by waiting too long", "")
 
 
+def write(path: Path, source: str) -> None:
+    """Python knows bytecode for that of a source by the second of its change: each change has another one."""
+    changed = int(path.stat().st_mtime) + 2
+    path.write_text(source, encoding="utf-8")
+    os.utime(path, (changed, changed))
+
+
 def find(mutant: Mutant, tree: Path) -> Outcome:
     """Puts the bug in, runs its tests, and takes it out again."""
     began, path = time.monotonic(), tree / mutant.file
     sound = path.read_text(encoding="utf-8")
-    path.write_text(mutant.mutated(tree), encoding="utf-8")
+    write(path, mutant.mutated(tree))
     try:
         run = run_tests(tree, mutant.tests)
     finally:
-        path.write_text(sound, encoding="utf-8")
+        write(path, sound)
     caught_by = ""
     if run.returncode not in (_PASSED, _FAILED):
         caught_by = "" if "error" not in run.stdout else f"pytest cannot run (exit code {run.returncode})"

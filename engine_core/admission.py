@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 
 from engine_core.refused import Code, Refused
 from engine_core.request import Request
+from pagewire.comebacks import LATEST_S, SOONEST_S
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler
 
 REASON = "DEADLINE_UNREACHABLE"
-SOONEST_S, LATEST_S = 0.1, 60.0
-"""Bounds of the time after which to try again: a queue is gone when it is gone."""
 
 
 def check_deadline(request: Request, wait: float, now: float) -> None:

@@ -22,8 +22,9 @@ from engine_core.refused import Code, Refused
 from engine_core.request import FinishReason, Request
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
-from engine_core.stats import Counters, Rate
+from engine_core.stats import Counters
 from engine_core.validation import Limits
+from pagewire.comebacks import Rate
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,

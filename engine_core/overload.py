@@ -9,9 +9,8 @@ weight is due is taken all the same, up to twice the bound. So a flood fills the
 A stream that goes on after a failure is taken up to twice the bound, too, since its client has the beginning
 of it; and what a frontend sends again from its journal always: it was taken once.
 
-Whoever is refused is told when to come back: when there will be room for it, counting those that were told
-so before. Places become free at the rate at which requests began lately, and each of them is promised once,
-so that honest clients come back as fast as the engine works, and not all at once.
+Whoever is refused is told when to come back (pagewire/comebacks.py): places in the queue become free as fast
+as requests began lately.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from engine_core.admission import LATEST_S, SOONEST_S
 from engine_core.refused import Code, Refused
-from engine_core.stats import Rate
+from pagewire.comebacks import Comebacks
 from pagewire.internal.v1.engine_pb2 import AddRequest
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler
 
 QUEUE_FULL, WAIT_TOO_LONG = "QUEUE_FULL", "WAIT_TOO_LONG"
-UNKNOWN_S = 1.0
-"""When to come back, as long as nobody knows how fast the engine is."""
 _STRETCH = 2.0
 """Of a bound, at most: for streams that go on, and for tenants that have less than their share."""
 _TOKEN_BYTES = 4
@@ -61,12 +57,11 @@ class Overload:
     def __init__(self, bounds: QueueBounds, scheduler: Scheduler) -> None:
         self._bounds = bounds
         self._scheduler = scheduler
-        self._began = Rate()
-        self._promised = 0.0  # until then, places are promised to others
+        self._comebacks = Comebacks()
 
     def began(self, num_requests: int, now: float) -> None:
         """So many requests were scheduled for the first time."""
-        self._began.add(num_requests, now)
+        self._comebacks.freed(num_requests, now)
 
     def check_queue(self, message: AddRequest, now: float) -> None:
         """Raises Refused when a request that arrives now finds the queue full. Costs next to nothing: in an
@@ -90,7 +85,7 @@ class Overload:
             f"as many {kind} wait as may",
             QUEUE_FULL,
             Code.RESOURCE_EXHAUSTED,
-            retry_after=self._promise(excess, now),
+            retry_after=self._comebacks.promise(excess, now),
         )
 
     def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
@@ -98,13 +93,13 @@ class Overload:
         bound = self._bounds.seconds
         if not bound or wait <= bound or stretch(message) > 1:
             return
-        rate = self._began.per_second(now)
+        excess = (wait - bound) * self._comebacks.per_second(now)
         raise Refused(
             "",
             f"the request would wait for {wait:.1f} s, and {bound:g} s are the most",
             WAIT_TOO_LONG,
             Code.RESOURCE_EXHAUSTED,
-            retry_after=self._promise((wait - bound) * rate, now),
+            retry_after=self._comebacks.promise(excess, now),
         )
 
     def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:
@@ -118,16 +113,6 @@ class Overload:
             if factor == 1 and excess > 0 and its > share.part * bound:
                 return False
         return True
-
-    def _promise(self, excess: float, now: float) -> float:
-        """Seconds until there is room for one more: excess: requests that must have begun before."""
-        rate = self._began.per_second(now)
-        if not rate:
-            return UNKNOWN_S
-        latest = now + LATEST_S
-        at = max(now + max(excess, 1.0) / rate, self._promised + 1 / rate)
-        self._promised = min(at, latest)
-        return max(self._promised - now, SOONEST_S)
 
 
 def _over(count: int, bound: float) -> float:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine_core.overload import UNKNOWN_S
 from engine_core.refused import Code, Refused
 from engine_core.request import Request
+from pagewire.comebacks import UNKNOWN_S
 from pagewire.internal.v1.engine_pb2 import AddRequest
 
 if TYPE_CHECKING:

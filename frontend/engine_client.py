@@ -229,7 +229,7 @@ class EngineClient:
     def _try_elsewhere(self, entry: Entry, core: EngineConnection) -> bool:
         """Whether a request that a core has no time for is at another one now."""
         entry.refused_by = (*entry.refused_by, core)
-        if len(entry.refused_by) >= MAX_REFUSALS:
+        if len(entry.refused_by) >= min(MAX_REFUSALS, len(self.cores)):
             return False
         self._journal.take_back(entry)
         return self._send_again(entry, entry.refused_by)

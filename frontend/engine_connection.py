@@ -5,6 +5,7 @@ away ───────────> there ───────────�
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -78,6 +79,7 @@ class EngineConnection:
         self.differs = ""  # in what its model is another one than everybody's
         self.protocol_errors = 0
         self.questions = Questions(self._send)
+        self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
         self._num_of_others = 0  # requests of other frontends, as of the core's last Load
         self._identity = identity
         self._owner = owner
@@ -108,13 +110,20 @@ class EngineConnection:
         return self._send(engine_pb2.FrontendMessage(add_request=request))
 
     def abort(self, handle: int, *indexes: int) -> None:
-        """The core need not go on with these sequences; none named: with none of them."""
-        self._send(engine_pb2.FrontendMessage(abort=engine_pb2.Abort(handle=handle, indexes=indexes)))
+        """The core need not go on with these sequences; none named: with none of them.
+
+        One that cannot be sent now is sent later: nobody else would end what nobody waits for.
+        """
+        self._unsent.append(
+            engine_pb2.FrontendMessage(abort=engine_pb2.Abort(handle=handle, indexes=indexes))
+        )
+        self._flush()
 
     def say_hello(self) -> None:
         """Introduces this frontend; from then on it is a heartbeat."""
         frontend_id = self._identity.hex()
         hello = engine_pb2.Hello(frontend_id=frontend_id, version=__version__, known_epoch=self.epoch)
+        self._flush()
         self._send(engine_pb2.FrontendMessage(hello=hello))
         self.num_unanswered += 1
 
@@ -123,6 +132,7 @@ class EngineConnection:
         if self.epoch:
             self.epoch = 0
             self._num_of_others = 0
+            self._unsent.clear()  # it forgets what we had asked for when it welcomes us
             self._owner.on_lost(self)
             self.questions.drop()
 
@@ -161,6 +171,7 @@ class EngineConnection:
             load = message.load.load
             total = load.running_requests + load.waiting_requests
             self._num_of_others = max(total - len(self.in_flight), 0)
+        self._flush()
         if self.epoch:
             self._owner.on_word(self)
 
@@ -196,6 +207,10 @@ class EngineConnection:
         self._count_error(str(error))
         self.abort(entry.handle)
         self._owner.on_doubt(self, entry)
+
+    def _flush(self) -> None:
+        while self._unsent and self._send(self._unsent[0]):
+            self._unsent.popleft()
 
     def _send(self, message: engine_pb2.FrontendMessage) -> bool:
         return self._socket.send(pack(message))

@@ -16,6 +16,8 @@ ServiceError                    an RPC is refused or fails
 ├── Draining                    UNAVAILABLE          may be retried elsewhere; may break a stream
 ├── ShuttingDown                FAILED_PRECONDITION  there is no way back
 ├── EngineDead                  UNAVAILABLE          broke a stream
+├── FrontendFull                RESOURCE_EXHAUSTED   may be retried, later or elsewhere
+├── SlowConsumer                ABORTED              its client does not take what it asked for
 ├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
 └── InternalError               INTERNAL             a bug of ours; the text says nothing about it
 
@@ -214,6 +216,26 @@ class EngineDead(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("the engine went away while it worked on this request")
+
+
+class FrontendFull(ServiceError):
+    """As much is going on here as may; nothing of the request was done."""
+
+    code = code_pb2.RESOURCE_EXHAUSTED
+    reason = "FRONTEND_FULL"
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("this server has as much to do as it may", retry_after=retry_after)
+
+
+class SlowConsumer(ServiceError):
+    """A client has taken no message for so long that its stream was ended."""
+
+    code = code_pb2.ABORTED
+    reason = "SLOW_CONSUMER"
+
+    def __init__(self) -> None:
+        super().__init__("the client did not take what was sent to it")
 
 
 class Quarantined(ServiceError):

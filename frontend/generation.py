@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from frontend.answer_size import check_answer_size
 from frontend.auth.caller import Caller
+from frontend.capacity import Capacity
 from frontend.continuation import Endings, check_complete, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
@@ -19,6 +21,7 @@ from frontend.prompts import PromptReader
 from frontend.reading import TokenizedPrompt
 from frontend.resolve import Resolved, resolve
 from frontend.routing import routing_of
+from frontend.rules import Limits
 from frontend.scores import PromptScores, prompt_scores_of
 from frontend.sequence import Sequence, Wanted
 from frontend.stop_strings import StopMatcher, StopStrings
@@ -52,12 +55,18 @@ class Generator:
     """Runs generation requests against the engine."""
 
     def __init__(
-        self, config: FrontendConfig, model: ModelInfo, prompts: PromptReader, engine: EngineClient
+        self,
+        config: FrontendConfig,
+        model: ModelInfo,
+        prompts: PromptReader,
+        engine: EngineClient,
+        capacity: Capacity,
     ) -> None:
         self._config = config
         self._model = model
         self._prompts = prompts
         self._engine = engine
+        self._capacity = capacity
         self._in_flight: dict[str, _InFlight] = {}
         self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
 
@@ -84,32 +93,9 @@ class Generator:
         request_id = request.request_id or secrets.token_hex(16)
         engine_id = caller.scope(request_id)
         with self._reserve(engine_id) as entry:
-            prompt = await self._prompts.read_for_generation(
-                request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
-            )
-            resolved = resolve(
-                request,
-                self._model.default_sampling,
-                vocab_size=limits.vocab_size,
-                max_model_len=limits.max_model_len,
-            )
-            prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
-            message = _add_request(request, engine_id, prompt, resolved, prompt_scores)
+            with self._capacity.reading(request.ByteSize()):
+                stream, message = await self._prepare(request, (request_id, engine_id), limits, ledger, whole)
             _put_tenant(message, tenant, caller)
-            for word in await self._read_bad_words(request):
-                message.bad_words.add(ids=word)
-            stream = Stream(
-                self._header(request, request_id, prompt, resolved, prompt_scores),
-                _delivery(request.output, whole, resolved),
-                self._sequences(request, prompt, resolved),
-                ledger,
-            )
-            if request.continuation.sequences:
-                eos, max_len = limits.eos_token_ids, limits.max_model_len
-                endings = Endings(resolved, eos, len(prompt.token_ids), max_len)
-                await self._prompts.run(lambda: resume(request.continuation, stream, endings))
-                put_delivered(message, stream.delivered())
-                check_complete(resolved, stream.ended)
             if entry.failure is not None:
                 raise entry.failure
             if entry.aborted:
@@ -127,6 +113,50 @@ class Generator:
                 yield stream
             finally:
                 self._engine.release(entry.ticket)
+
+    async def _prepare(
+        self,
+        request: generation_pb2.GenerateRequest,
+        ids: tuple[str, str],
+        limits: Limits,
+        ledger: Ledger,
+        whole: bool,
+    ) -> tuple[Stream, engine_pb2.AddRequest]:
+        """A request's stream, and what the core is to be told. ids: for the client, and for the engine."""
+        prompt = await self._prompts.read_for_generation(
+            request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+        )
+        resolved = resolve(
+            request,
+            self._model.default_sampling,
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+        )
+        delivery = _delivery(request.output, whole, resolved)
+        prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
+        check_answer_size(
+            request,
+            resolved,
+            prompt_len=len(prompt.token_ids),
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+            in_one_message=delivery.final_only,
+        )
+        message = _add_request(request, ids[1], prompt, resolved, prompt_scores)
+        for word in await self._read_bad_words(request):
+            message.bad_words.add(ids=word)
+        stream = Stream(
+            self._header(request, ids[0], prompt, resolved, prompt_scores),
+            delivery,
+            self._sequences(request, prompt, resolved),
+            ledger,
+        )
+        if request.continuation.sequences:
+            endings = Endings(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
+            await self._prompts.run(lambda: resume(request.continuation, stream, endings))
+            put_delivered(message, stream.delivered())
+            check_complete(resolved, stream.ended)
+        return stream, message
 
     @contextmanager
     def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:

@@ -204,7 +204,7 @@ class Journal:
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
         request.handle = handle
-        request.again = entry.num_losses > 0
+        request.again = entry.num_losses + entry.num_deaths > 0
         request.age_us += round(1e6 * (time.monotonic() - entry.sent))
         put_delivered(request, entry.sink.delivered())
         missing = entry.sink.missing_prompt_logprobs

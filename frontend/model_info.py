@@ -21,7 +21,7 @@ from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
 from pagewire.models import checkpoint_folder, default_served_name
 from pagewire.v1 import generation_pb2, model_pb2
 
@@ -93,6 +93,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_string_bytes=MAX_STRING_BYTES,
         max_logprobs=limits.max_logprobs,
         max_prompt_candidates=MAX_PROMPT_CANDIDATES,
+        max_output_values=MAX_OUTPUT_VALUES,
         max_beam_stop_tokens=MAX_STOPS,
         max_length_penalty=MAX_LENGTH_PENALTY,
         max_continuations=config.max_continuations,

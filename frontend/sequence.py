@@ -89,6 +89,11 @@ class Sequence:
         return self._wanted.logprobs or self._wanted.likelihood
 
     @property
+    def num_scores(self) -> int:
+        """Log-probabilities that the next message will have."""
+        return len(self._scores) + len(self._scores.ids)
+
+    @property
     def cumulative_logprob(self) -> float | None:
         """Sum of the tokens' log-probabilities; None: not wanted, or not known of all of them."""
         return self._logprob

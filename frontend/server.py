@@ -11,6 +11,8 @@ from frontend.auth.file import TokenFile
 from frontend.auth.gate import OpenGate, TokenGate
 from frontend.auth.interceptor import GateInterceptor
 from frontend.binding import bind, server_options
+from frontend.capacity import Capacity
+from frontend.deliveries import Deliveries
 from frontend.drain import Drain
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
@@ -70,7 +72,10 @@ class Frontend:
         )
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
         self.engine = EngineClient(addresses, self.state, config.resume_timeout)
-        self._generator = Generator(config, model, self._prompts, self.engine)
+        self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
+        self.deliveries = Deliveries(config.write_timeout)
+        self._watching: asyncio.Task[None] | None = None
+        self._generator = Generator(config, model, self._prompts, self.engine, self.capacity)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
         interceptors = [GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate())]
@@ -79,17 +84,20 @@ class Frontend:
         self._port = 0
         self._shutdown = Shutdown(self.state, self._drain, self._generator, self._server)
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self._generator, self.engine, self.state), self._server
+            GenerationServicer(self._generator, self.engine, self.state, self.capacity, self.deliveries),
+            self._server,
         )
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
-            TokenizerServicer(model, self._prompts, self.engine), self._server
+            TokenizerServicer(model, self._prompts, self.engine, self.capacity), self._server
         )
         model_pb2_grpc.add_ModelServiceServicer_to_server(
             ModelServicer(config, model, self.engine), self._server
         )
         pooling_pb2_grpc.add_PoolingServiceServicer_to_server(
             PoolingServicer(
-                ContinuationScorer(config, model, self._prompts, self.engine, self._generator), self.state
+                ContinuationScorer(config, model, self._prompts, self.engine, self._generator),
+                self.state,
+                self.capacity,
             ),
             self._server,
         )
@@ -107,6 +115,7 @@ class Frontend:
         self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
         self._files.start()
         self.engine.start()
+        self._watching = asyncio.create_task(self.deliveries.watch(), name="deliveries")
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, self._port)
         return self._port
@@ -119,6 +128,9 @@ class Frontend:
     async def stop(self, grace: float, delay: float = 0.0) -> None:
         """Ends well; see Shutdown. `delay` and `grace` are seconds."""
         await self._shutdown.run(self._port, delay, grace)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         await self._files.stop()
         await self.engine.close()
         self._prompts.close()

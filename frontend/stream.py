@@ -15,6 +15,7 @@ from frontend.errors import ProtocolError, ServiceError
 from frontend.scores import PromptScores, Scores, TokenBytes
 from frontend.sequence import Sequence, likeliest
 from frontend.timings import Ledger
+from pagewire.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
@@ -202,28 +203,38 @@ class Stream:
             return None
         response = self._response
         response.Clear()
-        dirty, self._dirty = self._dirty, []
-        if dirty and self._delivery.num_returned is not None:
-            dirty = likeliest(self._sequences, self._delivery.num_returned)
-            for place, sequence in enumerate(dirty):
-                sequence.index = place
-        for sequence in dirty:
-            sequence.dirty = False
-            sequence.put(response)
+        self._put(response)
         if not response.sequences:
             return None
         if not self._begun:
             self._begun = True
             self._introduce(response)
-        if self.ended or self._delivery.continuous_usage:
+        is_last = self.ended and not self._dirty
+        if is_last or self._delivery.continuous_usage:
             response.usage.prompt_tokens = self._header.prompt_tokens
             response.usage.cached_prompt_tokens = self._cached_tokens
             response.usage.completion_tokens = sum(len(sequence.tokens) for sequence in self._sequences)
-        if self.ended and self._delivery.timings:
+        if is_last and self._delivery.timings:
             response.timings.CopyFrom(self._ledger.timings())
         self._num_new = 0
-        self._ending = False
+        self._ending = bool(self._dirty)  # the rest follows at once
         return response
+
+    def _put(self, response: generation_pb2.GenerateResponse) -> None:
+        """Adds what is new, of as many sequences as fit into a message."""
+        dirty, self._dirty = self._dirty, []
+        if dirty and self._delivery.num_returned is not None:
+            dirty = likeliest(self._sequences, self._delivery.num_returned)
+            for place, sequence in enumerate(dirty):
+                sequence.index = place
+        num_scores = 0
+        for place, sequence in enumerate(dirty):
+            num_scores += sequence.num_scores
+            if place and num_scores > MAX_OUTPUT_VALUES and not self._delivery.final_only:
+                self._dirty = dirty[place:]
+                return
+            sequence.dirty = False
+            sequence.put(response)
 
     def _introduce(self, response: generation_pb2.GenerateResponse) -> None:
         header = self._header

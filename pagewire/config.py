@@ -103,6 +103,17 @@ class FrontendConfig(ModelConfig):
     resume_timeout: float = flag(
         60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
     )
+    max_concurrent_requests: int = flag(
+        4096, "requests that a frontend has at once; more are refused; 0: no bound", at_least=0
+    )
+    max_tokenizing_bytes: int = flag(
+        64 << 20,
+        "bytes of requests that a frontend tokenizes at once; more are refused; 0: no bound",
+        at_least=0,
+    )
+    write_timeout: float = flag(
+        60.0, "seconds that a client may take for a message before its stream is ended; 0: any", at_least=0
+    )
     chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
     drain_delay: float = flag(
         0.0,

@@ -20,7 +20,13 @@ from pagewire.v1 import generation_pb2
 
 _AHEAD = 2
 """Requests in flight per sequence that can run: the engine's queue never runs dry."""
-_NO_BOUNDS = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0, "max_queue_wait": 0.0}
+_NO_BOUNDS = {
+    "max_concurrent_requests": 0,
+    "max_tokenizing_bytes": 0,
+    "max_num_queued_reqs": 0,
+    "max_num_queued_tokens": 0,
+    "max_queue_wait": 0.0,
+}
 """Of a service that nobody else uses: there is nobody to be kept from waiting."""
 
 

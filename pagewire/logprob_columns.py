@@ -10,6 +10,9 @@ MAX_PROMPT_CANDIDATES = 1 << 22
 """Candidates of one prompt, all positions together. They travel in one message to the client, which takes
 64 MiB, at 10 to 15 bytes each."""
 
+MAX_OUTPUT_VALUES = MAX_PROMPT_CANDIDATES
+"""Log-probabilities that one message may carry in all: of tokens, of candidates, and of the prompt's."""
+
 _NUMBER = 4
 """Bytes of a number in a column."""
 

@@ -1,6 +1,8 @@
 """GenerationService."""
 
 from frontend.auth.caller import current_caller, scope
+from frontend.capacity import Capacity
+from frontend.deliveries import Deliveries
 from frontend.engine_client import EngineClient
 from frontend.errors import NotBuilt
 from frontend.generation import Generator
@@ -13,23 +15,35 @@ from pagewire.v1 import generation_pb2, generation_pb2_grpc
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Text generation."""
 
-    def __init__(self, generator: Generator, engine: EngineClient, state: ServingState) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        engine: EngineClient,
+        state: ServingState,
+        capacity: Capacity,
+        deliveries: Deliveries,
+    ) -> None:
         self._generator = generator
         self._state = state
         self._engine = engine
+        self._capacity = capacity
+        self._deliveries = deliveries
 
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
         self._state.require_open()
+        self._capacity.enter(context.add_done_callback)
         async with self._generator.open(request, current_caller(), context.time_remaining()) as stream:
-            while (message := await stream.take()) is not None:
-                await context.write(message)
+            with self._deliveries.to(context) as delivery:
+                while (message := await stream.take()) is not None:
+                    await delivery.write(message)
 
     @guarded
     async def GenerateUnary(
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         self._state.require_open()
+        self._capacity.enter(context.add_done_callback)
         time_left = context.time_remaining()
         async with self._generator.open(request, current_caller(), time_left, whole=True) as stream:
             message = await stream.take()

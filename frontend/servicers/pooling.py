@@ -1,6 +1,7 @@
 """PoolingService."""
 
 from frontend.auth.caller import current_caller
+from frontend.capacity import Capacity
 from frontend.errors import NotBuilt
 from frontend.scoring import ContinuationScorer
 from frontend.servicers.guard import Context, guarded
@@ -11,9 +12,10 @@ from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     """Scores instead of text."""
 
-    def __init__(self, scorer: ContinuationScorer, state: ServingState) -> None:
+    def __init__(self, scorer: ContinuationScorer, state: ServingState, capacity: Capacity) -> None:
         self._scorer = scorer
         self._state = state
+        self._capacity = capacity
 
     @guarded
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> None:
@@ -32,4 +34,5 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
         self._state.require_open()
+        self._capacity.enter(context.add_done_callback)
         return await self._scorer.score(request, current_caller(), context.time_remaining())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from frontend.capacity import Capacity
 from frontend.engine_client import EngineClient
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
@@ -18,10 +19,13 @@ CHUNK = 1 << 20
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """The model's tokenizer."""
 
-    def __init__(self, model: ModelInfo, prompts: PromptReader, engine: EngineClient) -> None:
+    def __init__(
+        self, model: ModelInfo, prompts: PromptReader, engine: EngineClient, capacity: Capacity
+    ) -> None:
         self._model = model
         self._prompts = prompts
         self._engine = engine
+        self._capacity = capacity
 
     @guarded
     async def Tokenize(
@@ -29,13 +33,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.TokenizeResponse:
         self._model.check_name(request.model)
         check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
-        read = [
-            await self._prompts.read(
-                prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
-            )
-            for place, prompt in enumerate(request.prompts)
-        ]
-        response = await self._prompts.run(lambda: self._answer(request, read))
+        self._capacity.enter(context.add_done_callback)
+        with self._capacity.reading(request.ByteSize()):
+            read = [
+                await self._prompts.read(
+                    prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
+                )
+                for place, prompt in enumerate(request.prompts)
+            ]
+            response = await self._prompts.run(lambda: self._answer(request, read))
         if self._engine.facts is not None:
             response.max_model_len = self._engine.facts.model.max_model_len
         return response
@@ -52,7 +58,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
             return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
-        return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
+        self._capacity.enter(context.add_done_callback)
+        with self._capacity.reading(request.ByteSize()):
+            return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
 
     @guarded
     async def GetTokenizer(self, request: tokenizer_pb2.GetTokenizerRequest, context: Context) -> None:

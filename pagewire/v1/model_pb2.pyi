@@ -98,7 +98,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes")
+    __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values")
     MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     MAX_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Limits(_message.Message):
     MAX_LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     MAX_BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     MAX_STRING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_VALUES_FIELD_NUMBER: _ClassVar[int]
     max_sequences: int
     max_logprobs: int
     max_stop_strings: int
@@ -125,7 +126,8 @@ class Limits(_message.Message):
     max_length_penalty: float
     max_bad_words: int
     max_string_bytes: int
-    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ...) -> None: ...
+    max_output_values: int
+    def __init__(self, max_sequences: _Optional[int] = ..., max_logprobs: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_priority: _Optional[int] = ..., max_tenant_bytes: _Optional[int] = ..., max_beam_stop_tokens: _Optional[int] = ..., max_continuations: _Optional[int] = ..., max_continuation_bytes: _Optional[int] = ..., max_prompt_candidates: _Optional[int] = ..., max_length_penalty: _Optional[float] = ..., max_bad_words: _Optional[int] = ..., max_string_bytes: _Optional[int] = ..., max_output_values: _Optional[int] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "source")

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from engine_core.admission import LATEST_S, REASON, SOONEST_S, predicted_wait
+from engine_core.admission import REASON, predicted_wait
 from engine_core.refused import Code
+from pagewire.comebacks import LATEST_S, SOONEST_S
 from pagewire.internal.v1.engine_pb2 import AddRequest, RequestFailed
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.house import House

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from frontend.auth.caller import ANYBODY
+from frontend.capacity import Capacity
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.journal import Sink
@@ -93,7 +94,7 @@ class FrontendProcess:
             return self.sockets[-1]
 
         self.client = CheckedClient("", ServingState(), config.resume_timeout, make_socket)
-        self.generator = Generator(config, MODEL, Prompts(random, tokenizing), self.client)
+        self.generator = Generator(config, MODEL, Prompts(random, tokenizing), self.client, Capacity(0, 0))
         self.name = network.name(self.client.identity)
         self.client.start()
 

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 from time import monotonic
 
 import zmq
@@ -21,10 +22,13 @@ from pagewire.transport import BadFrame, bind_router, pack, unpack
 
 log = logging.getLogger(__name__)
 
-MAX_BACKLOG_BYTES = 32 << 20
+MAX_BACKLOG_BYTES = 16 << 20
 """Kept for a frontend that does not read, beyond what ZeroMQ keeps; then it counts as gone."""
-_RETRY_MS = 20
-"""Between attempts to send a backlog: a ROUTER does not say which peer is writable again."""
+_MAX_UNSENT = 1000
+"""Messages that ZeroMQ keeps for it: one per step."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.5
+"""Between attempts to send a backlog: a ROUTER does not say which peer is writable again. One that says
+something reads again, most likely: it is tried at once."""
 _LINGER_MS = 500
 """What the last messages get to leave this process."""
 _MESSAGES_PER_TURN = 256
@@ -34,9 +38,11 @@ _MESSAGES_PER_TURN = 256
 class _Backlog:
     """Frames that a frontend did not take yet, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.frames: deque[bytes] = deque()
         self.bytes = 0
+        self.pause = _FIRST_PAUSE_S
+        self.next_try = now + self.pause
 
     def append(self, frame: bytes) -> None:
         self.frames.append(frame)
@@ -44,6 +50,15 @@ class _Backlog:
 
     def popleft(self) -> None:
         self.bytes -= len(self.frames.popleft())
+
+    def clear(self) -> None:
+        self.frames.clear()
+        self.bytes = 0
+
+    def put_off(self, now: float) -> None:
+        """The next attempt comes later than this one did."""
+        self.pause = min(2 * self.pause, _LONGEST_PAUSE_S)
+        self.next_try = now + self.pause
 
 
 class FrontendSockets:
@@ -61,7 +76,7 @@ class FrontendSockets:
         self._inbox = inbox
         self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
-        self._router = bind_router(context, address)
+        self._router = bind_router(context, address, _MAX_UNSENT)
         self._outbound = context.socket(zmq.PULL)
         self._to_thread = context.socket(zmq.PUSH)
         for socket in (self._outbound, self._to_thread):
@@ -93,30 +108,44 @@ class FrontendSockets:
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
         poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
         poller.register(self._outbound, zmq.POLLIN)
+        poller.register(self._inbox.room, zmq.POLLIN)
         try:
             open_ = True
             while open_:
-                poller.poll(_RETRY_MS if self._backlogs else None)
+                # A full inbox keeps messages in the socket, and so with those who send them.
+                poller.register(self._router, 0 if self._inbox.is_full else zmq.POLLIN)
+                poller.poll(self._timeout_ms())
+                self._inbox.found_room()
                 open_ = self._forward_outbound()
-                self._send_backlogs()
                 self._receive()
+                self._send_backlogs()
             self._router.setsockopt(zmq.LINGER, _LINGER_MS)
         except BaseException as error:  # the step loop must hear of it, whatever it is
             self._inbox.put(SocketsFailed(error))
 
+    def _timeout_ms(self) -> int | None:
+        """Until the next attempt to send a backlog."""
+        if not self._backlogs:
+            return None
+        first = min(backlog.next_try for backlog in self._backlogs.values())
+        return max(ceil(1000 * (first - monotonic())), 0)
+
     def _receive(self) -> None:
         for _ in range(_MESSAGES_PER_TURN):
+            if self._inbox.is_full:
+                return
             try:
                 frontend, *frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            if frontend in self._backlogs:
+                self._backlogs[frontend].next_try = 0.0
             message = self._parse(frames)
             if message is None:
                 self._count_bad_frame()
             else:
-                self._inbox.put(Received(frontend, message, self._clock()))
+                self._inbox.put(Received(frontend, message, self._clock(), len(frames[0])))
 
     def _count_bad_frame(self) -> None:
         self.num_bad_frames += 1
@@ -146,18 +175,25 @@ class FrontendSockets:
             if backlog is not None:
                 backlog.append(frame)
             elif not self._try_send(frontend, frame):
-                self._backlogs[frontend] = backlog = _Backlog()
+                self._backlogs[frontend] = backlog = _Backlog(monotonic())
                 backlog.append(frame)
         return True
 
     def _send_backlogs(self) -> None:
+        now = monotonic()
         for frontend, backlog in list(self._backlogs.items()):
+            if backlog.bytes > MAX_BACKLOG_BYTES:
+                # The loop ends its requests and says so to it: what else there was to say is over.
+                backlog.clear()
+                self._inbox.put(FrontendGone(frontend))
+            if now < backlog.next_try:
+                continue
             while backlog.frames and self._try_send(frontend, backlog.frames[0]):
                 backlog.popleft()
-            if not backlog.frames:
+            if backlog.frames:
+                backlog.put_off(now)
+            else:
                 del self._backlogs[frontend]
-            elif backlog.bytes > MAX_BACKLOG_BYTES:
-                self._inbox.put(FrontendGone(frontend))
 
     def _try_send(self, frontend: bytes, frame: bytes) -> bool:
         """False when the frontend takes nothing now. What is for one that is gone counts as sent."""

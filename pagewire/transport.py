@@ -69,8 +69,13 @@ def configure(socket: "zmq.Socket[bytes]") -> None:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
 
 
-def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
-    """A bound ROUTER. Its folder gets mode 0700. Raises StartupError."""
+def bind_router(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, max_unsent: int = HIGH_WATER_MARK
+) -> "zmq.Socket[bytes]":
+    """A bound ROUTER. Its folder gets mode 0700. Raises StartupError.
+
+    max_unsent: messages that it queues for a peer that does not read.
+    """
     path = _ipc_path(address)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = path.parent.stat()
@@ -88,6 +93,7 @@ def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq
         )
     socket = context.socket(zmq.ROUTER)
     configure(socket)
+    socket.setsockopt(zmq.SNDHWM, max_unsent)
     try:
         socket.bind(address)
     except zmq.ZMQError as error:

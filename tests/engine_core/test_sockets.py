@@ -23,9 +23,9 @@ Context = zmq.Context[zmq.Socket[bytes]]
 class Hub:
     """The sockets and their input queue."""
 
-    def __init__(self, context: Context, folder: Path) -> None:
+    def __init__(self, context: Context, folder: Path, inbox: Inbox | None = None) -> None:
         self.address = transport.frontends_address(folder)
-        self.inbox = Inbox()
+        self.inbox = Inbox() if inbox is None else inbox
         self.events: deque[Event] = deque()
         self.sockets = FrontendSockets(context, self.address, self.inbox)
         self.sockets.start()
@@ -134,6 +134,45 @@ def test_a_frontend_that_never_reads_is_gone_some_day(
         for handle in range(2 * transport.HIGH_WATER_MARK + 5_000):
             hub.sockets.send(stuck.identity, note(handle, size=300))
         assert hub.event() == FrontendGone(stuck.identity)
+        hub.sockets.send(stuck.identity, note(1))  # as the loop does, of each request that it ends
+        stuck.send(hello=Hello())
+        while not isinstance(event := hub.event(), Received):
+            assert event == FrontendGone(stuck.identity)
+        assert event.frontend == stuck.identity, "what it says is heard all the same"
+        assert hub.sockets._backlogs[stuck.identity].bytes < 1 << 20, "nothing is kept that is over"
+
+
+def test_a_full_inbox_holds_back_those_who_send(context: Context, folder: Path) -> None:
+    """What the loop does not take stays at the senders, and comes when it does."""
+    hub = Hub(context, folder, Inbox(max_events=10))
+    with FakeFrontend(context, hub.address) as busy, FakeFrontend(context, hub.address) as other:
+        for number in range(200):
+            busy.send(hello=Hello(known_epoch=number))
+        other.send(hello=Hello(frontend_id="other"))
+        seen: list[Hello] = []
+        while len(seen) < 201:
+            assert select.select([hub.inbox], [], [], PATIENCE_S)[0], "nothing came"
+            taken = hub.inbox.take()
+            assert len(taken) <= 10
+            seen += [event.message.hello for event in taken if isinstance(event, Received)]
+        numbers = [hello.known_epoch for hello in seen if not hello.frontend_id]
+        assert numbers == [*range(200)]
+        hub.sockets.send(busy.identity, note(5))
+        assert busy.receive().request_failed.handle == 5, "the other direction is not held back"
+    hub.close()
+
+
+def test_an_inbox_counts_bytes(context: Context, folder: Path) -> None:
+    inbox = Inbox(max_bytes=1000)
+    events = [Received(b"a", FrontendMessage(hello=Hello()), 0.0, size) for size in (600, 500)]
+    inbox.put(events[0])
+    assert not inbox.is_full
+    inbox.put(events[1])
+    assert inbox.is_full
+    assert inbox.take_if(lambda event: event is events[1]) == [events[1]]
+    assert not inbox.is_full and select.select([inbox.room], [], [], PATIENCE_S)[0]
+    assert inbox.take() == [events[0]]
+    inbox.close()
 
 
 def test_closing_sends_what_is_left(context: Context, folder: Path) -> None:

@@ -7,7 +7,9 @@ from array import array
 
 import pytest
 
+import frontend.stream as stream_module
 from frontend.errors import EngineDead, InternalError, ProtocolError
+from frontend.scores import Scores
 from frontend.sequence import Sequence, Wanted
 from frontend.stop_strings import StopMatcher, StopStrings
 from frontend.stream import Delivery, Header, Stream
@@ -346,3 +348,17 @@ async def test_token_bytes():
     push(stream, 0, [*encode("é"), END], EOS, END)
     (message,) = await ready_messages(stream)
     assert list(message.sequences[0].token_bytes) == [b"\xc3", b"\xa9", b"<|end|>"]
+
+
+async def test_what_no_message_takes_is_sent_in_several(monkeypatch):
+    """A slow reader of many sequences with many candidates: as many at once as fit, one at least."""
+    monkeypatch.setattr(stream_module, "MAX_OUTPUT_VALUES", 10)
+    stream = make_stream(3, logprobs=True)
+    for index, tokens in enumerate(([65, 66], [65] * 12, [67] * 6)):
+        stream.push(index, 0, array("I", tokens), MAX_TOKENS, 0, 1, scores=Scores.unknown(len(tokens)))
+    messages = []
+    while (message := await stream.take()) is not None:
+        messages.append(generation_pb2.GenerateResponse.FromString(message.SerializeToString()))
+    assert [[each.index for each in message.sequences] for message in messages] == [[0], [1], [2]]
+    assert [message.HasField("usage") for message in messages] == [False, False, True]
+    assert messages[-1].usage.completion_tokens == 20 and messages[0].seed == 7

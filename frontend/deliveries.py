@@ -64,6 +64,7 @@ class Deliveries:
         self._timeout = timeout
         self._clock = clock
         self._open: dict[Delivery, None] = {}
+        self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -85,8 +86,19 @@ class Deliveries:
             if delivery.since is not None and delivery.since <= latest:
                 delivery.stall()
 
-    async def watch(self) -> None:
-        """Gives up, again and again."""
-        while self._timeout:
+    def start(self) -> None:
+        """From here on it gives up by itself."""
+        if self._timeout:
+            self._watching = asyncio.create_task(self._watch(), name="deliveries")
+
+    async def stop(self) -> None:
+        """The opposite. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+            self._watching = None
+
+    async def _watch(self) -> None:
+        while True:
             await asyncio.sleep(self._timeout / _LOOKS)
             self.give_up()

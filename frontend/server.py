@@ -74,7 +74,6 @@ class Frontend:
         self.engine = EngineClient(addresses, self.state, config.resume_timeout)
         self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
         self.deliveries = Deliveries(config.write_timeout)
-        self._watching: asyncio.Task[None] | None = None
         self._generator = Generator(config, model, self._prompts, self.engine, self.capacity)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
@@ -115,7 +114,7 @@ class Frontend:
         self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
         self._files.start()
         self.engine.start()
-        self._watching = asyncio.create_task(self.deliveries.watch(), name="deliveries")
+        self.deliveries.start()
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, self._port)
         return self._port
@@ -128,9 +127,7 @@ class Frontend:
     async def stop(self, grace: float, delay: float = 0.0) -> None:
         """Ends well; see Shutdown. `delay` and `grace` are seconds."""
         await self._shutdown.run(self._port, delay, grace)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await self.deliveries.stop()
         await self._files.stop()
         await self.engine.close()
         self._prompts.close()

@@ -126,5 +126,19 @@ async def test_a_client_that_goes_is_not_slow(clock: Clock) -> None:
             await task
 
 
+async def test_it_looks_by_itself(clock: Clock) -> None:
+    deliveries = Deliveries(0.01, clock)
+    deliveries.start()
+    task = handler(deliveries, Client(), 1)
+    await turn()
+    clock.now += 1
+    with pytest.raises(SlowConsumer):
+        await asyncio.wait_for(task, 60)
+    await deliveries.stop()
+
+
 async def test_without_a_timeout_nobody_watches() -> None:
-    await asyncio.wait_for(Deliveries(0.0).watch(), 60)
+    deliveries = Deliveries(0.0)
+    deliveries.start()
+    assert len(asyncio.all_tasks()) == 1
+    await deliveries.stop()

@@ -13,6 +13,7 @@ ROOMS = {"frontend", "engine_core", "worker", "kernels"}
 FLOOR = {
     "config",
     "columns",
+    "comebacks",
     "beam_limits",
     "logprob_columns",
     "errors",

@@ -41,6 +41,8 @@ def test_each_place_is_promised_once() -> None:
         comebacks.freed(1, 0.5 * tick)
     promises = [comebacks.promise(4, 10.0) for _ in range(3)]
     assert promises == pytest.approx([2.0, 2.5, 3.0], rel=0.1)
+    for tick in range(20, 24):
+        comebacks.freed(1, 0.5 * tick)
     assert comebacks.promise(4, 12.0) == pytest.approx(2.0, rel=0.2), "time passes, and others came"
     assert comebacks.promise(4, 30.0) == UNKNOWN_S, "nothing has become free for long"
 

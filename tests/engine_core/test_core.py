@@ -119,6 +119,20 @@ def test_an_abort_is_silent_and_idempotent(house: House) -> None:
     assert house.scheduler.pool.num_free == 64
 
 
+def test_an_abort_ends_what_waits() -> None:
+    """Before it has run, and after it was preempted or sent again: nothing of it is computed any more."""
+    house = House(rows=1)
+    house.put(add_request(1, max_tokens=3))
+    house.put(add_request(2, max_tokens=3))
+    house.step()
+    assert len(house.scheduler.waiting) == 1
+    house.put(Abort(handle=2))
+    house.step()
+    assert len(house.scheduler.waiting) == 0 and len(house.scheduler.requests) == 1
+    house.run()
+    assert house.outputs_of(b"a").ends.keys() == {(1, 0)}
+
+
 def test_a_frontend_cannot_abort_what_another_one_owns(house: House) -> None:
     house.put(add_request(1, max_tokens=3), b"a")
     house.put(Abort(handle=1), b"b")

@@ -229,7 +229,8 @@ class EngineClient:
     def _try_elsewhere(self, entry: Entry, core: EngineConnection) -> bool:
         """Whether a request that a core has no time for is at another one now."""
         entry.refused_by = (*entry.refused_by, core)
-        if len(entry.refused_by) >= min(MAX_REFUSALS, len(self.cores)):
+        others = [other for other in self.cores if other.serves and other not in entry.refused_by]
+        if len(entry.refused_by) >= MAX_REFUSALS or not others:
             return False
         self._journal.take_back(entry)
         return self._send_again(entry, entry.refused_by)

@@ -228,7 +228,7 @@ async def test_a_core_with_another_model_is_not_used(caplog):
 
 
 async def test_all_cores_get_another_model():
-    """As when they are replaced one by one: what waits for the old model ends, as nobody can go on with it."""
+    """As when they are replaced one by one: what waits for the old model ends: nobody goes on with it."""
     async with house() as made:
         sink = Sink(1)
         made.submit(sink, Routing(rank=0))

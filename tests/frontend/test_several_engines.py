@@ -65,13 +65,17 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(count: int = 2, start: bool = True, **options) -> AsyncIterator[House]:
+async def house(count: int = 2, start: bool = True, file: Path | None = None) -> AsyncIterator[House]:
+    """file: where the frontend finds the addresses; the last of them is not in it yet."""
     with contextlib.ExitStack() as stack:
         addresses = [stack.enter_context(engine_address()) for _ in range(count)]
         engines = [FakeEngine(address, epoch=1 + rank) for rank, address in enumerate(addresses)]
         state = ServingState()
-        options.setdefault("resume_timeout", 30.0)
-        client = EngineClient(GivenAddresses(addresses), state, random=Random(6), **options)
+        given = addresses
+        if file is not None:
+            file.write_text("\n".join(["# the engines", *addresses[:-1], "", ""]))
+            given = [f"@{file}"]
+        client = EngineClient(GivenAddresses(given), state, 30.0, random=Random(6))
         made = House(client, state, engines)
         client.start()
         try:
@@ -284,7 +288,7 @@ async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
 
 async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(engine_client, "SILENCE", 10)
+    monkeypatch.setattr(engine_client, "SILENCE", 20)
     async with house() as made:
         made.submit(Sink(1), Routing(rank=0))
         await next_of(made.engines[0].requests)
@@ -297,33 +301,27 @@ async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
 
 async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
     """One that is new is used; one that is gone ends what it has, and gets nothing new."""
-    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
-    async with house(3) as other:
-        file = tmp_path / "engines"
-        first, second, third = (engine.address for engine in other.engines)
-        file.write_text(f"# the engines\n{first}\n\n{second}\n")
-        state = ServingState()
-        client = EngineClient(GivenAddresses([f"@{file}"]), state, 30.0)
-        made = House(client, state, other.engines)
-        client.start()
-        await made.all_serve()
+    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(engine_client, "SILENCE", 1000)
+    file = tmp_path / "engines"
+    async with house(3, file=file) as made:
+        client, (first, second, third) = made.client, made.engines
         sink = Sink()
         made.submit(sink, Routing(rank=0))
-        request = await next_of(other.engines[0].requests)
-        file.write_text(f"{third}\n{second}\nnonsense\n")
-        while [core.address for core in client.cores] != [third, second]:
+        request = await next_of(first.requests)
+        file.write_text(f"{third.address}\n{second.address}\nnonsense\n")
+        while [core.address for core in client.cores] != [third.address, second.address]:
             await asyncio.sleep(0.005)
         await made.all_serve()
         assert [core.rank for core in client.cores] == [0, 1] and client.num_streams == 1
         for _ in range(6):
             made.submit(Sink())
         assert [len(core.in_flight) for core in client.cores] == [3, 3]
-        assert other.engines[0].requests.empty()
-        await other.engines[0].output(request.handle, Output([5], 3))
+        assert first.requests.empty()
+        await first.output(request.handle, Output([5], 3))
         await sink.heard()
         while client._leaving:
             await asyncio.sleep(0.005)
         file.unlink()
         await asyncio.sleep(0.05)
-        assert len(client.cores) == 2 and state.serves  # what it said last holds
-        await client.close()
+        assert len(client.cores) == 2 and made.state.serves  # what it said last holds

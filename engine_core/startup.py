@@ -20,6 +20,7 @@ from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
+from pagewire.liveness import LEAST_PATIENCE_S
 from pagewire.models import checkpoint_folder
 from pagewire.v1.admin_pb2 import Parallelism
 
@@ -43,6 +44,12 @@ def check_config(config: EngineConfig) -> None:
     if config.record_tokens and not config.record:
         raise StartupError(
             "cannot start the engine core", "--record-tokens without --record", "add --record FILE"
+        )
+    if 0 < config.hang_timeout < LEAST_PATIENCE_S:
+        raise StartupError(
+            "cannot start the engine core",
+            f"--hang-timeout is {config.hang_timeout}",
+            f"use 0, or at least {LEAST_PATIENCE_S}",
         )
     ranges: dict[str, tuple[float, float, float]] = {
         "--tensor-parallel-size": (config.tensor_parallel_size, 1, 1),

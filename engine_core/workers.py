@@ -29,7 +29,7 @@ from pagewire.vitals import read_vitals
 
 log = logging.getLogger(__name__)
 
-_LOOK_S, _IDLE_LOOK_S = 0.25, 1.0
+_LOOK_S, _IDLE_LOOK_S = 0.25, 0.5
 """Between two looks at what else there is to do, while we wait for the worker, and for events."""
 
 Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]

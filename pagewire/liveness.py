@@ -1,6 +1,6 @@
 """Whether a process still lives that has not died: health is proved progress.
 
-A process that serves beats once a second, from the loop that does its work. One that starts has no loop
+A process that serves beats twice a second, from the loop that does its work. One that starts has no loop
 yet: it imports, reads files, compiles, for as long as that takes; so all that it has to prove is that it
 does anything at all. Time counts as silence only if both were able to run: we, who look, and it.
 
@@ -9,6 +9,8 @@ No clock and no process in here: whoever looks says how long it was awake since 
 
 from pagewire.vitals import Vitals
 
+LEAST_PATIENCE_S = 1.5
+"""Three beats."""
 STARTING_PATIENCE_S = 10.0
 """What a process gets that starts, and for that long neither computes, nor reads a disk, nor says a word."""
 

@@ -133,10 +133,10 @@ class Pulse:
     Not by a thread beside it, which would go on when the loop hangs.
     """
 
-    INTERVAL_S = 1.0
+    INTERVAL_S = 0.5
 
     def __init__(self, beat: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """beat: called once a second at most. clock: seconds."""
+        """beat: called twice a second at most. clock: seconds."""
         self._beat = beat
         self._clock = clock
         self._next = 0.0

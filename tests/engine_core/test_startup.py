@@ -48,6 +48,7 @@ def test_the_default_is_fine() -> None:
         ({"max_model_len": -1}, "--max-model-len"),
         ({"num_blocks": -1}, "--num-blocks"),
         ({"seed": -1}, "--seed"),
+        ({"hang_timeout": 1.0}, "--hang-timeout"),
         ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
         ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),
         ({"output_token_weight": 0.0}, "--output-token-weight"),

@@ -58,6 +58,7 @@ class WorkerLink:
         self._submitted: deque[Plan] = deque()
         self._watch = WorkerWatch(hang_timeout)
         self._awake = AwakeTime(time.monotonic())
+        self._next_look = 0.0
         self._peer: bytes | None = None
         self._child: WorkerChild | None = None
         self._connection: WorkerConnection | None = None
@@ -124,6 +125,7 @@ class WorkerLink:
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
+        self._look(_IDLE_LOOK_S)  # who is woken again and again would not come to it below
         self._poller.register(inbox.fileno(), zmq.POLLIN)
         try:
             while inbox.fileno() not in (ready := self._poll(_IDLE_LOOK_S)):
@@ -181,8 +183,12 @@ class WorkerLink:
         pause: seconds that we meant to wait since the last look.
         """
         self.meanwhile()
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.8 * pause  # a poll may end a little early
         vitals = read_vitals(self._child.pid) if self._child is not None else None
-        why = self._watch.look(self._awake.passed(time.monotonic(), pause), vitals)
+        why = self._watch.look(self._awake.passed(now, pause), vitals)
         if not why:
             return
         name = "the worker"

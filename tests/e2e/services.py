@@ -114,3 +114,21 @@ def all_die(pids: list[int]) -> Iterator[None]:
         yield
         for pid, descriptor in zip(pids, descriptors, strict=True):
             assert select.select([descriptor], [], [], PATIENCE_S)[0], f"process {pid} lives on"
+
+
+@contextlib.contextmanager
+def alone(runtime: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """`pagewire ARGUMENTS` as a person would start it, with a folder of its own for sockets."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pagewire", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

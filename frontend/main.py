@@ -18,6 +18,8 @@ else:
 
 log = logging.getLogger(__name__)
 
+ENGINE_PATIENCE_S = 2.0
+"""A running engine says welcome within milliseconds. One that is not there: clients shall hear of it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -44,7 +46,7 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
     pulse = asyncio.create_task(_pulse(status), name="pulse")
-    port = await frontend.start()
+    port = frontend.open()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
     await stop.wait()
@@ -64,6 +66,7 @@ async def _pulse(status: Status) -> None:
 
 
 async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, port: int) -> None:
+    await frontend.start(ENGINE_PATIENCE_S)
     await frontend.wait_until_serving()
     host = f"[{config.host}]" if ":" in config.host else config.host
     status.ready(port=port, address=f"{host}:{port}")

@@ -1,5 +1,7 @@
 """The parts of a frontend, put together, and its gRPC server."""
 
+import asyncio
+import contextlib
 import logging
 
 import grpc
@@ -108,16 +110,23 @@ class Frontend:
             health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
             reflection.enable_server_reflection((*SERVICES, health, reflection.SERVICE_NAME), self._server)
 
-    async def start(self) -> int:
-        """Listens and starts looking for the engine. Returns the port. Raises StartupError."""
+    def open(self) -> int:
+        """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().
+        Returns the port. Raises StartupError."""
         certificates = self._certificates
         self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
         self._files.start()
         self.engine.start()
         self.deliveries.start()
+        return self._port
+
+    async def start(self, patience: float = 0.0) -> None:
+        """Answers, at the latest after so many seconds: a balancer that does not look at health shall find
+        an engine here as soon as it finds us, if there is one."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wait_until_serving(), patience)
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, self._port)
-        return self._port
 
     async def wait_until_serving(self) -> None:
         """Until the engine has said welcome, for as long as it takes."""

@@ -440,7 +440,8 @@ async def run_service(
         if wait:
             await engine.start()
         frontend = Frontend(settings, model or load_model(settings))
-        port = await frontend.start()
+        port = frontend.open()
+        await frontend.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             try:
                 if wait:

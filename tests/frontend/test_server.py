@@ -54,7 +54,7 @@ async def test_a_port_that_is_taken(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         config = FrontendConfig(model=str(checkpoint), port=service.port)
         with pytest.raises(StartupError) as caught:
-            await Frontend(config, model).start()
+            Frontend(config, model).open()
         assert str(service.port) in caught.value.what and "--port" in caught.value.todo
 
 
@@ -65,9 +65,10 @@ async def test_frontends_may_share_a_port(checkpoint):
             for config in [FrontendConfig(model=str(checkpoint), port=0, engine=(address,), reuse_port=True)]
             for _ in range(2)
         )
-        port = await first.start()
+        port = first.open()
         second._config = FrontendConfig(model=str(checkpoint), port=port, engine=(address,), reuse_port=True)
-        assert await second.start() == port
+        assert second.open() == port
+        await asyncio.gather(first.start(), second.start())
         await asyncio.gather(first.stop(0), second.stop(0))
 
 

@@ -48,6 +48,11 @@ async function stream(client, prompt, onText) {
   return usage;
 }
 
+// A server that is gone; behind a proxy such as nginx, a stream that it had to give up.
+const broke = (error) =>
+  error.code === grpc.status.UNAVAILABLE ||
+  (error.code === grpc.status.INTERNAL && /RST_STREAM/.test(error.details));
+
 // Text as it is generated, also when the server dies: what we hold is continued on another frontend, or on the
 // same one when it is back.
 async function steady(client, prompt, onText) {
@@ -71,7 +76,7 @@ async function steady(client, prompt, onText) {
       }
       return;
     } catch (error) {
-      if (error.code !== grpc.status.UNAVAILABLE || seed === undefined || ++failures > 20) throw error;
+      if (!broke(error) || seed === undefined || ++failures > 20) throw error;
       await new Promise((resolve) => setTimeout(resolve, 100 * failures));
     }
   }

@@ -8,7 +8,14 @@ what a continuation promises.
 import time
 from collections.abc import Callable
 
-from pagewire.client.errors import AlreadyExists, Cancelled, ResourceExhausted, RpcError, Unavailable
+from pagewire.client.errors import (
+    AlreadyExists,
+    Cancelled,
+    InternalError,
+    ResourceExhausted,
+    RpcError,
+    Unavailable,
+)
 from pagewire.client.results import Delta, Generation
 from pagewire.v1 import generation_pb2
 
@@ -28,6 +35,8 @@ request."""
 _MET_THE_END = "CANCELLED"
 """gRPC's core about a call that reaches a server in the moment in which it closes. (What this side cancels
 has a message of its own.)"""
+_RESET = "RST_STREAM"
+"""In the message of a stream that a proxy gave up as its server was gone, which gRPC calls INTERNAL."""
 
 
 class Recovery:
@@ -88,7 +97,8 @@ class Recovery:
     def misses_nothing(self, error: RpcError) -> bool:
         """Whether the call broke when every sequence had ended already: nothing is to be continued."""
         ended = sum(output.finish_reason is not None for output in self.generation.outputs)
-        return isinstance(error, Unavailable) and ended == max(self._request.sampling.n, 1)
+        broke = isinstance(error, Unavailable) or _is_no_answer(error)
+        return broke and ended == max(self._request.sampling.n, 1)
 
     def after(self, error: RpcError) -> float | None:
         """Seconds until the next attempt, at `place`; None: the error is the end of it."""
@@ -108,8 +118,7 @@ class Recovery:
             return self._recovering
         if isinstance(error, ResourceExhausted):  # it would not be in time there; perhaps elsewhere
             return not self._recovering
-        met_the_end = isinstance(error, Cancelled) and error.message == _MET_THE_END
-        if not isinstance(error, Unavailable) and not met_the_end:
+        if not isinstance(error, Unavailable) and not _is_no_answer(error):
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)
         broke = connected and (self._begun or error.reason in ("", _DRAINING))
@@ -118,3 +127,10 @@ class Recovery:
         if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1
         return True
+
+
+def _is_no_answer(error: RpcError) -> bool:
+    """Whether it was not a frontend of ours that said this, but a server or a proxy on its way out."""
+    if isinstance(error, Cancelled):
+        return error.message == _MET_THE_END
+    return isinstance(error, InternalError) and not error.reason and _RESET in error.message

@@ -89,6 +89,18 @@ def test_a_call_that_reaches_a_server_in_its_last_moment_is_sent_again():
     assert recovery.after(Cancelled(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")) is None
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_proxy_whose_server_is_gone_resets_the_stream(begun):
+    """nginx has nothing better when the answer has begun. What our own server calls INTERNAL has a reason."""
+    reset = InternalError(grpc.StatusCode.INTERNAL, "Stream removed (RST_STREAM (Received RST_STREAM ...))")
+    recovery, _ = make()
+    if begun:
+        recovery.received(message(0, [1], first=True))
+    assert recovery.after(reset) == 0.0
+    reset.reason = "INTERNAL"
+    assert recovery.after(reset) is None
+
+
 def test_each_address_is_asked_once():
     recovery, _ = make(3)
     assert [recovery.after(unavailable(GONE)) for _ in range(3)] == [0.0, 0.0, None]

@@ -1,0 +1,108 @@
+"""Frontends are restarted one after another under load, and one is killed: no call fails."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from pagewire import AsyncClient, Client
+from pagewire.client.errors import PermissionDenied, Unavailable
+from tests.e2e import rolling, services
+from tests.e2e.topology import NGINX, Topology, topology
+
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Topology]:
+    with topology(**rolling.FLAGS, engine=rolling.ENGINE) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def balanced(service: Topology) -> Topology:
+    """The same, with nginx before it."""
+    service.start_balancer()
+    return service
+
+
+def check(tally: rolling.Tally, restarts: int) -> None:
+    print(tally)
+    assert not tally.failures, tally
+    assert tally.exit_codes == {0: restarts}
+    assert tally.calls["plain"] > restarts * rolling.NUM_PLAIN and tally.continued
+
+
+def test_a_rolling_restart_behind_round_robin(service: Topology):
+    check(asyncio.run(rolling.round_robin(service, 3)), 3)
+
+
+@needs_nginx
+def test_a_rolling_restart_behind_nginx(balanced: Topology):
+    check(asyncio.run(rolling.behind_nginx(balanced, 6)), 6)
+
+
+@needs_nginx
+def test_a_frontend_that_is_killed_behind_nginx(balanced: Topology):
+    """Streams of our client go on at another one; calls that come later do not notice."""
+
+    async def kill_under_streams() -> rolling.Tally:
+        tally, there = rolling.Tally(), balanced.address
+        async with (
+            AsyncClient(there) as client,
+            AsyncClient(balanced.addresses[1]) as admin,
+            rolling.plain_channel(there) as channel,
+        ):
+            streams = [asyncio.create_task(rolling.call_ours(client, tally, number)) for number in range(9)]
+            while (await admin.load()).ranks[0].running_requests < len(streams):
+                await asyncio.sleep(0.02)
+            balanced.signal("frontend 0", signal.SIGKILL)
+            assert await asyncio.to_thread(balanced.wait_end, "frontend 0") == -signal.SIGKILL
+            for number in range(12):
+                await rolling.call_plainly(channel, number)
+            await asyncio.gather(*streams)
+        return tally
+
+    assert asyncio.run(kill_under_streams()).continued
+    balanced.start_frontend(0)
+    balanced.wait_ready(0)
+
+
+@needs_nginx
+def test_a_balancer_without_frontends_says_so_as_grpc_does(balanced: Topology):
+    for number in range(len(balanced.ports)):
+        balanced.signal(f"frontend {number}")
+    for number in range(len(balanced.ports)):
+        balanced.wait_end(f"frontend {number}")
+    with Client(balanced.address) as client, pytest.raises(Unavailable, match="no frontend"):
+        client.models()
+    for number in range(len(balanced.ports)):
+        balanced.start_frontend(number)
+    with Client(balanced.address) as client:
+        client.wait_ready(services.PATIENCE_S)
+
+
+@needs_nginx
+def test_the_balancer_keeps_admins_out(balanced: Topology):
+    """Frontends without tokens take AdminService from their own machine, and there the balancer is."""
+    with Client(balanced.addresses[0]) as client:
+        client.server_info()
+    with Client(balanced.address) as client, pytest.raises(PermissionDenied):
+        client.server_info()
+
+
+@needs_nginx
+def test_more_streams_on_one_connection_than_nginx_takes_by_default(balanced: Topology):
+    """Its default is 128; the others would wait at the client."""
+
+    async def call() -> None:
+        async with rolling.plain_channel(balanced.address) as channel:
+            calls = [asyncio.create_task(rolling.call_plainly(channel, number)) for number in range(200)]
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await asyncio.gather(*calls)
+            assert all(call.exception() is None for call in calls)
+
+    asyncio.run(call())

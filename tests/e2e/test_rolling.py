@@ -81,6 +81,8 @@ def test_a_balancer_without_frontends_says_so_as_grpc_does(balanced: Topology):
         client.models()
     for number in range(len(balanced.ports)):
         balanced.start_frontend(number)
+    for number in range(len(balanced.ports)):
+        balanced.wait_ready(number)
     with Client(balanced.address) as client:
         client.wait_ready(services.PATIENCE_S)
 

@@ -26,6 +26,7 @@ from engine_core.worker_process import WorkerDied
 from engine_core.workers import WorkerLink
 from pagewire import transport
 from pagewire.config import EngineConfig
+from pagewire.curve import Gatekeeper, read_engine_key
 from pagewire.errors import StartupError
 from pagewire.process import Pulse, Status
 
@@ -58,14 +59,17 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     stop = stack.enter_context(StopSignal())
     inbox = stack.enter_context(contextlib.closing(Inbox()))
     context = stack.enter_context(zmq.Context())
+    key = read_engine_key(config.curve_key) if config.curve_key else None
+    if key is not None:
+        stack.callback(Gatekeeper(context, key).close)
     folder = transport.default_folder()
     listen = config.listen or transport.frontends_address(folder)
-    frontends = FrontendSockets(context, listen, inbox)
-    stack.callback(_remove_socket_file, listen)
+    frontends = FrontendSockets(context, listen, inbox, key)
+    stack.callback(transport.remove_file, listen)
     stack.callback(frontends.close)
     listen_workers = config.listen_workers or transport.workers_address(folder)
-    worker = WorkerLink(context, listen_workers, stop, hang_timeout=config.hang_timeout)
-    stack.callback(_remove_socket_file, listen_workers)
+    worker = WorkerLink(context, listen_workers, stop, hang_timeout=config.hang_timeout, key=key)
+    stack.callback(transport.remove_file, listen_workers)
     stack.callback(worker.close)
     frontends.start()
 
@@ -129,7 +133,3 @@ def _settle() -> None:
     """What lives now lives as long as the process: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
-
-
-def _remove_socket_file(address: str) -> None:
-    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import zmq
 from google.protobuf.message import DecodeError
 
 from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
+from pagewire.curve import EngineKey
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
 from pagewire.transport import BadFrame, bind_router, pack, unpack
 
@@ -69,14 +70,15 @@ class FrontendSockets:
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         inbox: Inbox,
+        key: EngineKey | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """inbox: where events go. Raises StartupError when the address cannot be bound."""
+        """inbox: where events go. key: for tcp. Raises StartupError when the address cannot be bound."""
         self.num_bad_frames = 0
         self._inbox = inbox
         self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
-        self._router = bind_router(context, address, _MAX_UNSENT)
+        self._router = bind_router(context, address, key, max_unsent=_MAX_UNSENT)
         self._outbound = context.socket(zmq.PULL)
         self._to_thread = context.socket(zmq.PUSH)
         for socket in (self._outbound, self._to_thread):

@@ -41,6 +41,12 @@ def check_config(config: EngineConfig) -> None:
     for flag, asked in planned.items():
         if asked:
             raise StartupError("cannot start the engine core", f"{flag} is not built yet", "leave it out")
+    if config.listen_workers.startswith("tcp://") and not config.external_workers:
+        raise StartupError(
+            "cannot start the engine core",
+            "--listen-workers is tcp://, which its own worker has no use for",
+            "add --external-workers, or leave it out",
+        )
     if config.record_tokens and not config.record:
         raise StartupError(
             "cannot start the engine core", "--record-tokens without --record", "add --record FILE"

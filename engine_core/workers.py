@@ -22,6 +22,7 @@ from engine_core.stop import Stopped, StopSignal
 from engine_core.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerConnection, WorkerDied
 from engine_core.worker_watch import WorkerWatch
 from pagewire import process
+from pagewire.curve import EngineKey
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
 from pagewire.liveness import AwakeTime
 from pagewire.transport import BadFrame, bind_router, pack, unpack
@@ -46,11 +47,12 @@ class WorkerLink:
         spawn: Spawn = process.spawn,
         *,
         hang_timeout: float = 0.0,
+        key: EngineKey | None = None,
     ) -> None:
-        """Binds. hang_timeout: see WorkerWatch. Raises StartupError."""
+        """Binds. hang_timeout: see WorkerWatch. key: for tcp. Raises StartupError."""
         self._address = address
         self._spawn = spawn
-        self._socket = bind_router(context, address)
+        self._socket = bind_router(context, address, key)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)

@@ -11,6 +11,7 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pagewire.curve import ClientKey
 from pagewire.errors import StartupError
 from pagewire.transport import connect_dealer
 
@@ -38,7 +39,11 @@ class Listener(Protocol):
 class EngineSocket:
     """Connects in open(), and again whenever the connection is lost."""
 
-    def __init__(self, address: str, identity: bytes, listener: Listener) -> None:
+    def __init__(
+        self, address: str, identity: bytes, listener: Listener, key: ClientKey | None = None
+    ) -> None:
+        """key: for tcp."""
+        self._key = key
         self._address = address
         self._identity = identity
         self._listener = listener
@@ -51,7 +56,9 @@ class EngineSocket:
         loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         try:
-            self._socket = connect_dealer(self._context, self._address, self._identity, immediate=True)
+            self._socket = connect_dealer(
+                self._context, self._address, self._identity, self._key, immediate=True
+            )
         except StartupError:
             self.close()
             raise

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,6 +18,7 @@ from frontend.capacity import Capacity
 from frontend.deliveries import Deliveries
 from frontend.drain import Drain
 from frontend.engine_client import EngineClient
+from frontend.engine_socket import EngineSocket
 from frontend.generation import Generator
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
@@ -33,6 +35,7 @@ from frontend.state import ServingState
 from frontend.tls import certificates_of
 from frontend.watched_files import FileWatch
 from pagewire.config import FrontendConfig
+from pagewire.curve import read_client_key
 from pagewire.transport import default_folder, frontends_address
 from pagewire.v1 import (
     admin_pb2,
@@ -73,7 +76,9 @@ class Frontend:
             model.tokenizer, model.chat_template, config.tokenizer_threads, Readers(config)
         )
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
-        self.engine = EngineClient(addresses, self.state, config.resume_timeout)
+        key = read_client_key(config.curve_key) if config.curve_key else None
+        make_socket = partial(EngineSocket, key=key)
+        self.engine = EngineClient(addresses, self.state, config.resume_timeout, make_socket)
         self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
         self.deliveries = Deliveries(config.write_timeout)
         self._generator = Generator(config, model, self._prompts, self.engine, self.capacity)

@@ -54,6 +54,17 @@ class CommonConfig:
     """What every process takes."""
 
     log_level: LogLevel = flag("info", "least severe log lines to print")
+    curve_key: str = flag(
+        "", "keys for tcp:// between our processes (see: pagewire keys --help)", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysConfig:
+    """`pagewire keys`: makes the keys for tcp:// between our processes: a file for engine cores, and one
+    for frontends and workers."""
+
+    folder: str = flag("", "where to write them", common=True, positional=True, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +255,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
     )
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
-        {"engine", "listen", "listen_workers", "external_workers", "reuse_port"}
+        {"engine", "listen", "listen_workers", "external_workers", "reuse_port", "curve_key"}
     )
     """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""
 

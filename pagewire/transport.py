@@ -10,10 +10,11 @@ import socket as sockets
 import stat
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import zmq
 
+from pagewire.curve import ClientKey, EngineKey
 from pagewire.errors import StartupError
 
 PROTOCOL_VERSION = 1
@@ -24,6 +25,9 @@ HIGH_WATER_MARK = 10_000
 HEARTBEAT_MS = 1_000
 MAX_IPC_PATH = 107
 """Linux: sizeof(sockaddr_un.sun_path) - 1."""
+
+
+K = TypeVar("K", EngineKey, ClientKey)
 
 
 class Serializable(Protocol):
@@ -70,12 +74,37 @@ def configure(socket: "zmq.Socket[bytes]") -> None:
 
 
 def bind_router(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, max_unsent: int = HIGH_WATER_MARK
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    key: EngineKey | None = None,
+    *,
+    max_unsent: int = HIGH_WATER_MARK,
 ) -> "zmq.Socket[bytes]":
-    """A bound ROUTER. Its folder gets mode 0700. Raises StartupError.
+    """A bound ROUTER. Raises StartupError.
 
+    ipc: its folder gets mode 0700. tcp: needs a key, and a curve.Gatekeeper in the context.
     max_unsent: messages that it queues for a peer that does not read.
     """
+    if not _is_tcp(address):
+        _prepare(address)
+    socket = context.socket(zmq.ROUTER)
+    configure(socket)
+    socket.setsockopt(zmq.SNDHWM, max_unsent)
+    try:
+        if _is_tcp(address):
+            _need_key(address, key).protect(socket)
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise StartupError("cannot open the engine's socket", f"{address}: {error}") from error
+    except StartupError:
+        socket.close()
+        raise
+    return socket
+
+
+def _prepare(address: str) -> None:
+    """The folder of an ipc socket, for this user alone. Raises StartupError."""
     path = _ipc_path(address)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = path.parent.stat()
@@ -91,33 +120,40 @@ def bind_router(
             f"another process already serves {address}",
             "stop it, or choose another address",
         )
-    socket = context.socket(zmq.ROUTER)
-    configure(socket)
-    socket.setsockopt(zmq.SNDHWM, max_unsent)
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        socket.close()
-        raise StartupError("cannot open the engine's socket", f"{address}: {error}") from error
-    return socket
 
 
 def connect_dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, identity: bytes, *, immediate: bool = False
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    identity: bytes,
+    key: ClientKey | None = None,
+    *,
+    immediate: bool = False,
 ) -> "zmq.Socket[bytes]":
     """A DEALER that connects, and waits for the peer as long as it takes. Raises StartupError.
 
+    key: of a client; tcp needs one.
     immediate: sending fails with EAGAIN while there is no connection, and what was sent over a lost
     one is not sent again to the next peer at that address.
     """
-    _ipc_path(address)
+    if not _is_tcp(address):
+        _ipc_path(address)
     socket = context.socket(zmq.DEALER)
     configure(socket)
     socket.setsockopt(zmq.IMMEDIATE, int(immediate))
     socket.setsockopt(zmq.IDENTITY, identity)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    socket.connect(address)
+    try:
+        if _is_tcp(address):
+            _need_key(address, key).protect(socket)
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise StartupError("cannot use this address", f"{address}: {error}") from error
+    except StartupError:
+        socket.close()
+        raise
     return socket
 
 
@@ -141,15 +177,36 @@ def _suffix(rank: int) -> str:
     return f"-{rank}" if rank else ""
 
 
-def _ipc_path(address: str) -> Path:
-    if address.startswith("tcp://"):
+def remove_file(address: str) -> None:
+    """What a bound socket leaves in the file system."""
+    if not _is_tcp(address):
+        _ipc_path(address).unlink(missing_ok=True)
+
+
+def _is_tcp(address: str) -> bool:
+    """Raises StartupError when it is, and makes no sense: libzmq would take a port modulo 65536."""
+    if not address.startswith("tcp://"):
+        return False
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host or not (port == "*" or (port.isdecimal() and 0 < int(port) < 65536)):
+        raise StartupError("cannot use this address", f"{address!r} is not tcp://host:port")
+    return True
+
+
+def _need_key(address: str, key: K | None) -> K:
+    if key is None:
         raise StartupError(
             "cannot use this address",
-            f"{address}: TCP between our processes needs CURVE keys, which are not built yet",
-            "use ipc:///folder/name",
+            f"{address}: TCP between our processes needs keys",
+            "make them with: pagewire keys FOLDER; then give each side its file with --curve-key",
         )
+    return key
+
+
+def _ipc_path(address: str) -> Path:
     if not address.startswith("ipc:///"):
-        raise StartupError("cannot use this address", f"{address!r} is not ipc:///folder/name")
+        why = f"{address!r} is neither ipc:///folder/name nor tcp://host:port"
+        raise StartupError("cannot use this address", why)
     path = address.removeprefix("ipc://")
     if len(path.encode()) > MAX_IPC_PATH:
         raise StartupError("cannot use this address", f"{path} is longer than {MAX_IPC_PATH} bytes")

@@ -21,6 +21,7 @@ FLOOR = {
     "process",
     "liveness",
     "vitals",
+    "curve",
     "logs",
     "models",
     "v1",

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
+from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
@@ -51,7 +52,8 @@ def run(config: WorkerConfig) -> int:
     _handle_signals(status.attached)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        channel = Channel(context, config.engine)
+        key = read_client_key(config.curve_key) if config.curve_key else None
+        channel = Channel(context, config.engine, key)
     except StartupError as error:
         status.failed(error)
         raise
@@ -68,9 +70,11 @@ def run(config: WorkerConfig) -> int:
 class Channel:
     """The connection to the core: whole messages out, whole commands in."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
-        """Raises StartupError when the address cannot be one."""
-        self._socket = connect_dealer(context, address, new_identity())
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, key: ClientKey | None = None
+    ) -> None:
+        """key: for tcp. Raises StartupError when the address cannot be one."""
+        self._socket = connect_dealer(context, address, new_identity(), key)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._refused_frames = 0
 

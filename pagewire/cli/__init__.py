@@ -22,6 +22,7 @@ COMMANDS = {
     "worker": "start one worker",
     "token": "make a token for --auth-file",
     "replay": "tell a scheduler again what a recording says",
+    "keys": "make keys for tcp:// between our processes",
     "version": "print the version",
 }
 INTERNAL = frozenset({"reader"})

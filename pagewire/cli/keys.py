@@ -1,0 +1,19 @@
+"""`pagewire keys`."""
+
+from pathlib import Path
+
+from pagewire.config import KeysConfig
+from pagewire.curve import make_keys
+from pagewire.flags import UsageError
+
+CONFIG = KeysConfig
+
+
+def run(config: KeysConfig) -> int:
+    """Writes the two files and says what they are for; returns the exit code."""
+    if not config.folder:
+        raise UsageError("no folder was given", todo="pagewire keys FOLDER")
+    engine, client = make_keys(Path(config.folder))
+    print(f"{engine}  for engine cores: --curve-key {engine}")
+    print(f"{client}  for frontends and workers: --curve-key {client}")
+    return 0

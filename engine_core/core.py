@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 
 from engine_core.block_pool import InvariantError
 from engine_core.door import Door
-from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.events import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.load import describe_load
 from engine_core.outputs import encode_outputs
 from engine_core.overload import UNBOUNDED, QueueBounds
@@ -101,7 +101,7 @@ class EngineCore:
         self.scheduler = scheduler
         self.counters = Counters()
         self._identity = identity
-        self._door = Door(scheduler, identity.limits, clock, bounds)
+        self.door = Door(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
         self._worker = worker
         self._inbox = inbox
@@ -113,6 +113,11 @@ class EngineCore:
         self._pace = Pace()
         self._output_rate = Rate()
         self._next_idle_check = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """Of this start."""
+        return self._epoch
 
     def run(self) -> NoReturn:
         """Steps until something raises: what went wrong, or the wish to stop."""
@@ -133,6 +138,7 @@ class EngineCore:
         self._publish(only_finishes=True)
         if plan.rows:
             self._worker.submit(plan)
+            self.counters.step_planned(plan)
             self._pace.sent(plan, now, self._clock())
         under_way = len(self.scheduler.under_way)
         if under_way == self._max_under_way or (under_way and not plan.rows):
@@ -163,6 +169,8 @@ class EngineCore:
             self._handle_message(event)
         elif isinstance(event, FrontendGone):
             self._lose_frontend(event.frontend)
+        elif isinstance(event, Asked):
+            event.answer(True)
         else:
             assert isinstance(event, SocketsFailed)
             raise RuntimeError("the thread of the frontends' socket has ended") from event.error
@@ -206,10 +214,11 @@ class EngineCore:
             self.counters.bad_messages += 1
             return  # a failure would end the request that has the handle
         try:
-            request = self._door.admit(message, frontend, arrival)
+            request = self.door.admit(message, frontend, arrival)
         except Refused as refusal:
             self._refuse(frontend, message.handle, refusal)
         else:
+            self.counters.requests += 1
             self.scheduler.add(request)
             if message.ended_indexes:
                 self.scheduler.abort(request, frozenset(message.ended_indexes))
@@ -245,7 +254,7 @@ class EngineCore:
     def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
         aborted = []
         for name in message.request_ids:
-            self._door.aborted.add(name, arrival)  # it may be on its way, or come again after a failure
+            self.door.aborted.add(name, arrival)  # it may be on its way, or come again after a failure
             found = self.scheduler.requests.named(name)
             for request in found:
                 self.scheduler.finish(request, FinishReason.ABORTED)
@@ -256,6 +265,7 @@ class EngineCore:
     def _lose_frontend(self, frontend: bytes) -> None:
         """Ends what a frontend owned. It is told, in case that it lives and was only too slow."""
         requests = self.scheduler.requests.of_frontend(frontend)
+        self.counters.frontends_lost += bool(requests)
         for request in requests:
             self._fail(request, Code.UNAVAILABLE, "FRONTEND_LOST", "the engine could not reach the frontend")
         if requests:
@@ -266,6 +276,7 @@ class EngineCore:
     def _take_result(self) -> None:
         result = self._worker.collect()
         self._pace.ended(result, self._clock())
+        self.counters.step_done(result)
         failed = self.scheduler.update(result)
         self._output_rate.add(len(result.token_ids), self._clock())
         self._publish()
@@ -286,7 +297,7 @@ class EngineCore:
         if not outputs:
             return
         if outputs.started:
-            self._door.began(len(outputs.started))
+            self.door.began(len(outputs.started))
         for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
             self._send(frontend, EngineMessage(step_outputs=message))
 
@@ -316,6 +327,7 @@ class EngineCore:
         self._send(frontend, EngineMessage(request_failed=failure))
 
     def _send_failure(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
+        self.counters.failures[reason] += 1
         failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
         self._send(frontend, EngineMessage(request_failed=failure))
 
@@ -323,7 +335,7 @@ class EngineCore:
 
     def _load(self) -> Load:
         rate = self._output_rate.per_second(self._clock())
-        return describe_load(self.scheduler, self._epoch, rate, self._door.refused)
+        return describe_load(self.scheduler, self._epoch, rate, self.door.refused)
 
     def _check_when_idle(self) -> None:
         """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""

@@ -37,7 +37,14 @@ class SocketsFailed:
     error: BaseException
 
 
-Event = Received | FrontendGone | SocketsFailed
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody wants to know whether the loop turns."""
+
+    answer: Callable[[bool], None]
+
+
+Event = Received | FrontendGone | SocketsFailed | Asked
 
 
 class Inbox:

@@ -9,7 +9,9 @@ from pathlib import Path
 import zmq
 
 from engine_core.core import EngineCore
-from engine_core.events import Inbox
+from engine_core.events import Asked, Inbox
+from engine_core.metrics import Parts
+from engine_core.metrics import watch as watch_core
 from engine_core.notes_file import notes_path, open_notes
 from engine_core.recording.file import open_recording
 from engine_core.sockets import FrontendSockets
@@ -29,6 +31,7 @@ from pagewire.config import EngineConfig
 from pagewire.curve import Gatekeeper, read_engine_key
 from pagewire.errors import StartupError
 from pagewire.process import Pulse, Status
+from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     key = read_engine_key(config.curve_key) if config.curve_key else None
     if key is not None:
         stack.callback(Gatekeeper(context, key).close)
+    watch = stack.enter_context(contextlib.closing(Watch(config, "engine")))
+    watch.open(NO_PORT)
     folder = transport.default_folder()
     listen = config.listen or transport.frontends_address(folder)
     frontends = FrontendSockets(context, listen, inbox, key)
@@ -92,6 +97,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         pulse=pulse,
         bounds=queue_bounds(config),
     )
+    watch_core(watch.board, Parts(core, frontends, worker, ready))
+    watch.pages.begin(lambda answer: inbox.put(Asked(answer)))
     _settle()
     facts = identity.welcome.model
     log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)
@@ -105,6 +112,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         kv_cache_bytes=ready.kv_cache_bytes,
         weight_bytes=facts.weight_bytes,
         suspects=scheduler.probation.num_suspects,
+        **watch.facts,
     )
     exit_code = _step_until_the_end(core, status)
     if not exit_code:

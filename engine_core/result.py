@@ -18,6 +18,9 @@ class Result:
     step: int
     token_ids: list[int]  # [A]
     duration_us: int = 0
+    prepare_us: int = 0
+    forward_us: int = 0
+    sample_us: int = 0
     started_ns: int = 0  # on the machine's monotonic clock
     logprobs: engine_pb2.LogprobColumns | None = None
     prompt_logprobs: Sequence[worker_pb2.RowPromptLogprobs] = ()
@@ -31,6 +34,9 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         step=message.step,
         token_ids=unpack_u32(message.token_ids),
         duration_us=message.duration_us,
+        prepare_us=message.prepare_us,
+        forward_us=message.forward_us,
+        sample_us=message.sample_us,
         started_ns=message.started_ns,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs,

@@ -93,6 +93,10 @@ class FrontendSockets:
         """From here on messages come in."""
         self._thread.start()
 
+    def backlog_bytes(self) -> list[int]:
+        """Of each frontend that does not read as fast as we write. For any thread."""
+        return [backlog.bytes for backlog in list(self._backlogs.values())]
+
     def send(self, frontend: bytes, message: EngineMessage) -> None:
         """Sends, in order. Only for the thread that made this object; never waits."""
         self._to_thread.send_multipart([frontend, pack(message)])

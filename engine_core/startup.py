@@ -162,7 +162,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
 def worker_arguments(config: EngineConfig) -> list[str]:
     """What a worker that we start is told on its command line, beyond where we are. Raises StartupError."""
     known = {field.name for field in dataclasses.fields(WorkerConfig)}
-    arguments = [f"--log-level={config.log_level}"]
+    arguments = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
     for fault in config.worker_fault:
         name = "fault-" + fault.partition("=")[0]
         why = ""

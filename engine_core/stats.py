@@ -1,7 +1,11 @@
-"""Figures about the core: hits of its cache lately, and counts of what should not happen."""
+"""Figures about the core: hits of its cache lately, and what is counted since the start."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
+
+from engine_core.plan import Plan
+from engine_core.result import Result
+from pagewire.telemetry.figures import TOKEN_SECONDS, Histogram, counter, counters, histogram
 
 _QUERIES = 1000
 
@@ -12,12 +16,15 @@ class HitRate:
     def __init__(self) -> None:
         self._last: deque[tuple[int, int]] = deque()  # (asked, found)
         self._asked = self._found = 0
+        self.num_asked = self.num_found = 0  # since the start
 
     def add(self, asked: int, found: int) -> None:
         """One query."""
         self._last.append((asked, found))
         self._asked += asked
         self._found += found
+        self.num_asked += asked
+        self.num_found += found
         if len(self._last) > _QUERIES:
             asked, found = self._last.popleft()
             self._asked -= asked
@@ -31,8 +38,49 @@ class HitRate:
 
 @dataclass(slots=True)
 class Counters:
-    """What should not happen, counted since the start."""
+    """What the step loop counts. Something new is a line here, and a row in docs/metrics.md."""
 
-    bad_messages: int = 0  # from frontends: well-formed, but against the contract
-    internal_errors: int = 0  # exceptions while handling one message
-    broken_invariants: int = 0
+    bad_messages: int = counter(
+        "pagewire_core_bad_messages_total", "Messages of frontends, well-formed but against the contract."
+    )
+    internal_errors: int = counter(
+        "pagewire_core_internal_errors_total", "Exceptions while handling one message: bugs of ours."
+    )
+    broken_invariants: int = counter(
+        "pagewire_core_broken_invariants_total", "Times that the scheduler's books did not balance."
+    )
+    requests: int = counter("pagewire_core_requests_total", "Requests that were taken.")
+    failures: Counter[str] = counters(
+        "pagewire_core_failures_total", "Requests that had been taken and ended by an error.", "reason"
+    )
+    frontends_lost: int = counter(
+        "pagewire_core_frontends_lost_total", "Frontends that went away or stopped reading with requests."
+    )
+    planned_tokens: Counter[str] = counters(
+        "pagewire_core_planned_tokens_total",
+        "Tokens computed: one in each row counts as decode, what a row computes beyond that as prefill.",
+        "phase",
+    )
+    sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have brought.")
+    step_seconds: Histogram = histogram(
+        "pagewire_core_step_seconds", "What a step took, as measured by the worker.", TOKEN_SECONDS
+    )
+    worker_phases: dict[str, float] = counters(
+        "pagewire_worker_phase_seconds_total",
+        "Seconds of steps by phase: prepare (rows and inputs), forward, sample (and log-probabilities).",
+        "phase",
+    )
+
+    def step_planned(self, plan: Plan) -> None:
+        """A step goes to the worker."""
+        self.planned_tokens["decode"] += len(plan.rows)
+        self.planned_tokens["prefill"] += sum(plan.counts) - len(plan.rows)
+
+    def step_done(self, result: Result) -> None:
+        """Its result is here."""
+        self.sampled_tokens += len(result.token_ids)
+        self.step_seconds.observe(result.duration_us / 1e6)
+        if result.forward_us:  # a simulated device has no phases
+            self.worker_phases["prepare"] += result.prepare_us / 1e6
+            self.worker_phases["forward"] += result.forward_us / 1e6
+            self.worker_phases["sample"] += result.sample_us / 1e6

@@ -59,6 +59,11 @@ class SwapSpace:
         """Host blocks that hold nothing."""
         return len(self._free) + self.num_blocks - self._next
 
+    @property
+    def num_copies(self) -> int:
+        """Sequences of which something is kept."""
+        return len(self._copies)
+
     def num_tokens(self, sequence: Sequence) -> int:
         """Tokens of a waiting sequence that need not be computed again."""
         copy = self._copies.get(sequence)

@@ -70,6 +70,10 @@ class Tenants:
     def __len__(self) -> int:
         return len(self._tenants)
 
+    def counters(self) -> dict[str, float]:
+        """Of all that are known, by name."""
+        return {tenant.name: self.counter(tenant) for tenant in list(self._tenants.values())}
+
     def find(self, name: str) -> Tenant:
         """The tenant of that name; one that is not known has had nothing."""
         tenant = self._tenants.get(name)

@@ -67,6 +67,11 @@ class WorkerLink:
         self.num_bad_frames = 0
         self.meanwhile: Callable[[], None] = lambda: None  # called while we wait; see core.Worker
 
+    @property
+    def pid(self) -> int | None:
+        """Of a worker that we have started."""
+        return self._child.pid if self._child is not None else None
+
     def start(self, initialize: Initialize, arguments: Sequence[str], *, external: bool) -> None:
         """Starts the worker (or waits for one that somebody else starts) and tells it what to load.
 

@@ -17,6 +17,7 @@ from frontend.engine_client import EngineClient
 from frontend.errors import RequestExists, ServiceError
 from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
+from frontend.observation import Observation
 from frontend.prompts import PromptReader
 from frontend.reading import TokenizedPrompt
 from frontend.resolve import Resolved, resolve
@@ -24,6 +25,7 @@ from frontend.routing import routing_of
 from frontend.rules import Limits
 from frontend.scores import PromptScores, prompt_scores_of
 from frontend.sequence import Sequence, Wanted
+from frontend.stats import Counters
 from frontend.stop_strings import StopMatcher, StopStrings
 from frontend.stream import Delivery, Header, Stream
 from frontend.timings import Ledger
@@ -61,12 +63,14 @@ class Generator:
         prompts: PromptReader,
         engine: EngineClient,
         capacity: Capacity,
+        counters: Counters | None = None,
     ) -> None:
         self._config = config
         self._model = model
         self._prompts = prompts
         self._engine = engine
         self._capacity = capacity
+        self._counters = counters or Counters()
         self._in_flight: dict[str, _InFlight] = {}
         self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
 
@@ -84,7 +88,20 @@ class Generator:
         time_left: seconds until the client gives up. whole: one message, whatever the request's mode.
         Raises ServiceError, before the block when the request is refused.
         """
-        ledger = Ledger()
+        with Observation(self._counters) as observation:
+            async with self._open(request, caller, time_left, whole, observation.ledger) as stream:
+                observation.begin(stream)
+                yield stream
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        request: generation_pb2.GenerateRequest,
+        caller: Caller,
+        time_left: float | None,
+        whole: bool,
+        ledger: Ledger,
+    ) -> AsyncIterator[Stream]:
         self._model.check_name(request.model)
         welcome = self._engine.require()
         limits = limits_of(welcome, self._config)
@@ -113,6 +130,11 @@ class Generator:
                 yield stream
             finally:
                 self._engine.release(entry.ticket)
+
+    @property
+    def num_streams(self) -> int:
+        """Requests in flight: those that nobody has sent yet, too."""
+        return len(self._in_flight)
 
     async def _prepare(
         self,
@@ -152,6 +174,7 @@ class Generator:
             ledger,
         )
         if request.continuation.sequences:
+            self._counters.continuations += 1
             endings = Endings(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
             await self._prompts.run(lambda: resume(request.continuation, stream, endings))
             put_delivered(message, stream.delivered())

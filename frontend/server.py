@@ -20,9 +20,11 @@ from frontend.drain import Drain
 from frontend.engine_client import EngineClient
 from frontend.engine_socket import EngineSocket
 from frontend.generation import Generator
+from frontend.metrics import FrontendWatch, Parts
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
 from frontend.readers import Readers
+from frontend.rpc_metrics import MetricsInterceptor
 from frontend.scoring import ContinuationScorer
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
@@ -32,6 +34,7 @@ from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
 from frontend.shutdown import Shutdown
 from frontend.state import ServingState
+from frontend.stats import Counters
 from frontend.tls import certificates_of
 from frontend.watched_files import FileWatch
 from pagewire.config import FrontendConfig
@@ -52,8 +55,8 @@ from pagewire.v1 import (
 
 log = logging.getLogger(__name__)
 
-SERVICES = tuple(
-    module.DESCRIPTOR.services_by_name[name].full_name
+DESCRIPTORS = tuple(
+    module.DESCRIPTOR.services_by_name[name]
     for module, name in (
         (generation_pb2, "GenerationService"),
         (tokenizer_pb2, "TokenizerService"),
@@ -62,6 +65,8 @@ SERVICES = tuple(
         (admin_pb2, "AdminService"),
     )
 )
+SERVICES = tuple(service.full_name for service in DESCRIPTORS)
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 class Frontend:
@@ -81,10 +86,15 @@ class Frontend:
         self.engine = EngineClient(addresses, self.state, config.resume_timeout, make_socket)
         self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
         self.deliveries = Deliveries(config.write_timeout)
-        self._generator = Generator(config, model, self._prompts, self.engine, self.capacity)
+        self.counters = Counters()
+        self._generator = Generator(config, model, self._prompts, self.engine, self.capacity, self.counters)
+        self.watch = FrontendWatch(config, self.counters, Parts(self.state, self._generator, self.engine))
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
-        interceptors = [GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate())]
+        interceptors = [
+            MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
+            GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate()),
+        ]
         self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
         self._drain = Drain(self.state, self._generator, config.drain_delay)
         self._port = 0
@@ -112,8 +122,8 @@ class Frontend:
         )
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.state, SERVICES), self._server)
         if config.reflection or (config.reflection is None and tokens is None):
-            health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-            reflection.enable_server_reflection((*SERVICES, health, reflection.SERVICE_NAME), self._server)
+            names = (*SERVICES, _HEALTH.full_name, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
 
     def open(self) -> int:
         """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().
@@ -121,6 +131,7 @@ class Frontend:
         certificates = self._certificates
         self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
         self._files.start()
+        self.watch.start()
         self.engine.start()
         self.deliveries.start()
         return self._port
@@ -145,6 +156,7 @@ class Frontend:
         await self._files.stop()
         await self.engine.close()
         self._prompts.close()
+        self.watch.close()
 
     def hurry(self) -> None:
         """Whatever stop() waits for has waited long enough."""

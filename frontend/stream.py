@@ -211,14 +211,25 @@ class Stream:
             self._introduce(response)
         is_last = self.ended and not self._dirty
         if is_last or self._delivery.continuous_usage:
-            response.usage.prompt_tokens = self._header.prompt_tokens
-            response.usage.cached_prompt_tokens = self._cached_tokens
-            response.usage.completion_tokens = sum(len(sequence.tokens) for sequence in self._sequences)
+            response.usage.CopyFrom(self.usage())
         if is_last and self._delivery.timings:
             response.timings.CopyFrom(self._ledger.timings())
+        self._ledger.told(self._num_new, len(response.sequences))
         self._num_new = 0
         self._ending = bool(self._dirty)  # the rest follows at once
         return response
+
+    def usage(self) -> generation_pb2.Usage:
+        """What the request has cost so far."""
+        return generation_pb2.Usage(
+            prompt_tokens=self._header.prompt_tokens,
+            cached_prompt_tokens=self._cached_tokens,
+            completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
+        )
+
+    def finish_reasons(self) -> "list[generation_pb2.FinishReason]":
+        """Of the sequences that have ended."""
+        return [sequence.finish.reason for sequence in self._sequences if sequence.finish is not None]
 
     def _put(self, response: generation_pb2.GenerateResponse) -> None:
         """Adds what is new, of as many sequences as fit into a message."""

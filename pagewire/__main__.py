@@ -4,7 +4,7 @@ import logging
 import signal
 import sys
 
-from pagewire import cli, process
+from pagewire import cli, logs, process
 from pagewire.errors import PagewireError, StartupError
 from pagewire.flags import UsageError
 
@@ -33,6 +33,9 @@ def main() -> int:
 
 def tell(error: StartupError) -> None:
     """What happened, why, and what to do about it, as the last lines on standard error."""
+    if logs.writes_json():
+        logging.getLogger(__name__).error(error.what, extra={"why": error.why, "todo": error.todo})
+        return
     print(f"error: {error.what}", file=sys.stderr)
     if error.why:
         print(f"why:   {error.why}", file=sys.stderr)

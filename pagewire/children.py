@@ -6,7 +6,9 @@ from pathlib import Path
 
 from pagewire import flags
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
-from pagewire.posts import Post
+from pagewire.posts import Post, label
+from pagewire.telemetry.tree import SUFFIX
+from pagewire.telemetry.watch import NO_PORT
 from pagewire.transport import frontends_address, workers_address
 
 
@@ -19,6 +21,7 @@ def engine_posts(config: ServeConfig, folder: Path) -> list[Post]:
         )
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
+        engine = _watched(engine, name, folder)
         posts.append(_post(config, name, ["engine", *flags.to_arguments(engine, EngineConfig)]))
     return posts
 
@@ -27,13 +30,22 @@ def frontend_posts(config: ServeConfig, folder: Path, port: int) -> list[Post]:
     """The frontends. port: ours already, a frontend can only share it."""
     engines = tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
     frontend = replace(config, port=port, engine=engines, reuse_port=True)
-    arguments = ["frontend", *flags.to_arguments(frontend, FrontendConfig)]
-    return [_post(config, name, arguments) for name in _names("frontend", config.frontends)]
+    posts = []
+    for name in _names("frontend", config.frontends):
+        arguments = flags.to_arguments(_watched(frontend, name, folder), FrontendConfig)
+        posts.append(_post(config, name, ["frontend", *arguments]))
+    return posts
 
 
 def _names(kind: str, count: int) -> Iterator[str]:
     """Numbered from 1, where there are several."""
     return (f"{kind} {number}" if count > 1 else kind for number in range(1, count + 1))
+
+
+def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
+    """For a child of that name: it is seen through the supervisor's HTTP port."""
+    socket = folder / (label(name) + SUFFIX)
+    return replace(config, process_name=label(name), http_port=NO_PORT, http_socket=str(socket))
 
 
 def _post(config: ServeConfig, name: str, arguments: list[str]) -> Post:

@@ -14,6 +14,7 @@ LoadFormat = Literal["auto", "dummy"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 DEMO_MODEL = "demo"
 """Name of the model that ships with the package."""
@@ -54,6 +55,8 @@ class CommonConfig:
     """What every process takes."""
 
     log_level: LogLevel = flag("info", "least severe log lines to print")
+    log_format: LogFormat = flag("text", "of log lines; json: one object per line")
+    process_name: str = flag("", "of this process, in logs and metrics", metavar="NAME")
     curve_key: str = flag(
         "", "keys for tcp:// between our processes (see: pagewire keys --help)", metavar="FILE"
     )
@@ -68,7 +71,22 @@ class KeysConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(CommonConfig):
+class WatchedConfig(CommonConfig):
+    """What every process takes that can be watched from outside."""
+
+    http_host: str = flag("127.0.0.1", "address of the HTTP port")
+    http_port: int | None = flag(
+        None,
+        "HTTP port of metrics and health; 0: a free one; -1: none",
+        common=True,
+        at_least=-1,
+        at_most=65535,
+    )
+    http_socket: str = flag("", "Unix socket for the same, for a supervisor", metavar="PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(WatchedConfig):
     """What both a frontend and an engine core must agree on."""
 
     model: str = flag(
@@ -255,7 +273,16 @@ class ServeConfig(FrontendConfig, EngineConfig):
     )
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
-        {"engine", "listen", "listen_workers", "external_workers", "reuse_port", "curve_key"}
+        {
+            "curve_key",
+            "engine",
+            "external_workers",
+            "http_socket",
+            "listen",
+            "listen_workers",
+            "process_name",
+            "reuse_port",
+        }
     )
     """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""
 

@@ -169,7 +169,13 @@ class _Bar:
 
 def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     known = flags.flags_of(ServeConfig)
-    values: dict[str, Any] = {"model": model, "port": 0, "log_level": "warning", **_NO_BOUNDS}
+    values: dict[str, Any] = {
+        "model": model,
+        "port": 0,
+        "http_port": -1,
+        "log_level": "warning",
+        **_NO_BOUNDS,
+    }
     for name, value in options.items():
         if name not in known:
             raise TypeError(f"LLM() got an unexpected option {name!r}; options are flags of pagewire serve")

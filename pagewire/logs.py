@@ -1,25 +1,66 @@
-"""Log lines: one format for every process, on standard error. Never prompts or outputs."""
+"""Log lines: one format for every process, on standard error. Never prompts or outputs.
 
+As text, for people, or as JSON, for programs: one object per line, with `time`, `level`, `logger`, `message`,
+`process`, `pid`, and whatever the call has in `extra`, such as `request_id` and `trace_id`.
+"""
+
+import json
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(message)s"
 _CLEAR_LINE = "\r\x1b[K"
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes of every record; the others are from `extra`."""
 
 
-def setup(process_name: str, level: str) -> None:
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def __init__(self, process_name: str) -> None:
+        super().__init__()
+        self._process_name = process_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        time = datetime.fromtimestamp(record.created, UTC)
+        fields: dict[str, object] = {
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": self._process_name,
+            "pid": os.getpid(),
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _KNOWN}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+def setup(process_name: str, level: str, format: str = "text") -> None:
     """Sends the log of this process to standard error.
 
     process_name: "frontend", "engine" ...; printed with the process id, since all share a terminal.
-    level: "debug", "info", "warning" or "error".
+    level: "debug", "info", "warning" or "error". format: "text" or "json".
     """
-    line = _FORMAT.format(process=f"{process_name}[{os.getpid()}]")
-    if sys.stderr.isatty():
-        line = _CLEAR_LINE + line  # the supervisor may be showing progress on this line
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(line, datefmt="%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(JsonFormatter(process_name) if format == "json" else _text(process_name))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
+
+
+def writes_json() -> bool:
+    """Whether standard error is for programs: then nothing else may be written there."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
+def _text(process_name: str) -> logging.Formatter:
+    line = _FORMAT.format(process=f"{process_name}[{os.getpid()}]")
+    if sys.stderr.isatty():
+        line = _CLEAR_LINE + line  # the supervisor may be showing progress on this line
+    return logging.Formatter(line, datefmt="%Y-%m-%d %H:%M:%S")

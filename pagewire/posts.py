@@ -23,6 +23,7 @@ class Post:
         self.child: Child | None = None
         self.start_at = 0.0  # for an empty place
         self.empty_since: float | None = None  # until somebody there is ready again
+        self.last_pause = 0.0  # how long that was the last time, in seconds
         self.arguments = arguments
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
@@ -33,6 +34,12 @@ class Post:
         assert self.child is None
         self.child = Child(self.name, self.arguments)
         return self.child
+
+    def taken(self, now: float) -> float:
+        """Somebody is ready there again. Returns for how long nobody was."""
+        assert self.empty_since is not None
+        self.last_pause, self.empty_since = now - self.empty_since, None
+        return self.last_pause
 
     def empty(self, now: float, *, explained: bool = False) -> bool:
         """Its process has died. False when it dies so often that another one would not help.
@@ -53,3 +60,8 @@ class Post:
         pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), self._longest_pause) if earlier else 0.0
         self.start_at = now + pause
         return counted < self._max_deaths
+
+
+def label(name: str) -> str:
+    """Of a post, in labels, and in the name of its socket: frontend-1."""
+    return name.replace(" ", "-")

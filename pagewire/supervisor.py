@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pagewire import flags, process
+from pagewire import flags, logs, process
+from pagewire.calls import Calls
 from pagewire.child import Child, Facts
 from pagewire.children import engine_posts, frontend_posts
 from pagewire.config import ServeConfig
@@ -21,10 +22,13 @@ from pagewire.errors import StartupError
 from pagewire.liveness import AwakeTime
 from pagewire.models import default_served_name
 from pagewire.ports import reserve_port
-from pagewire.posts import Post
+from pagewire.posts import Post, label
 from pagewire.progress import LoadingLine
 from pagewire.runtime_folder import runtime_folder
 from pagewire.signals import STOPPING, Signals
+from pagewire.supervisor_metrics import Counters, watch, why_it_ended
+from pagewire.telemetry.tree import TreePages
+from pagewire.telemetry.watch import PORT, Watch
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._awake = AwakeTime(time.monotonic())
         self._signals = Signals()
+        self._watch = Watch(config, "supervisor")
+        self._counters = Counters()
         self._engines: list[Post] = []
         self._frontends: list[Post] = []
 
@@ -63,6 +69,7 @@ class Supervisor:
             folder = stack.enter_context(runtime_folder())
             stack.callback(self._stop)
             try:
+                self._open_watch(folder, stack)
                 # Held as long as we live, so that nobody takes it while a frontend is away.
                 reserved = stack.enter_context(reserve_port(self._config.host, self._config.port))
                 port = int(reserved.getsockname()[1])
@@ -83,6 +90,16 @@ class Supervisor:
                 raise
             finally:
                 self._progress.clear()
+
+    def _open_watch(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        """Our HTTP port, where all of the service can be seen."""
+        calls = stack.enter_context(contextlib.closing(Calls()))
+        stack.callback(self._watch.close)  # before that: it asks through them
+        self._selector.register(calls, selectors.EVENT_READ, calls)
+        self._watch.pages.begin(lambda answer: calls.put(lambda: answer(True)))
+        watch(self._watch.board, self._counters, self._posts)
+        pages = TreePages(self._watch.pages.answer, folder)
+        self._watch.open(PORT if self._config.port else 0, pages.answer)
 
     def _posts(self) -> list[Post]:
         return self._engines + self._frontends
@@ -108,6 +125,8 @@ class Supervisor:
         for key, _ in self._selector.select(max(min(times), 0.0) if times else None):
             if isinstance(key.data, Child) and not key.data.read_status():
                 self._selector.unregister(key.fd)
+            elif isinstance(key.data, Calls):
+                key.data.run()
         if self._signals.take() & STOPPING:
             raise Stopped
         awake_s = self._awake.passed(time.monotonic(), _LOOK_S)
@@ -129,18 +148,18 @@ class Supervisor:
         elif child.is_lost:
             self._replace(post, child)
         elif child.facts is not None and post.empty_since is not None:
-            log.warning("the %s is back after %.1f s", post.name, time.monotonic() - post.empty_since)
-            post.empty_since = None
+            log.warning("the %s is back after %.1f s", post.name, post.taken(time.monotonic()))
 
     def _replace(self, post: Post, child: Child) -> None:
         """Its process is lost: another one shall start. Raises StartupError with the reason if not."""
-        reason = child.cause_of_death()
+        reason, word = child.cause_of_death(), why_it_ended(child)
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
         with contextlib.suppress(KeyError):  # where its pipe has ended already
             self._selector.unregister(child.status)
         hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/suspects.py
         if not post.empty(time.monotonic(), explained=hunts) or failed_to_start:
             raise reason
+        self._counters.restarts[label(post.name), word] += 1
         pause = post.start_at - time.monotonic()
         when = f"in {pause:.1f} s" if pause > 0 else "at once"
         log.warning("%s; the %s starts again %s", reason, post.name, when)
@@ -151,7 +170,7 @@ class Supervisor:
         child = next(loading, None)
         if child is not None and child.loading:
             self._status.loading(*child.loading)
-            if not self._status.attached:
+            if not self._status.attached and not logs.writes_json():
                 self._progress.show(*child.loading)
             child.loading = None
 
@@ -162,6 +181,7 @@ class Supervisor:
             facts |= child.facts or {}
         if len(self._engines) > 1:
             facts["engines"] = len(self._engines)
+        facts |= self._watch.facts
         self._progress.clear()  # standard output may be the same terminal
         self._status.ready(**facts)
         self._on_ready(facts)

@@ -24,6 +24,7 @@ FLOOR = {
     "curve",
     "logs",
     "models",
+    "telemetry",
     "v1",
     "internal",
 }

@@ -91,6 +91,7 @@ def load(
         num_host_blocks=swap_space.num_blocks,
         prefill_us_per_token=measure_prefill(runner.execute, most_tokens, initialize.block_size),
         swap_us_per_block=swap_space.measure_us_per_block(),
+        num_threads=torch.get_num_threads(),
     )
 
 

@@ -79,7 +79,7 @@ class Runner:
             appended, token_ids = append_tokens(plan, self._rows)
             self._sampler.append(appended, torch.from_numpy(token_ids).to(self._cache.shape.device))
         self._move_blocks(plan)
-        result = self._compute(plan) if plan.rows else worker_pb2.StepResult()
+        result = self._compute(plan, began) if plan.rows else worker_pb2.StepResult()
         result.step = plan.step
         result.started_ns = began
         result.duration_us = (time.monotonic_ns() - began) // 1000
@@ -117,8 +117,8 @@ class Runner:
                 torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device)
             )
 
-    def _compute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        """What the step computes and samples."""
+    def _compute(self, plan: worker_pb2.StepPlan, began: int) -> worker_pb2.StepResult:
+        """What the step computes and samples. began: when it did, in nanoseconds."""
         step = read_step(plan, self._rows, self._max_num_batched_tokens)
         batch = build_input_batch(
             self._rows,
@@ -130,11 +130,16 @@ class Runner:
             self._sizes,
             self._cache.shape,
         )
+        prepared = time.monotonic_ns()
         hidden = self._model(batch, self._cache.layers)
+        computed = time.monotonic_ns()
         self._rows.finish_step(step.rows, step.starts + step.counts)
         result = worker_pb2.StepResult()
         self._score_prompts(hidden, batch, step, result)
         self._sample(hidden, batch, step.sample_rows, result)
+        result.prepare_us = (prepared - began) // 1000
+        result.forward_us = (computed - prepared) // 1000
+        result.sample_us = (time.monotonic_ns() - computed) // 1000
         return result
 
     def _score_prompts(

@@ -11,7 +11,7 @@ def run(config: EngineConfig) -> int:
     """Schedules until a signal; returns the exit code."""
     if not config.external_workers:
         require_worker("start the engine's worker", config.device)
-    logs.setup("engine", config.log_level)
+    logs.setup(config.process_name or "engine", config.log_level, config.log_format)
     from engine_core.main import run as run_engine
 
     return run_engine(config)

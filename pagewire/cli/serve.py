@@ -21,7 +21,7 @@ stop it:   Ctrl-C"""
 
 def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal; returns 0 then, Ctrl-C included."""
-    logs.setup("serve", config.log_level)
+    logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     checkpoint_folder(config.model)
     return Supervisor(config, _announce).run()
@@ -30,5 +30,5 @@ def run(config: ServeConfig) -> int:
 def _announce(facts: Facts) -> None:
     rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("address", "port"))
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
-    if not process.is_child():
+    if not process.is_child() and not logs.writes_json():
         print(_HOW_TO_CALL.format(address=facts["address"]), file=sys.stderr, flush=True)

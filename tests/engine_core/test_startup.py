@@ -77,6 +77,7 @@ def test_a_worker_is_told_how_to_fail() -> None:
     config = EngineConfig(worker_fault=faults, log_level="error")
     assert worker_arguments(config) == [
         "--log-level=error",
+        "--log-format=text",
         "--fault-die-at-step=3",
         "--fault-slow-factor=1.5",
     ]

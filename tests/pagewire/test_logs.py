@@ -1,8 +1,11 @@
 """One log format for every process."""
 
 import io
+import json
 import logging
+import os
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -33,3 +36,33 @@ def test_lines_name_process_and_module(monkeypatch: pytest.MonkeyPatch, stream: 
     (line,) = stream.getvalue().splitlines()[-1:]
     assert stream.getvalue().startswith(start)
     assert "INFO" in line and "frontend[" in line and line.endswith("frontend.server: listening on x")
+
+
+def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.setup("frontend-1", "info", "json")
+    assert logs.writes_json()
+    log = logging.getLogger("frontend.server")
+    log.info("listening on %s\n", "\u00e9", extra={"request_id": "r", "trace_id": "t"})
+    try:
+        raise ValueError("x")
+    except ValueError:
+        log.exception("failed")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert datetime.fromisoformat(first.pop("time")).utcoffset() == timedelta(0)
+    assert first == {
+        "level": "info",
+        "logger": "frontend.server",
+        "message": "listening on \u00e9\n",
+        "process": "frontend-1",
+        "pid": os.getpid(),
+        "request_id": "r",
+        "trace_id": "t",
+    }
+    assert second["level"] == "error" and second["exception"].endswith("ValueError: x")
+
+
+def test_text_is_not_json():
+    logs.setup("frontend", "info")
+    assert not logs.writes_json()

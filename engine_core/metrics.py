@@ -1,0 +1,189 @@
+"""What the core tells Prometheus beside its counters: facts of the scheduler, the sockets and the worker.
+
+The worker has no HTTP port: its thread would take the interpreter from the step, which on a GPU is bound by
+launches from Python. What it measures comes with its results, and the core reports it under its name.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import nlargest
+
+from engine_core.core import EngineCore
+from engine_core.fair_queue import FairQueue
+from engine_core.sockets import FrontendSockets
+from engine_core.stats import Counters
+from engine_core.workers import WorkerLink
+from pagewire.internal.v1.worker_pb2 import Ready
+from pagewire.telemetry.board import Board
+from pagewire.telemetry.figures import Metric, Reading, metrics_of
+
+MOST_TENANTS = 20
+"""With a value of their own; those that were given less are one value together."""
+OTHERS = "(others)"
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A core's process."""
+
+    core: EngineCore
+    frontends: FrontendSockets
+    worker: WorkerLink
+    ready: Ready
+
+
+def watch(board: Board, parts: Parts) -> None:
+    """Puts everything on the board."""
+    board.add_counters(parts.core.counters)
+    board.add_readings(parts, READINGS)
+    if parts.worker.pid is not None:
+        number = re.search(r"-\d+$", board.process)  # of several cores: each has its worker
+        board.add_system(f"worker{number.group() if number else ''}", parts.worker.pid)
+
+
+def _gauge(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", help, labels)
+
+
+def _counter(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "counter", help, labels)
+
+
+def _blocks(parts: Parts) -> Mapping[str, float]:
+    pool = parts.core.scheduler.pool
+    free = pool.num_free
+    return {"used": pool.num_blocks - free, "free": free}
+
+
+def _preemptions(parts: Parts) -> Mapping[str, float]:
+    scheduler = parts.core.scheduler
+    swapped = scheduler.swap.num_swapped_out
+    return {"recompute": scheduler.num_preemptions - swapped, "swap": swapped}
+
+
+def _bad_frames(parts: Parts) -> Mapping[str, float]:
+    return {"frontends": parts.frontends.num_bad_frames, "workers": parts.worker.num_bad_frames}
+
+
+def _tenants(parts: Parts) -> Mapping[str, float]:
+    queue = parts.core.scheduler.waiting
+    if not isinstance(queue, FairQueue):
+        return {}
+    counters = queue.tenants.counters()
+    largest = nlargest(MOST_TENANTS, counters.items(), key=lambda pair: pair[1])
+    shown = {name[:_LONGEST_NAME]: value for name, value in largest}
+    if len(counters) > len(shown):
+        shown[OTHERS] = sum(counters.values()) - sum(shown.values())
+    return shown
+
+
+READINGS: tuple[Reading[Parts], ...] = (
+    Reading(
+        _counter("pagewire_core_refusals_total", "Requests that were refused on arrival.", "reason"),
+        lambda parts: parts.core.door.refused,
+    ),
+    Reading(
+        _counter("pagewire_core_steps_total", "Steps that were planned."),
+        lambda parts: parts.core.scheduler.step,
+    ),
+    Reading(
+        _gauge("pagewire_core_epoch_start_seconds", "When this start of the core began, in Unix time."),
+        lambda parts: parts.core.epoch / 1e9,
+    ),
+    Reading(
+        _gauge("pagewire_core_requests_running", "Requests of which at least one sequence runs."),
+        lambda parts: parts.core.scheduler.num_running_requests,
+    ),
+    Reading(
+        _gauge("pagewire_core_requests_waiting", "Requests of which no sequence runs."),
+        lambda parts: len(parts.core.scheduler.requests) - parts.core.scheduler.num_running_requests,
+    ),
+    Reading(
+        _gauge("pagewire_core_rows", "Rows that sequences hold, those that are kept for siblings too."),
+        lambda parts: parts.core.scheduler.num_rows - len(parts.core.scheduler.rows.free),
+    ),
+    Reading(
+        _gauge("pagewire_core_sequences_swapped", "Sequences that wait with their blocks on the host."),
+        lambda parts: parts.core.scheduler.swap.num_copies,
+    ),
+    Reading(
+        _gauge("pagewire_core_waiting_tokens", "Tokens that those who wait have to compute."),
+        lambda parts: parts.core.scheduler.waiting.num_tokens,
+    ),
+    Reading(
+        _gauge("pagewire_core_kv_blocks", "KV blocks: used (held by sequences) and free.", "state"),
+        _blocks,
+    ),
+    Reading(
+        _gauge("pagewire_core_kv_blocks_cached", "KV blocks of known content, free or used."),
+        lambda parts: parts.core.scheduler.pool.num_cached,
+    ),
+    Reading(
+        _gauge("pagewire_core_kv_block_tokens", "Tokens in a KV block."),
+        lambda parts: parts.core.scheduler.tables.block_size,
+    ),
+    Reading(
+        _counter("pagewire_core_kv_sampled_slots_total", "Slots of blocks in use, summed over samples."),
+        lambda parts: parts.core.scheduler.waste.num_allocated,
+    ),
+    Reading(
+        _counter("pagewire_core_kv_empty_slots_total", "Of these: slots without a computed token (waste)."),
+        lambda parts: parts.core.scheduler.waste.num_empty,
+    ),
+    Reading(
+        _counter("pagewire_core_prefix_cache_queries_total", "Tokens looked for in the prefix cache."),
+        lambda parts: parts.core.scheduler.prefix_cache.hit_rate.num_asked,
+    ),
+    Reading(
+        _counter("pagewire_core_prefix_cache_hits_total", "Of these: tokens that were found."),
+        lambda parts: parts.core.scheduler.prefix_cache.hit_rate.num_found,
+    ),
+    Reading(
+        _counter("pagewire_core_preemptions_total", "Sequences that made way, by what became of it.", "kind"),
+        _preemptions,
+    ),
+    Reading(
+        _counter("pagewire_core_bad_frames_total", "Messages that could not be read, by socket.", "socket"),
+        _bad_frames,
+    ),
+    Reading(
+        _gauge("pagewire_core_backlog_bytes", "Kept for frontends that read too slowly."),
+        lambda parts: sum(parts.frontends.backlog_bytes()),
+    ),
+    Reading(
+        _gauge("pagewire_core_largest_backlog_bytes", "Of these: for the slowest one."),
+        lambda parts: max(parts.frontends.backlog_bytes(), default=0),
+    ),
+    Reading(
+        _gauge(
+            "pagewire_core_tenant_service",
+            "Weighted tokens that a tenant was given, as fair queueing counts; the largest, and all others.",
+            "tenant",
+        ),
+        _tenants,
+    ),
+    Reading(
+        _gauge("pagewire_worker_weight_bytes", "Of the model's weights."),
+        lambda parts: parts.ready.model.weight_bytes,
+    ),
+    Reading(
+        _gauge("pagewire_worker_kv_cache_bytes", "Of the KV cache."),
+        lambda parts: parts.ready.kv_cache_bytes,
+    ),
+    Reading(
+        _gauge("pagewire_worker_threads", "CPU threads that compute."),
+        lambda parts: parts.ready.num_threads,
+    ),
+    Reading(
+        _gauge("pagewire_worker_swap_blocks", "Blocks of the swap space, by state.", "state"),
+        lambda parts: {
+            "used": parts.core.scheduler.swap.num_blocks - parts.core.scheduler.swap.num_free,
+            "free": parts.core.scheduler.swap.num_free,
+        },
+    ),
+)
+
+METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
+"""All that a core reports, for docs/metrics.md."""

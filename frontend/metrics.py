@@ -1,0 +1,87 @@
+"""What a frontend tells Prometheus beside its counters, and how late its event loop comes around."""
+
+import asyncio
+from dataclasses import dataclass
+
+from frontend.engine_client import EngineClient
+from frontend.generation import Generator
+from frontend.state import ServingState
+from frontend.stats import Counters
+from pagewire.config import FrontendConfig
+from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
+from pagewire.telemetry.pages import Answer
+from pagewire.telemetry.watch import PORT, Watch
+
+_LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A frontend's process."""
+
+    state: ServingState
+    generator: Generator
+    engine: EngineClient
+
+
+READINGS: tuple[Reading[Parts], ...] = (
+    Reading(
+        Metric("pagewire_frontend_serving", "gauge", "1: new requests are welcome."),
+        lambda parts: float(parts.state.serves),
+    ),
+    Reading(
+        Metric("pagewire_frontend_streams", "gauge", "Requests in flight."),
+        lambda parts: parts.generator.num_streams,
+    ),
+    Reading(
+        Metric("pagewire_frontend_protocol_errors_total", "counter", "Output of cores that made no sense."),
+        lambda parts: parts.engine.protocol_errors,
+    ),
+)
+
+METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
+"""All that a frontend reports, for docs/metrics.md."""
+
+
+class FrontendWatch:
+    """What others see of a frontend, from start() to close()."""
+
+    def __init__(self, config: FrontendConfig, counters: Counters, parts: Parts) -> None:
+        self._watch = Watch(config, "frontend")
+        self._watch.board.add_counters(counters)
+        self._watch.board.add_readings(parts, READINGS)
+        self._state = parts.state
+        self._lag_seconds = counters.loop_lag_seconds
+        self._default_port = PORT if config.port else 0
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """For the ready line."""
+        return self._watch.facts
+
+    def start(self) -> None:
+        """Serves HTTP. On the event loop that is to be watched. Raises StartupError."""
+        loop = asyncio.get_running_loop()
+
+        def ask(answer: Answer) -> None:  # in another thread
+            loop.call_soon_threadsafe(lambda: answer(self._state.serves))
+
+        self._watch.pages.begin(ask)
+        self._watch.open(self._default_port)
+        self._looking = asyncio.create_task(watch_loop(self._lag_seconds), name="loop lag")
+
+    def close(self) -> None:
+        """Serves nothing any more. Idempotent."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._watch.close()
+
+
+async def watch_loop(lag_seconds: Histogram) -> None:
+    """Measures until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LOOK_S
+        await asyncio.sleep(_LOOK_S)
+        lag_seconds.observe(max(loop.time() - due, 0.0))

@@ -1,0 +1,1 @@
+"""What every process says of itself: metrics, health over HTTP, traces."""

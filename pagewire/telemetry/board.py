@@ -1,0 +1,121 @@
+"""All figures of one process, in the form that Prometheus asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from pagewire.telemetry.figures import Histogram, Metric, Reading, Value, values_of
+
+T = TypeVar("T")
+Source = Callable[[], Iterable[tuple[Metric, Value]]]
+
+_KINDS: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+PROCESS = "process"
+"""Label of every sample: which process of the service says so."""
+
+
+class Board(Collector):
+    """A registry of our own: no globals, so that several services may live in one test."""
+
+    def __init__(self, process: str) -> None:
+        """process: value of the label, such as "frontend-1"."""
+        self.process = process
+        self._sources: list[Source] = []
+        self._systems: list[tuple[str, ProcessCollector]] = []
+        self.add_system(process)
+
+    def add_counters(self, instance: Any) -> None:
+        """A dataclass whose fields are declared with pagewire.telemetry.figures."""
+        self._sources.append(lambda: values_of(instance))
+
+    def add_readings(self, subject: T, readings: Iterable[Reading[T]]) -> None:
+        """Facts of an object, read when somebody asks, from another thread than its own."""
+        kept = tuple(readings)
+        self._sources.append(lambda: [(each.metric, each.read(subject)) for each in kept])
+
+    def add_system(self, process: str, pid: int | None = None) -> None:
+        """What the kernel knows of a process: CPU seconds, memory, descriptors, start. None: this one."""
+        read_pid = (lambda: "self") if pid is None else (lambda: str(pid))
+        self._systems.append((process, ProcessCollector(pid=read_pid, registry=None)))
+
+    def collect(self) -> Iterator[Family]:
+        """Every family once, with all its samples."""
+        families: dict[str, Family] = {}
+        for source in self._sources:
+            for metric, value in _steady(source):
+                family = _family(metric, value)
+                families.setdefault(family.name, family)
+                _label(family, self.process)
+        for process, system in self._systems:
+            for family in system.collect():
+                _label(family, process)
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples.extend(family.samples)
+        yield from families.values()
+
+    def render(self, accept: str) -> tuple[str, bytes]:
+        """Content type and text. accept: the header of that name; OpenMetrics for those who ask for it."""
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(self)
+
+
+def _steady(source: Source) -> list[tuple[Metric, Value]]:
+    """What a source has. Somebody may add a label's value meanwhile: then once more."""
+    for _ in range(10):
+        try:
+            return [(metric, _copied(value)) for metric, value in source()]
+        except RuntimeError:  # a dictionary changed its size while it was copied
+            continue
+    return []
+
+
+def _copied(value: Value) -> Value:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _family(metric: Metric, value: Value) -> Family:
+    kinds: dict[str, Any] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    family: Family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+    for key, each in value.items() if isinstance(value, Mapping) else [((), value)]:
+        labels = (key,) if isinstance(key, str) else key
+        if isinstance(each, Histogram):
+            _add_histogram(family, labels, each)
+        else:
+            _add(family, labels, each)
+    return family
+
+
+def _add(family: Any, labels: tuple[str, ...], value: float) -> None:
+    family.add_metric(labels, value)
+
+
+def _add_histogram(family: Any, labels: tuple[str, ...], histogram: Histogram) -> None:
+    edges = [*map(repr, histogram.edges), "+Inf"]
+    family.add_metric(labels, list(zip(edges, accumulate(histogram.counts), strict=True)), histogram.sum)
+
+
+def _label(family: Family, process: str) -> None:
+    family.samples = [
+        sample._replace(labels={PROCESS: process, **sample.labels}) for sample in family.samples
+    ]

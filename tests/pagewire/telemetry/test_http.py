@@ -1,0 +1,156 @@
+"""The HTTP server meets everybody: those who ask politely, and those who do not."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagewire.errors import StartupError
+from pagewire.telemetry import http
+from pagewire.telemetry.http import HttpThread, listen, listen_unix, parse_head
+from pagewire.telemetry.pages import Page, text_page
+
+PATIENCE_S = 60.0
+
+
+async def answer(path: str, accept: str) -> Page:
+    return text_page(200 if path == "/x" else 404, f"{path} for {accept}")
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    listener = listen("127.0.0.1", 0)
+    thread = HttpThread(answer, listener)
+    thread.start()
+    yield int(listener.getsockname()[1])
+    thread.close()
+    assert "http" not in [each.name for each in threading.enumerate()]
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def read(connection: socket.socket) -> bytes:
+    """Up to the end."""
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def ask(port: int, request: bytes) -> bytes:
+    with connect(port) as connection:
+        connection.sendall(request)
+        return read(connection)
+
+
+def test_a_page_has_its_length_and_the_connection_ends(port: int):
+    head, body = ask(port, b"GET /x?a=b HTTP/1.1\r\nHost: h\r\nAccept:  text/y \r\n\r\n").split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and body == b"/x for text/y\n"
+    assert b"Content-Length: 14\r\n" in head and head.endswith(b"Connection: close")
+
+
+def test_head_has_no_body(port: int):
+    assert ask(port, b"HEAD /x HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")[2] == b""
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /y HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"405 Method Not Allowed"),
+        (b"get /x HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"GET x HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET /x HTTP/2.0\r\n\r\n", b"400 Bad Request"),
+        (b"GET /x\r\n\r\n", b"400 Bad Request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"400 Bad Request"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", b"400 Bad Request"),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", b"400 Bad Request"),
+        (b"GET /x HTTP/1.1\r\nno header\r\n\r\n", b"400 Bad Request"),
+        (b"GET /x HTTP/1.1\r\n: empty\r\n\r\n", b"400 Bad Request"),
+        (b"GET /x HTTP/1.1\r\n folded: y\r\n\r\n", b"400 Bad Request"),
+        (b"GET /" + 9000 * b"x" + b" HTTP/1.1\r\n\r\n", b"431 Request Header Fields Too Large"),
+        (b"GET /x HTTP/1.1\r\n" + 3000 * b"a: b\r\n", b"431 Request Header Fields Too Large"),
+    ],
+)
+def test_what_is_no_request_for_a_page_is_told_so(port: int, request_: bytes, status: bytes):
+    reply = ask(port, request_)
+    assert reply == b"" or reply.startswith(b"HTTP/1.1 " + status + b"\r\n")  # or it had not read all of it
+    assert ask(port, b"GET /x HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_whoever_says_nothing_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "READ_S", 0.05)
+    with connect(port) as silent, connect(port) as slow:
+        slow.sendall(b"GET /x HT")
+        assert (read(silent), read(slow)) == (b"", b"")
+
+
+def test_whoever_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "WRITE_S", 0.05)
+
+    async def much(path: str, accept: str) -> Page:
+        return Page(200, "text/plain", bytes(64 << 20))
+
+    listener = listen("127.0.0.1", 0)
+    thread = HttpThread(much, listener)
+    thread.start()
+    with connect(listener.getsockname()[1]) as connection:
+        connection.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+        time.sleep(0.5)  # nothing is read meanwhile; the sooner it is cut, the less was sent
+        assert len(read(connection)) < 64 << 20
+    thread.close()
+
+
+def test_there_is_room_for_so_many(port: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    held = [connect(port) for _ in range(2)]
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while ask(port, b"GET /x HTTP/1.1\r\n\r\n"):
+            assert time.monotonic() < deadline
+    finally:
+        for each in held:
+            each.close()
+    while not ask(port, b"GET /x HTTP/1.1\r\n\r\n"):
+        assert time.monotonic() < deadline
+
+
+def test_close_cuts_what_is_open():
+    listener = listen("127.0.0.1", 0)
+    thread = HttpThread(answer, listener)
+    thread.start()
+    with connect(listener.getsockname()[1]) as connection:
+        thread.close()
+        assert read(connection) == b""
+
+
+def test_one_that_never_ran_can_be_closed():
+    HttpThread(answer, listen("127.0.0.1", 0)).close()
+
+
+def test_a_port_that_is_taken_is_told(port: int):
+    with pytest.raises(StartupError, match="already in use") as error:
+        listen("127.0.0.1", port)
+    assert "--http-port" in error.value.todo
+
+
+def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path):
+    path = tmp_path / "x.http"
+    listen_unix(str(path)).close()
+    listener = listen_unix(str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    listener.close()
+
+
+def test_names_of_headers_have_no_case():
+    assert parse_head(b"GET /a?b HTTP/1.1\r\nX-Y: z:\r\n\r\n") == ("GET", "/a", {"x-y": "z:"})

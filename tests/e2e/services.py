@@ -30,9 +30,11 @@ def rank_load(client: Client) -> admin_pb2.RankLoad:
 
 
 def is_idle(client: Client) -> bool:
-    """Whether nothing runs, nothing waits, and every block is back in the pool."""
-    load = rank_load(client)
-    return (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
+    """Whether nothing runs, nothing waits, and every block is back in its pool."""
+    return all(
+        (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
+        for load in client.load().ranks
+    )
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -85,6 +85,13 @@ class Run:
         return await asyncio.gather(*map(self.one, self.cases))
 
 
+def find(service: Service, victim: str, dice: random.Random) -> list[int]:
+    """Processes: one of a kind, the oldest of a kind, or all of it."""
+    how, _, kind = victim.rpartition(" ")
+    pids = services.processes(service.pid)[kind]
+    return {"": [dice.choice(pids)], "oldest": pids[:1], "all": pids}[how]
+
+
 async def run_with_kills(
     service: Service, cases: list[Case], victims: list[str]
 ) -> tuple[list[Generation], Run]:
@@ -98,7 +105,8 @@ async def run_with_kills(
             while run.num_tokens < enough:
                 assert not streams.done(), "the streams were over before the last kill"
                 await asyncio.sleep(0.001)
-            os.kill(dice.choice(services.processes(service.pid)[victim]), signal.SIGKILL)
+            for pid in find(service, victim, dice):
+                os.kill(pid, signal.SIGKILL)
         return await streams, run
 
 
@@ -118,6 +126,12 @@ def scores_of(result: Generation) -> list[float]:
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with services.start(dtype="float32", frontends=2, max_deaths=99) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def two_cores() -> Iterator[Service]:
+    with services.start(dtype="float32", frontends=2, data_parallel_size=2, max_deaths=99) as service:
         yield service
 
 
@@ -144,6 +158,21 @@ def twins(service: Service) -> list[Generation]:
     ids=["core-and-worker", "frontends", "all"],
 )
 def test_streams_go_on(service: Service, twins: list[Generation], victims: list[str]):
+    check(service, twins, victims)
+
+
+@pytest.mark.parametrize(
+    "victims",
+    [["oldest engine", "oldest engine", "worker"], ["all engine"]],
+    ids=["one-after-the-other", "both-at-once"],
+)
+def test_streams_go_on_at_another_core(two_cores: Service, twins: list[Generation], victims: list[str]):
+    """The twins come from another service, which has one core: which core computes matters nowhere."""
+    check(two_cores, twins, victims)
+
+
+def check(service: Service, twins: list[Generation], victims: list[str]) -> None:
+    """All streams are like those that nobody disturbed, and leave nothing behind."""
     cases = make_cases()
     results, run = asyncio.run(run_with_kills(service, cases, victims))
     for case, result, twin in zip(cases, results, twins, strict=True):

@@ -17,7 +17,7 @@ from engine_core.worker_process import WorkerDied
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.workload import Workload
 from worker.simulated.clock import Clock
@@ -31,7 +31,7 @@ MAX_UNDER_WAY = 2
 class Device:
     """The worker's process, and the line to it."""
 
-    def __init__(self, machine: Machine, config: EngineConfig, workload: Workload, random: Random) -> None:
+    def __init__(self, machine: Processor, config: EngineConfig, workload: Workload, random: Random) -> None:
         """Loads."""
         self._machine, self._random, self._workload = machine, random, workload
         self._hop = workload.settings.worker_hop

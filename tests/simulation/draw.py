@@ -18,6 +18,7 @@ def draw(seed: int) -> Workload:
         core_overhead=step * random.choice([0.0, 0.1, 1.0]),
         restart=random.choice([30 * step, 1.5]),
         num_frontends=random.choice([1, 2, 2, 3]),
+        num_engines=random.choice([1, 1, 1, 2, 2, 3]),
         swap_costs=random.choice([None, (0.0, 0.0), (1.0, 0.5), (1.0, 4.0)]),
         nan_rate=random.choice([0.0] * 9 + [0.01]),
     )
@@ -57,10 +58,11 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
 
 def _draw_faults(random: Random, settings: Settings, start: float, end: float) -> list[Fault]:
     """A third of the simulations are undisturbed."""
-    kinds = ["core", "worker", "frontend", "frontend", "link", "backlog", "reset"]
+    kinds = ["core", "worker", "cores", "frontend", "frontend", "link", "backlog", "reset"]
     count = random.choice([0, 0, 0, 1, 1, 2, 3, 4])
-    faults = [
-        Fault(random.uniform(start, end), random.choice(kinds), random.randrange(settings.num_frontends))
-        for _ in range(count)
-    ]
+    faults = []
+    for _ in range(count):
+        kind = random.choice(kinds)
+        places = settings.num_engines if kind in ("core", "worker") else settings.num_frontends
+        faults.append(Fault(random.uniform(start, end), kind, random.randrange(places)))
     return sorted(faults, key=lambda fault: fault.at)

@@ -1,5 +1,6 @@
-"""The engine core's process, life after life. It is the main program of a simulation."""
+"""The engine core's process, life after life. In a simulation it is a fiber."""
 
+from math import inf
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
 from engine_core.stop import Stopped
 from engine_core.worker_process import WorkerDied
-from pagewire.internal.v1.engine_pb2 import Abort, EngineMessage
+from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
@@ -26,6 +27,7 @@ class CheckedCore(EngineCore):
         """The other arguments are those of EngineCore."""
         super().__init__(*arguments, **options)
         self.findings: list[str] = []  # from where the core must not raise
+        self._aborted: dict[str, float] = {}  # when, by id
         self._device = device
         self.most_preemptions = 0  # of one request
         self._num_idle_steps = 0  # one after another
@@ -58,6 +60,16 @@ class CheckedCore(EngineCore):
         if any(sequence.status is not Status.ENDED for sequence in named):
             self.findings.append("what was aborted goes on")
 
+    def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
+        self._aborted |= dict.fromkeys(message.request_ids, arrival)
+        return super()._abort_ids(message, arrival)
+
+    def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
+        super()._add_request(frontend, message, arrival)
+        began, aborted = arrival - 1e-6 * message.age_us, self._aborted.get(message.request_id, -inf)
+        if aborted >= began and self.scheduler.requests.by_handle(frontend, message.handle):
+            self.findings.append("what was aborted on its way goes on")
+
     def _lose_frontend(self, frontend: bytes) -> None:
         super()._lose_frontend(frontend)
         if self.scheduler.requests.of_frontend(frontend):
@@ -67,32 +79,19 @@ class CheckedCore(EngineCore):
 class Engine:
     """Starts a core and its worker, steps, dies, starts again."""
 
-    def __init__(self, machine: Machine, network: Network, workload: Workload, random: Random) -> None:
+    def __init__(
+        self, machine: Machine, network: Network, workload: Workload, random: Random, place: int
+    ) -> None:
+        """place: among several."""
         self.core: CheckedCore | None = None
         self.device: Device | None = None
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
         self.most_preemptions = 0
-        self._machine, self._network = machine, network
+        self._name = f"core-{place}"
+        self._machine, self._network = machine.processor(self._run), network
         self._workload, self._random = workload, random
         self._recordings: list[RecordedLife] = []
         self._notes = bytearray()  # what is on disk
-
-    def run(self) -> None:
-        """Until the simulation is over and the core idle."""
-        check_config(self._workload.config)
-        while True:
-            self.num_lives += 1
-            try:
-                self._live()
-            except Stopped:
-                self._network.core_dies()
-                return
-            except (Killed, WorkerDied) as death:
-                self._machine.trace("core", "dies", type(death).__name__)
-            self._network.core_dies()
-            self.core = self.device = None
-            self._machine.core_is_killed = False
-            self._wait(self._workload.settings.restart)
 
     def check_recordings(self) -> None:
         """Tells what has happened to other schedulers. Raises AssertionError."""
@@ -107,7 +106,24 @@ class Engine:
     def kill(self) -> None:
         """SIGKILL: nothing of it is left."""
         if self.core is not None:
-            self._machine.core_is_killed = True
+            self._machine.is_killed = True
+
+    def _run(self) -> None:
+        """Until the simulation is over and the core idle."""
+        check_config(self._workload.config)
+        while True:
+            self.num_lives += 1
+            try:
+                self._live()
+            except Stopped:
+                self._network.core_dies()
+                return
+            except (Killed, WorkerDied) as death:
+                self._machine.trace(self._name, "dies", type(death).__name__)
+            self._network.core_dies()
+            self.core = self.device = None
+            self._machine.is_killed = False
+            self._wait(self._workload.settings.restart)
 
     def _live(self) -> None:
         config = self._workload.config
@@ -125,7 +141,7 @@ class Engine:
             ahead = config.scheduling == "ahead"
             parts = identity, scheduler, self.device, inbox, self._send, clock
             self.core = CheckedCore(self.device, *parts, ahead=ahead)
-            self._machine.trace("core", "is ready, life", self.num_lives)
+            self._machine.trace(self._name, "is ready, life", self.num_lives)
             self._step()
         finally:
             inbox.close()
@@ -153,5 +169,5 @@ class Engine:
 
     def _send(self, frontend: bytes, message: EngineMessage) -> None:
         name = self._network.name(frontend)
-        self._machine.trace("core", "sends", message.WhichOneof("message"), "to", name)
+        self._machine.trace(self._name, "sends", message.WhichOneof("message"), "to", name)
         self._network.send(frontend, message)

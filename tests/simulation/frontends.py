@@ -1,14 +1,17 @@
 """A frontend's process: the real generator, engine client, journal and streams, without gRPC and threads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from frontend.addresses import GivenAddresses
 from frontend.auth.caller import ANYBODY
 from frontend.capacity import Capacity
 from frontend.engine_client import EngineClient
+from frontend.engine_connection import EngineConnection
+from frontend.engine_socket import Listener
 from frontend.generation import Generator
 from frontend.journal import Sink
 from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
@@ -78,24 +81,35 @@ class CheckedClient(EngineClient):
     def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
         return super().submit(request, CheckedSink(sink), routing)
 
+    def on_lost(self, core: EngineConnection) -> None:
+        """See frontend.engine_client."""
+        super().on_lost(core)
+        assert not (self._journal.waiting() and any(other.serves for other in self.cores)), (
+            "somebody waits though a core serves"
+        )
+
 
 class FrontendProcess:
     """One life of a frontend."""
 
-    def __init__(self, machine: Machine, network: Network, random: Random, tokenizing: float) -> None:
-        """tokenizing: seconds that it takes, at most."""
+    def __init__(
+        self, machine: Machine, networks: Sequence[Network], random: Random, tokenizing: float
+    ) -> None:
+        """networks: one for each engine core. tokenizing: seconds that it takes, at most."""
         self._machine = machine
         self._handlers: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S)
         self.sockets: list[Socket] = []
 
-        def make_socket(*arguments: Any) -> Socket:
-            self.sockets.append(network.socket(*arguments))
+        def make_socket(address: str, identity: bytes, listener: Listener) -> Socket:
+            self.sockets.append(networks[int(address)].socket(address, identity, listener))
             return self.sockets[-1]
 
-        self.client = CheckedClient("", ServingState(), config.resume_timeout, make_socket)
+        addresses = GivenAddresses([str(place) for place in range(len(networks))])
+        state, patience = ServingState(), config.resume_timeout
+        self.client = CheckedClient(addresses, state, patience, make_socket, random)
         self.generator = Generator(config, MODEL, Prompts(random, tokenizing), self.client, Capacity(0, 0))
-        self.name = network.name(self.client.identity)
+        self.name = networks[0].name(self.client.identity)
         self.client.start()
 
     def serve(

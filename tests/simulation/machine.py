@@ -5,6 +5,7 @@ from collections.abc import Callable
 from engine_core.events import Inbox
 from engine_core.stop import Stopped
 from tests.simulation.clock import VirtualLoop
+from tests.simulation.fibers import Fiber
 from tests.simulation.trace import Trace
 
 MAX_EVENTS = 400_000
@@ -18,31 +19,68 @@ class Killed(BaseException):
     """The core's process is gone, wherever it was."""
 
 
+class Processor:
+    """Where one engine core runs: it waits here for time to pass, and everything else happens meanwhile."""
+
+    def __init__(self, machine: "Machine", main: Callable[[], None]) -> None:
+        self.loop, self.trace = machine.loop, machine.trace
+        self.is_killed = False
+        self.until = 0.0  # when it wants to go on
+        self.fiber = Fiber(main)
+        self._machine = machine
+        self._wakes: Callable[[], bool] = lambda: False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it goes on now, by the clock or not."""
+        return self.is_killed or self.until <= self.loop.time() or self._wakes()
+
+    def wait(self, until: float) -> None:
+        """The core waits until then. Raises Killed."""
+        self._wait(until, lambda: False)
+
+    def wait_for_events(self, inbox: Inbox) -> None:
+        """The core waits until there is something in its inbox. Raises Killed, or Stopped at the end."""
+        silence = self.loop.time() - self._machine.last_progress
+        assert silence < MAX_SILENCE_S, "clients wait for what nobody will do"
+        self._wait(float("inf"), lambda: bool(inbox) or self._machine.is_over())
+        if not inbox:
+            raise Stopped
+
+    def _wait(self, until: float, wakes: Callable[[], bool]) -> None:
+        self.until, self._wakes = until, wakes
+        self.fiber.pause()
+        if self.is_killed:
+            raise Killed
+
+
 class Machine:
-    """The core waits here for time to pass; everything else happens meanwhile."""
+    """Time, and who goes on when it has come."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         """is_over: whether an idle core may end."""
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop.time)
-        self.core_is_killed = False
         self.last_progress = 0.0  # when a client heard something
-        self._is_over = is_over
+        self.is_over = is_over
+        self._processors: list[Processor] = []
 
-    def wait(self, until: float) -> None:
-        """The core waits until then. Raises Killed."""
-        self._run(until, lambda: False)
+    def processor(self, main: Callable[[], None]) -> Processor:
+        """For one more core. main: its whole life."""
+        self._processors.append(Processor(self, main))
+        return self._processors[-1]
 
-    def wait_for_events(self, inbox: Inbox) -> None:
-        """The core waits until there is something in its inbox. Raises Killed, or Stopped at the end."""
-        silence = self.loop.time() - self.last_progress
-        assert silence < MAX_SILENCE_S, "clients wait for what nobody will do"
-        self._run(float("inf"), lambda: bool(inbox) or self._is_over())
-        if not inbox:
-            raise Stopped
+    def run(self) -> None:
+        """Until all cores have ended. Raises what one of them raises."""
+        while alive := [one for one in self._processors if not one.fiber.done]:
+            until = min(one.until for one in alive)
+            self.loop.run(until, lambda alive=alive: any(one.is_due for one in alive))  # type: ignore[misc]
+            assert self.loop.num_events < MAX_EVENTS, "no end is in sight"
+            for one in alive:
+                if one.is_due:
+                    one.fiber.resume()
 
-    def _run(self, until: float, wake: Callable[[], bool]) -> None:
-        self.loop.run(until, lambda: self.core_is_killed or wake())
-        assert self.loop.num_events < MAX_EVENTS, "no end is in sight"
-        if self.core_is_killed:
-            raise Killed
+    def abandon(self) -> None:
+        """Ends what has not ended."""
+        for one in self._processors:
+            one.fiber.abandon()

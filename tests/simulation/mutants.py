@@ -4,12 +4,14 @@ Each entry changes one thing in the real code, in this process, as somebody migh
 by the check that is there for it: python -m tests.simulation.mutants prints which seed finds which.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import count
 from unittest import mock
 
+from engine_core.aborted_ids import AbortedIds
 from engine_core.beams import BeamSearch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
@@ -209,6 +211,21 @@ def _a_continuation_forgets_a_token(patch: Callable[..., None]) -> None:
 def _lost_requests_are_not_sent_again(patch: Callable[..., None]) -> None:
     """The journal of a frontend is never read."""
     patch(EngineClient, "_resume", lambda self: None)
+
+
+def _requests_of_a_dead_core_wait_for_it(patch: Callable[..., None]) -> None:
+    """... until somebody says something, though others serve."""
+    resume = EngineClient._resume
+
+    def later(self: EngineClient) -> None:
+        asyncio.get_running_loop().call_later(0.01, resume, self)
+
+    patch(EngineClient, "_resume", later)
+
+
+def _aborts_are_forgotten(patch: Callable[..., None]) -> None:
+    """An Abort finds only what is there, and not what is on its way."""
+    patch(AbortedIds, "hit", lambda self, request_id, since: False)
 
 
 def _a_stop_string_ends_all_siblings(patch: Callable[..., None]) -> None:

@@ -119,12 +119,20 @@ class Socket:
 
 
 class Network:
-    """All connections to the core that listens, if one does."""
+    """All connections to one core, or to nobody while it does not listen."""
 
     def __init__(
-        self, loop: VirtualLoop, trace: Trace, random: Random, latency: float, reconnect: float
+        self,
+        loop: VirtualLoop,
+        trace: Trace,
+        random: Random,
+        names: dict[bytes, str],
+        latency: float,
+        reconnect: float,
     ) -> None:
-        """latency: seconds that a frame takes, on average; now and then it takes much longer.
+        """names: of frontends, for all networks of a simulation.
+
+        latency: seconds that a frame takes, on average; now and then it takes much longer.
 
         reconnect: seconds between two attempts to connect, at most.
         """
@@ -132,7 +140,7 @@ class Network:
         self.reconnect, self._latency = reconnect, latency
         self.inbox: Inbox | None = None  # of the core that listens
         self._connections: dict[bytes, Connection] = {}  # as the core sees them
-        self._names: dict[bytes, str] = {}
+        self._names = names
 
     def name(self, identity: bytes) -> str:
         """What traces call a frontend: identities are random."""

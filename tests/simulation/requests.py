@@ -94,6 +94,11 @@ class RequestWriter:
         self._score(request, len(prompt))
         self._end_early(request)
         self._choose(request)
+        way = random.choice(["", "", "", "session", "rank"])
+        if way == "session":
+            request.routing.session_id = random.choice("st")
+        elif way == "rank":
+            request.routing.data_parallel_rank = random.randrange(self._workload.settings.num_engines)
         return request
 
     def _choose(self, request: generation_pb2.GenerateRequest) -> None:

@@ -44,7 +44,7 @@ class Totals:
         self.steps += report.num_steps
         self.preemptions += report.num_preemptions
         self.most_preemptions = max(self.most_preemptions, report.most_preemptions)
-        self.deaths += report.num_lives - 1
+        self.deaths += report.num_deaths
         self.virtual_s += report.seconds
         self.cpu_s += report.cpu_seconds
         self.outcomes += report.outcomes

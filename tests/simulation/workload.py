@@ -36,6 +36,7 @@ class Settings:
     core_overhead: float  # of the core's own work in a step
     restart: float  # of the core, at most
     num_frontends: int
+    num_engines: int
     swap_costs: tuple[float, float] | None  # microseconds per token and block; None: as measured
     nan_rate: float  # steps in which a row has no logits
 
@@ -65,7 +66,7 @@ class Fault:
 
     at: float
     kind: str  # see world.py
-    place: int = 0  # a frontend's
+    place: int = 0  # a frontend's, or a core's
 
 
 @dataclass

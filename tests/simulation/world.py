@@ -34,7 +34,7 @@ class Report:
     num_steps: int
     num_preemptions: int
     most_preemptions: int  # of one request
-    num_lives: int
+    num_deaths: int  # of cores
     outcomes: Counter[str]
     seconds: float  # virtual
     cpu_seconds: float
@@ -61,8 +61,15 @@ class World:
         self._random = Random(f"world {workload.seed}")
         settings = workload.settings
         times = settings.latency, settings.restart / 20
-        self.network = Network(self.machine.loop, self.machine.trace, self._fork("network"), *times)
-        self.engine = Engine(self.machine, self.network, workload, self._fork("engine"))
+        names: dict[bytes, str] = {}
+        self.networks = [
+            Network(self.machine.loop, self.machine.trace, self._fork(f"network {place}"), names, *times)
+            for place in range(settings.num_engines)
+        ]
+        self.engines = [
+            Engine(self.machine, network, workload, self._fork(f"engine {place}"), place)
+            for place, network in enumerate(self.networks)
+        ]
         self.frontends: list[FrontendProcess | None] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_running = len(workload.jobs)
@@ -70,11 +77,15 @@ class World:
     def run(self) -> None:
         """From the start of the processes until they have nothing left to do. Raises what is wrong."""
         loop = self.machine.loop
-        with virtual_time(loop), _quiet(), contextlib.closing(self.engine):
+        with virtual_time(loop), _quiet(), contextlib.ExitStack() as stack:
+            for engine in self.engines:
+                stack.callback(engine.close)
+            stack.callback(self.machine.abandon)
             loop.call_soon(self._begin)
-            self.engine.run()
+            self.machine.run()
             self._check_at_rest()
-            self.engine.check_recordings()
+            for engine in self.engines:
+                engine.check_recordings()
             loop.call_soon(self._end)
             loop.run(loop.time() + 1.0, lambda: False)
         assert not loop.errors, loop.errors
@@ -94,7 +105,7 @@ class World:
     def _start_frontend(self, place: int) -> None:
         random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
         self.frontends[place] = FrontendProcess(
-            self.machine, self.network, random, self.workload.settings.latency
+            self.machine, self.networks, random, self.workload.settings.latency
         )
 
     # Clients.
@@ -149,22 +160,29 @@ class World:
     def _strike(self, fault: Fault) -> None:
         self.machine.trace("fault", fault.kind, fault.place)
         self.num_losses += 1
+        if fault.kind in ("core", "worker", "cores"):
+            self._strike_engines(fault)
+            return
         frontend = self.frontends[fault.place]
-        if fault.kind == "core":
-            self.engine.kill()
-        elif fault.kind == "worker" and self.engine.device is not None:
-            self.engine.device.dies = True
-        elif fault.kind == "frontend" and frontend is not None:
+        if fault.kind == "frontend" and frontend is not None:
             self.frontends[fault.place] = None
             frontend.die()
             self.machine.loop.call_later(self._random.uniform(0.1, 2.0), self._start_frontend, fault.place)
         elif fault.kind == "link" and frontend is not None:
-            for socket in frontend.sockets:
-                self.network.cut(socket)
+            place = self._random.randrange(len(self.networks))
+            self.networks[place].cut(frontend.sockets[place])
         elif fault.kind == "backlog" and frontend is not None:
-            self.network.lose_frontend(frontend.client.identity)  # it takes one that reads slowly for gone
+            network = self._random.choice(self.networks)
+            network.lose_frontend(frontend.client.identity)  # the core takes one that reads slowly for gone
         elif fault.kind == "reset" and frontend is not None:
             self._spawn(self._reset(frontend))
+
+    def _strike_engines(self, fault: Fault) -> None:
+        for engine in self.engines if fault.kind == "cores" else [self.engines[fault.place]]:
+            if fault.kind != "worker":
+                engine.kill()
+            elif engine.device is not None:
+                engine.device.dies = True
 
     async def _reset(self, frontend: FrontendProcess) -> None:
         with contextlib.suppress(ServiceError):
@@ -174,13 +192,13 @@ class World:
 
     def _check_at_rest(self) -> None:
         """Nobody wants anything: nothing may be held, nowhere. Raises AssertionError."""
-        core = self.engine.core
-        assert core is not None
-        core.scheduler.check_invariants()
-        scheduler = core.scheduler
-        assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
-        assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
-        assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
+        for engine in self.engines:
+            assert engine.core is not None
+            scheduler = engine.core.scheduler
+            scheduler.check_invariants()
+            assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
+            assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
+            assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
         for frontend in self.frontends:
             if frontend is not None:
                 frontend.check_at_rest()
@@ -202,14 +220,16 @@ def simulate(seed: int) -> Report:
         with _quiet():
             world.machine.loop.abandon()
         raise Failed(seed, world.machine.trace) from error
+    engines = world.engines
+    num_steps = sum(engine.num_steps for engine in engines)
     return Report(
         seed=seed,
         digest=world.machine.trace.digest(),
-        num_events=world.machine.loop.num_events + world.engine.num_steps,
-        num_steps=world.engine.num_steps,
-        num_preemptions=world.engine.num_preemptions,
-        most_preemptions=world.engine.most_preemptions,
-        num_lives=world.engine.num_lives,
+        num_events=world.machine.loop.num_events + num_steps,
+        num_steps=num_steps,
+        num_preemptions=sum(engine.num_preemptions for engine in engines),
+        most_preemptions=max(engine.most_preemptions for engine in engines),
+        num_deaths=sum(engine.num_lives - 1 for engine in engines),
         outcomes=Counter(client.outcome for client in world.clients),
         seconds=world.machine.loop.time(),
         cpu_seconds=process_time() - began,

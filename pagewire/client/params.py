@@ -180,6 +180,8 @@ class RequestOptions(TypedDict, total=False):
     tenant: who shares the engine fairly with others, and cached prefixes with nobody else.
     cache_salt: share cached prefixes only with requests of the same salt.
     cache_bypass: neither read nor write the prefix cache.
+    session_id: requests with the same one go to the same engine, and find there what it has in its cache.
+    data_parallel_rank: of the engine to go to, while it serves.
     """
 
     request_id: str
@@ -189,6 +191,8 @@ class RequestOptions(TypedDict, total=False):
     tenant: str
     cache_salt: str
     cache_bypass: bool
+    session_id: str
+    data_parallel_rank: int
 
 
 class GenerateOptions(SamplingOptions, RequestOptions, total=False):
@@ -197,6 +201,7 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
 
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
 _CACHE_OPTIONS = ("cache_salt", "cache_bypass")
+_ROUTING_OPTIONS = ("session_id", "data_parallel_rank")
 
 
 def generate_request(
@@ -211,6 +216,7 @@ def generate_request(
     output = params.output()
     output.timings = options.get("timings", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
+    routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
     return generation_pb2.GenerateRequest(
         request_id=options.get("request_id", ""),
         model=options.get("model", model),
@@ -221,6 +227,7 @@ def generate_request(
         stopping=params.stopping(),
         output=output,
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
+        routing=generation_pb2.RoutingHints(**routing) if routing else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Running services for the tests, and what the kernel knows about them."""
 
 import contextlib
+import json
 import os
 import select
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pagewire import Client
+from pagewire import Client, process
 from pagewire.config import ServeConfig
 from pagewire.service import Service
 from pagewire.v1 import admin_pb2
@@ -81,6 +82,35 @@ class Serve:
         """Whatever happened in the test, nothing goes on after it."""
         self.process.kill()
         self.process.communicate()
+
+
+class Frontend:
+    """`pagewire frontend` by itself, beside a service that runs. It is there when this is made."""
+
+    def __init__(self, engine: str) -> None:
+        """engine: see --engine."""
+        self._process, status = process.spawn(
+            ["frontend", "--port=0", f"--engine={engine}", "--log-level=error"], process_group=0
+        )
+        with os.fdopen(status) as events:
+            ready = next(event for event in map(json.loads, events) if event["event"] == "ready")
+        self.address = str(ready["address"])
+
+    def kill(self) -> None:
+        """At once, and nobody starts it again."""
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """It ends, if it has not."""
+        self.kill()
+
+
+def engine_addresses(service: Service) -> list[str]:
+    """Where the engine cores of a service are, as its frontends are told."""
+    (frontend, *_) = processes(service.pid)["frontend"]
+    words = _read(f"/proc/{frontend}/cmdline").decode().split("\0")
+    return [word.removeprefix("--engine=") for word in words if word.startswith("--engine=")]
 
 
 def processes(pid: int) -> dict[str, list[int]]:

@@ -32,8 +32,8 @@ wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
 
-chaos: $(STAMP) ## Kill processes under 64 streams and judge what clients saw (KILLS=1000 SEED=6 DEVICE=cpu)
-	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) --device $(or $(DEVICE),simulated)
+chaos: $(STAMP) ## Kill processes under 64 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
+	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
 
 mutants: $(STAMP) ## Put bugs into copies of the tree, one at a time, and print which test finds each (ARGS='--only WORDS')
 	@$(BIN)/python -m tests.mutants.run $(ARGS)

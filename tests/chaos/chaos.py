@@ -10,6 +10,7 @@ from unittest import mock
 from pagewire import Client
 from pagewire.client import recovery
 from pagewire.service import Service
+from pagewire.v1 import admin_pb2
 from tests.chaos.cases import make_cases
 from tests.chaos.checker import Finding, check
 from tests.chaos.history import History, Writer, read
@@ -34,6 +35,15 @@ _NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_time
 """Nor does a client: on a machine that has a lot to do, half a minute may pass before a core is back."""
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What is started."""
+
+    device: str = "simulated"
+    cores: int = 1
+    """Engine cores."""
+
+
 @dataclass
 class Result:
     """What came of a run."""
@@ -49,13 +59,17 @@ class Result:
         return not self.findings and not self.trouble
 
 
-def run(counts: Mapping[str, int], seed: int, path: Path, device: str = "simulated") -> Result:
+def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Setting()) -> Result:
     """Starts a service, kills as planned while clients stream, writes a history and judges it.
 
     counts: strikes by victim, see killer.plan().
     """
-    service = services.start(frontends=FRONTENDS, **DEVICES[device], **_NO_GIVING_UP)
-    writer = Writer(path, seed=seed, device=device, counts=dict(counts), tolerance=TOLERANCES[device])
+    device = setting.device
+    service = services.start(
+        frontends=FRONTENDS, data_parallel_size=setting.cores, **DEVICES[device], **_NO_GIVING_UP
+    )
+    begin = {"device": device, "cores": setting.cores, "tolerance": TOLERANCES[device]}
+    writer = Writer(path, seed=seed, counts=dict(counts), **begin)
     with service, mock.patch.object(recovery, "PATIENCE_S", 2 * PATIENCE_S):
         try:
             trouble = asyncio.run(_strike_and_stream(service, counts, seed, writer))
@@ -97,7 +111,11 @@ def _what_is_left(service: Service) -> list[str]:
     with Client(service.address) as client:
         client.wait_ready()
         try:
-            services.wait_until(lambda: services.is_idle(client))
+            services.wait_until(lambda: not any(map(_holds_something, client.load().ranks)))
         except AssertionError:
-            return [f"not given back: {services.rank_load(client)}"]
+            return [f"not given back: {client.load().ranks}"]
     return []
+
+
+def _holds_something(load: admin_pb2.RankLoad) -> bool:
+    return (load.running_requests, load.waiting_requests, load.kv_used_tokens) != (0, 0, 0)

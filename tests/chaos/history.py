@@ -9,6 +9,7 @@ Times are microseconds since the beginning, on one clock. A line is one of
     message   what is new of one sequence
     end       its status, and what comes with the end
     strike    a process gets a signal; strikes with the same burst belong together
+    calm      all streams have moved on since the last strike, and there are no more
 """
 
 import json
@@ -91,6 +92,8 @@ class History:
     cases: dict[int, dict[str, Any]] = field(default_factory=dict)
     streams: dict[int, StreamRecord] = field(default_factory=dict)
     strikes: list[Strike] = field(default_factory=list)
+    calm: int | None = None
+    """When the last pause was over."""
 
     @property
     def twins(self) -> dict[int, StreamRecord]:
@@ -169,6 +172,10 @@ class Writer:
         """The signal was sent."""
         self._write(kind="strike", t=self._now(), burst=burst, victim=victim, signal=signal)
 
+    def calm(self) -> None:
+        """The killer has done its work."""
+        self._write(kind="calm", t=self._now())
+
     def _now(self) -> int:
         return (time.monotonic_ns() - self._start) // 1000
 
@@ -196,6 +203,8 @@ def _take(history: History, line: dict[str, Any]) -> None:
         history.cases[line.pop("case")] = line
     elif kind == "strike":
         history.strikes.append(Strike(now, **line))
+    elif kind == "calm":
+        history.calm = now
     elif kind == "send":
         number = line["stream"]
         history.streams[number] = StreamRecord(number, line["case"], now, line["twin"])

@@ -74,6 +74,7 @@ async def execute(bursts: Sequence[Burst], load: Load, supervisor: int, writer: 
                 await asyncio.sleep(blow.delay)
             await _strike(blow, number, supervisor, writer, dice)
     await load.moved_on(0)
+    writer.calm()
 
 
 async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice: random.Random) -> None:

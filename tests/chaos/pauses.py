@@ -67,7 +67,7 @@ def _bursts(history: History) -> Iterator[tuple[str, int, list[float]]]:
     ordered = [bursts[number] for number in sorted(bursts)]
     for place, burst in enumerate(ordered):
         start = burst[0].time
-        stop = ordered[place + 1][0].time if place + 1 < len(ordered) else None
+        stop = ordered[place + 1][0].time if place + 1 < len(ordered) else history.calm
         kind = _kind(burst)
         alive = [stream for stream in history.disturbed if _was_alive(history, stream, start)]
         if kind == "frontend":

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.chaos.chaos import DEVICES, Result, run
+from tests.chaos.chaos import DEVICES, Result, Setting, run
 from tests.chaos.checker import check, tally
 from tests.chaos.history import read
 from tests.chaos.pauses import Pauses, table
@@ -26,10 +26,10 @@ def describe(result: Result, path: Path) -> str:
     if len(result.findings) > _LINES:
         lines.append(f"... and {len(result.findings) - _LINES} more")
     victims = " ".join(f"{name}={count}" for name, count in begin["counts"].items())
+    setting = f"--device {begin['device']} --cores {begin['cores']}"
     lines.append(f"judge it again: python -m tests.chaos.run --check {path}")
     lines.append(
-        f"run it again:   python -m tests.chaos.run --seed {begin['seed']} --device {begin['device']}"
-        f" --victims {victims}"
+        f"run it again:   python -m tests.chaos.run --seed {begin['seed']} {setting} --victims {victims}"
     )
     return "\n".join(lines)
 
@@ -43,32 +43,52 @@ def share(kills: int, shares: dict[str, int]) -> dict[str, int]:
     return dict(given)
 
 
-def run_rounds(kills: int, seed: int, device: str, shares: dict[str, int]) -> int:
+class Totals:
+    """Of all rounds so far."""
+
+    def __init__(self) -> None:
+        self.kills = self.streams = self.refused = self.failed_rounds = 0
+        self._wrong: Counter[str] = Counter()
+        self._pauses = Pauses()
+        self._began = time.monotonic()
+
+    def add(self, result: Result) -> None:
+        """One more round."""
+        history = result.history
+        self._pauses.add(history)
+        self._wrong.update(tally(result.findings))
+        self.kills += len(history.strikes)
+        self.streams += len(history.disturbed)
+        self.refused += history.num_refused
+        self.failed_rounds += not result.is_fine
+        passed = time.monotonic() - self._began
+        print(
+            f"{self.kills} kills, {self.streams} streams, {self.refused} refused, {passed:.0f} s", flush=True
+        )
+
+    def __str__(self) -> str:
+        wrong = ", ".join(f"{count} {name}" for name, count in self._wrong.items())
+        return f"{self.kills} kills, {self.streams} streams: {wrong}\n{table(self._pauses.rows())}"
+
+
+def run_rounds(kills: int, seed: int, setting: Setting, shares: dict[str, int]) -> int:
     """Prints a line per round, and at the end the sums and the pauses. 1 when anything was wrong."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    pauses, wrong, began = Pauses(), Counter[str](), time.monotonic()
-    streams = refused = failed = done = 0
-    while done < kills:
-        strikes = share(min(ROUND, kills - done), shares)
-        path = KEPT / f"seed-{seed}.jsonl"
-        result = run(strikes, seed, path, device)
-        pauses.add(result.history)
-        found = tally(result.findings)
-        wrong.update(found)
-        streams += len(result.history.disturbed)
-        done += sum(strikes.values())
-        seed += 1
-        refused += result.history.num_refused
-        passed = time.monotonic() - began
-        print(f"{done} kills, {streams} streams, {refused} refused, {passed:.0f} s", flush=True)
-        if result.is_fine:
-            path.unlink()
-        else:
-            failed += 1
-            print(describe(result, path), flush=True)
-    print(f"{done} kills, {streams} streams:", ", ".join(f"{count} {name}" for name, count in wrong.items()))
-    print(table(pauses.rows()))
-    return int(failed > 0)
+    totals = Totals()
+    try:
+        for planned in range(0, kills, ROUND):
+            path = KEPT / f"seed-{seed}.jsonl"
+            result = run(share(min(ROUND, kills - planned), shares), seed, path, setting)
+            seed += 1
+            totals.add(result)
+            if result.is_fine:
+                path.unlink()
+            else:
+                print(describe(result, path), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: these rounds are whole")
+    print(totals)
+    return int(totals.failed_rounds > 0)
 
 
 def check_again(path: Path) -> int:
@@ -93,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, help="strikes in all; default: those of --victims")
     parser.add_argument("--seed", type=int, default=6, help="of the first round")
     parser.add_argument("--device", choices=list(DEVICES), default="simulated")
+    parser.add_argument("--cores", type=int, default=1, help="engine cores behind the frontends")
     parser.add_argument(
         "--victims",
         nargs="+",
@@ -106,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return check_again(options.check)
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
-    return run_rounds(kills, options.seed, options.device, shares)
+    return run_rounds(kills, options.seed, Setting(options.device, options.cores), shares)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_pauses_are_of_those_who_were_alive():
     """A stream that begins after the kill has none, and a gap belongs to the kill before its end."""
     history = History(cases={0: {"streams": True}})
     for number, (times, attempts) in enumerate(
-        [([10, 20, 520, 530, 540, 940], [0]), ([15, 30, 130, 535, 700, 800], [0, 100]), ([1000], [600])]
+        [([10, 20, 520, 530, 540, 940], [0]), ([15, 30, 130, 535, 700, 800], [0, 100]), ([1000, 2000], [600])]
     ):
         history.streams[number] = stream(number, times, attempts)
     history.streams[2].sent = 600_000
@@ -70,6 +70,7 @@ def test_pauses_are_of_those_who_were_alive():
         Strike(950_000, 2, "engine", "SIGKILL"),
         Strike(960_000, 2, "worker", "SIGKILL"),
     ]
+    history.calm = 1_500_000
     pauses = Pauses()
     pauses.add(history)
     found = {row.kind: (row.strikes, row.pauses) for row in pauses.rows()}

@@ -1,0 +1,92 @@
+"""Bugs of what tells the guilty from the innocent, the hung from the slow, the leaving from the dead."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="whoever was there when the engine died is guilty",
+        file="engine_core/suspects.py",
+        old="    group = max(1, len(blamed) // _PARTS)\n    for key in blamed:\n"
+        "        known[key] = Suspect(present[key], group, death)\n",
+        new="    group = max(1, len(blamed) // _PARTS)\n    for key in blamed:\n"
+        "        known[key] = Suspect(present[key], group, death, STRIKES)\n",
+        tests=("tests/engine_core/test_suspects.py",),
+    ),
+    Mutant(
+        name="who runs beside a suspect on trial is blamed with it",
+        file="engine_core/suspects.py",
+        old="    blamed = on_trial or present.keys()\n",
+        new="    blamed = present.keys()\n",
+        tests=("tests/engine_core/test_suspects.py",),
+    ),
+    Mutant(
+        name="a suspect that has got further than the last death is punished for both",
+        file="engine_core/suspects.py",
+        old="    if not suspect.strikes or common.first >= common.end:\n",
+        new="    if not suspect.strikes:\n",
+        tests=("tests/engine_core/test_suspects.py",),
+    ),
+    Mutant(
+        name="suspects are never tried alone",
+        file="engine_core/suspects.py",
+        old="    group = max(1, len(blamed) // _PARTS)\n",
+        new="    group = max(2, len(blamed) // _PARTS)\n",
+        tests=("tests/engine_core/test_suspects.py",),
+    ),
+    Mutant(
+        name="others begin beside those on trial",
+        file="engine_core/probation.py",
+        old="        if not self._present and not (self._absent and self.waits):\n",
+        new="        if not self._on_trial and not (self._absent and self.waits):\n",
+        tests=("tests/engine_core/test_probation.py",),
+    ),
+    Mutant(
+        name="a core that dies in its first step does not know who was there",
+        file="engine_core/probation.py",
+        old="        self._page.write_step(step)\n",
+        new="",
+        tests=("tests/engine_core/test_probation.py", "tests/engine_core/test_note_page.py"),
+    ),
+    Mutant(
+        name="a worker that computes for long counts as hung like one that is stopped",
+        file="engine_core/worker_watch.py",
+        old="_COMPUTING = 5.0\n",
+        new="_COMPUTING = 1.0\n",
+        tests=("tests/engine_core/test_worker_watch.py",),
+    ),
+    Mutant(
+        name="a long step counts as a hang",
+        file="engine_core/worker_watch.py",
+        old="        return max(self._patience, _SLOWNESS",
+        new="        return min(self._patience, _SLOWNESS",
+        tests=("tests/engine_core/test_worker_watch.py",),
+    ),
+    Mutant(
+        name="a drain refuses before balancers have noticed",
+        file="frontend/drain.py",
+        old="            self._refusal = self._after(self._delay, self._state.refuse)\n",
+        new="            self._refusal = self._after(0.0, self._state.refuse)\n",
+        tests=("tests/frontend/test_drain.py",),
+    ),
+    Mutant(
+        name="health is green while a frontend drains",
+        file="frontend/drain.py",
+        old='            log.info("draining")\n            self._state.drain()\n',
+        new='            log.info("draining")\n',
+        tests=("tests/frontend/test_drain.py",),
+    ),
+    Mutant(
+        name="a drain that was taken back refuses later all the same",
+        file="frontend/drain.py",
+        old="            if timer is not None:\n                timer.cancel()\n",
+        new="            if timer is None:\n                return\n",
+        tests=("tests/frontend/test_drain.py",),
+    ),
+    Mutant(
+        name="a session meets another core in every frontend",
+        file="frontend/routing.py",
+        old="        return max(cores, key=lambda core: _score(core.address, routing.session_id))\n",
+        new="        return max(cores, key=lambda core: _score(str(id(core)), routing.session_id))\n",
+        tests=("tests/frontend/test_routing.py",),
+    ),
+)

@@ -6,6 +6,8 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 
 MAX_SEND_BYTES = 64 << 20
+PING_INTERVAL_MS = 5_000
+"""Clients may ping as often, with and without calls."""
 
 
 def bind(server: grpc.aio.Server, config: FrontendConfig, credentials: grpc.ServerCredentials | None) -> int:
@@ -37,7 +39,8 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", MAX_SEND_BYTES),
         # Clients that wait long for a first token keep their connections alive with pings; C-core
         # would hang up on them after the third one.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        # (A name that gRPC does not know is no error: tests/frontend/test_pings.py pings.)
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         # Clients that have vanished without a word hold KV blocks until we find out.
         ("grpc.keepalive_time_ms", 30_000),

@@ -1,17 +1,44 @@
-"""Closing a gRPC server's listening socket, and nothing else of it.
+"""Closing a gRPC server's listening socket, and nothing else of it, without losing a connection.
 
 grpc can only do all at once: as it closes the socket it says GOAWAY, and whatever call arrives on a
-connection in the same fraction of a millisecond ends as CANCELLED, which no client repeats. A balancer that
-opens a connection per call loses one now and then. With the socket closed first, its next connection is
-refused and goes to another frontend, and those that are there are served.
+connection in the same fraction of a millisecond ends as CANCELLED, which no client repeats. And the kernel
+resets connections that nobody has accepted yet; a balancer that has sent its call on one cannot take it back.
+
+So: a filter drops whoever asks for a new connection, without a word. Those that are there, or half there, are
+accepted. Then the socket is closed. Who was dropped asks again after a second, as TCP does, and is refused:
+a balancer turns to the next frontend, and among several listeners on one port the kernel chooses another.
 """
 
+import asyncio
+import contextlib
+import ctypes
 import os
 import socket
+import struct
 import sys
+from collections.abc import Iterator
+
+_ATTACH_FILTER = 26
+"""SO_ATTACH_FILTER, which module socket does not know."""
+_DROP_SYN = b"".join(
+    struct.pack("=HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # load the byte with the flags of TCP's header
+        (0x54, 0, 0, 0x12),  # keep SYN and ACK
+        (0x15, 0, 1, 0x02),  # SYN alone:
+        (0x06, 0, 0, 0),  # drop
+        (0x06, 0, 0, 0xFFFFFFFF),  # anything else: take all of it
+    )
+)
+"""Classic BPF. Accepted connections inherit it, to no effect."""
+_UNACCEPTED = struct.Struct("=24xI")
+"""Of Linux' tcp_info: tcpi_unacked, which of a listening socket is the length of its queue."""
+_PAUSE_S = 0.02
+"""Between two looks; and for the last step of a handshake that has begun."""
+_LONGEST_S = 5.0
 
 
-def close_listener(port: int) -> bool:
+async def close_listener(port: int) -> bool:
     """Closes this process's listening sockets on a TCP port. False when there is none.
 
     The descriptor goes on existing, as that of a socket which nobody uses, so that grpc closes its own
@@ -21,6 +48,13 @@ def close_listener(port: int) -> bool:
         return False
     found = [number for number in map(int, os.listdir("/proc/self/fd")) if _listens(number, port)]
     for number in found:
+        _take_no_more(number)
+    deadline = asyncio.get_running_loop().time() + _LONGEST_S
+    is_empty = not found
+    while not is_empty and asyncio.get_running_loop().time() < deadline:
+        is_empty = not any(map(_num_unaccepted, found))
+        await asyncio.sleep(_PAUSE_S)
+    for number in found:
         with socket.socket() as unused:
             os.dup2(unused.fileno(), number, inheritable=False)
     return bool(found)
@@ -28,16 +62,36 @@ def close_listener(port: int) -> bool:
 
 def _listens(number: int, port: int) -> bool:
     try:
-        copy = os.dup(number)
-    except OSError:  # closed since it was listed
+        with _borrowed(number) as found:
+            if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+                return False
+            listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            return bool(listens) and found.getsockname()[1] == port
+    except OSError:  # closed since it was listed, or no socket
         return False
+
+
+def _take_no_more(number: int) -> None:
+    program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
+    description = struct.pack("@HP", len(_DROP_SYN) // 8, ctypes.addressof(program))
+    with _borrowed(number) as listener, contextlib.suppress(OSError):  # without it, some are reset
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, description)
+
+
+def _num_unaccepted(number: int) -> int:
+    with _borrowed(number) as listener:
+        info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACCEPTED.size)
+        return int(_UNACCEPTED.unpack(info)[0])
+
+
+@contextlib.contextmanager
+def _borrowed(number: int) -> Iterator[socket.socket]:
+    """A descriptor as a socket. Raises OSError when it is none."""
+    copy = os.dup(number)
     try:
         found = socket.socket(fileno=copy)
-    except OSError:  # it is no socket
+    except OSError:
         os.close(copy)
-        return False
+        raise
     with found:
-        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
-            return False
-        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-        return bool(listens) and found.getsockname()[1] == port
+        yield found

@@ -35,7 +35,7 @@ class Shutdown:
         self._drain.close()
         self._state.drain()
         await self._pause(delay)
-        close_listener(port)
+        await close_listener(port)
         if delay:
             await self._pause(SETTLE_S)
         self._state.close()

@@ -13,7 +13,7 @@ from tests.frontend.fakes import make_request, new_channel, run_service, say, te
 async def test_calls_on_old_connections_are_served(checkpoint, model):
     async with run_service(checkpoint, model=model, script=say([10])) as service:
         before = await service.generation.GenerateUnary(make_request())
-        assert close_listener(service.port)
+        assert await close_listener(service.port)
         assert await service.generation.GenerateUnary(make_request()) is not None
         assert text_of([before])
         with pytest.raises(ConnectionRefusedError):
@@ -22,14 +22,14 @@ async def test_calls_on_old_connections_are_served(checkpoint, model):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await late.unary_unary("/any/method")(b"")
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert not close_listener(service.port)
+        assert not await close_listener(service.port)
 
 
-def test_other_sockets_are_left_alone():
+async def test_other_sockets_are_left_alone():
     with socket.create_server(("127.0.0.1", 0)) as mine, socket.create_server(("127.0.0.1", 0)) as other:
         port = mine.getsockname()[1]
         with socket.create_connection(mine.getsockname()) as client, mine.accept()[0] as accepted:
-            assert close_listener(port)
+            assert await close_listener(port)
             client.sendall(b"x")
             assert accepted.recv(1) == b"x"
         with pytest.raises(ConnectionRefusedError):
@@ -38,7 +38,25 @@ def test_other_sockets_are_left_alone():
             pass
 
 
-def test_a_port_that_nobody_listens_on():
+async def test_nobody_is_reset():
+    """Who is in the queue is waited for; who comes later is refused, and may go elsewhere."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert not close_listener(port)
+        with socket.create_connection(server.getsockname()) as early:
+            early.sendall(b"x")
+            closing = asyncio.create_task(close_listener(port))
+            await asyncio.sleep(0)  # the filter is there, and the queue is not empty
+            late = asyncio.create_task(asyncio.open_connection("127.0.0.1", port))
+            await asyncio.wait({late}, timeout=0.1)
+            assert not late.done() and not closing.done()
+            with server.accept()[0] as accepted:
+                assert accepted.recv(1) == b"x"
+                assert await closing
+                with pytest.raises(ConnectionRefusedError):
+                    await late
+
+
+async def test_a_port_that_nobody_listens_on():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert not await close_listener(port)

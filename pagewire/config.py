@@ -345,6 +345,11 @@ class HealthConfig(ClientConfig):
     """`pagewire health`: exits 0 when the service takes requests."""
 
     wait: float = flag(0.0, "seconds to wait for that", common=True, metavar="SECONDS", at_least=0)
+    http: str = flag(
+        "",
+        "HOST:PORT of a process's HTTP port: asks /healthz there; for an engine of its own, without gRPC",
+        metavar="ADDRESS",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,6 +366,25 @@ class TokenConfig:
     max_requests: int | None = flag(None, "in flight at an engine", common=True, at_least=1)
     max_tokens_per_minute: int | None = flag(None, "of prompt and output", common=True, at_least=1)
     expires: str = flag("", "date or time (UTC) from which on it is refused", common=True, metavar="DATE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainConfig(ClientConfig):
+    """`pagewire drain`: tells one frontend to take nothing new."""
+
+    end_after: float | None = flag(
+        None,
+        "seconds until what is left ends, to be continued elsewhere; default: never",
+        common=True,
+        metavar="SECONDS",
+        at_least=0,
+        at_most=24 * 3600,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig(ClientConfig):
+    """`pagewire resume`: ends a drain."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ COMMANDS = {
     "generate": "stream the continuation of a prompt",
     "chat": "have a conversation",
     "health": "ask a service whether it takes requests",
+    "drain": "tell a frontend to take nothing new",
+    "resume": "tell it to serve again",
     "demo": "start everything on the demo model, stream a few answers, stop",
     "frontend": "start one frontend",
     "engine": "start one engine core, with its worker",

@@ -1,6 +1,8 @@
 """`pagewire health`: for scripts, containers and people."""
 
+import http.client
 import sys
+import time
 
 from pagewire.cli.connect import connect
 from pagewire.client.errors import RpcError
@@ -8,14 +10,48 @@ from pagewire.config import HealthConfig
 
 CONFIG = HealthConfig
 
+_TIMEOUT_S = 3.0
+_POLL_S = 0.2
+
 
 def run(config: HealthConfig) -> int:
     """Returns 0 when the service takes requests, 1 when it does not within --wait seconds."""
+    where = config.http or config.address
+    problem = _ask_http(config.http, config.wait) if config.http else _ask_service(config)
+    if problem:
+        print(f"NOT_SERVING: {where}: {problem}", file=sys.stderr)
+        return 1
+    print(f"SERVING: {where}")
+    return 0
+
+
+def _ask_service(config: HealthConfig) -> str:
+    """What is wrong; empty: nothing."""
     with connect(config) as client:
         try:
             client.wait_ready(config.wait)
         except RpcError as error:
-            print(f"NOT_SERVING: {config.address}: {error.message}", file=sys.stderr)
-            return 1
-    print(f"SERVING: {config.address}")
-    return 0
+            return error.message
+    return ""
+
+
+def _ask_http(address: str, wait: float) -> str:
+    """The same, of one process by its HTTP port."""
+    deadline = time.monotonic() + wait
+    while problem := _look(address):
+        if time.monotonic() + _POLL_S > deadline:
+            break
+        time.sleep(_POLL_S)
+    return problem
+
+
+def _look(address: str) -> str:
+    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    finally:
+        connection.close()
+    return "" if status == http.client.OK else f"/healthz answers {status}"

@@ -283,6 +283,16 @@ class AsyncClient:
         """Empties the service's prefix cache."""
         await self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
 
+    async def drain(self, end_after: float | None = None, *, timeout: float | None = None) -> int:
+        """Tells the frontend to take nothing new. end_after: seconds until what is left ends, to be continued
+        elsewhere; None: it may take as long as it likes. Returns how many requests are in flight."""
+        request = channel.drain_request(end_after)
+        return int((await self._unary(channel.DRAIN, request, timeout)).in_flight_requests)
+
+    async def resume(self, *, timeout: float | None = None) -> None:
+        """Ends a drain."""
+        await self._unary(channel.RESUME, admin_pb2.ResumeRequest(), timeout)
+
     async def healthy(self, *, timeout: float | None = 5.0) -> bool:
         """Whether the service takes requests. Raises Unavailable when nobody is there."""
         response = await self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)

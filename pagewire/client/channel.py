@@ -78,10 +78,20 @@ GET_LOAD = Method("/pagewire.v1.AdminService/GetLoad", admin_pb2.GetLoadResponse
 RESET_CACHE = Method(
     "/pagewire.v1.AdminService/ResetCache", admin_pb2.ResetCacheResponse, admin_pb2.ResetCacheRequest
 )
+DRAIN = Method("/pagewire.v1.AdminService/Drain", admin_pb2.DrainResponse, admin_pb2.DrainRequest)
+RESUME = Method("/pagewire.v1.AdminService/Resume", admin_pb2.ResumeResponse, admin_pb2.ResumeRequest)
 WATCH_LOAD = Method(
     "/pagewire.v1.AdminService/WatchLoad", admin_pb2.WatchLoadResponse, admin_pb2.WatchLoadRequest
 )
 CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
+
+
+def drain_request(timeout: float | None) -> admin_pb2.DrainRequest:
+    """timeout: seconds; None: never."""
+    request = admin_pb2.DrainRequest()
+    if timeout is not None:
+        request.timeout.FromNanoseconds(round(timeout * 1e9))
+    return request
 
 
 def addresses(address: str | Sequence[str]) -> list[str]:

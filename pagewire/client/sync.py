@@ -279,6 +279,16 @@ class Client:
         """Empties the service's prefix cache."""
         self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
 
+    def drain(self, end_after: float | None = None, *, timeout: float | None = None) -> int:
+        """Tells the frontend to take nothing new. end_after: seconds until what is left ends, to be continued
+        elsewhere; None: it may take as long as it likes. Returns how many requests are in flight."""
+        request = channel.drain_request(end_after)
+        return int((self._unary(channel.DRAIN, request, timeout)).in_flight_requests)
+
+    def resume(self, *, timeout: float | None = None) -> None:
+        """Ends a drain."""
+        self._unary(channel.RESUME, admin_pb2.ResumeRequest(), timeout)
+
     def healthy(self, *, timeout: float | None = 5.0) -> bool:
         """Whether the service takes requests. Raises Unavailable when nobody is there."""
         response = self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)

@@ -1,8 +1,10 @@
 """The command `pagewire` as people type it, without a service."""
 
+import http.server
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,29 @@ def test_health_of_a_running_service(service):
     assert (run.returncode, run.stdout) == (0, f"SERVING: {service.address}\n")
     service.set_serving(False)
     assert pagewire("health", "--address", service.address).returncode == 1
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_health_of_a_process_by_its_http_port(status):
+    """As the container of an engine core asks, which has no gRPC."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody wants to know."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        run = pagewire("health", f"--http=127.0.0.1:{server.server_port}")
+        thread.join()
+    assert run.returncode == (status != 200)
+    assert run.stdout.startswith("SERVING") if status == 200 else "503" in run.stderr
+
+
+def test_health_of_a_process_that_is_not_there():
+    run = pagewire("health", "--http=127.0.0.1:1")
+    assert run.returncode == 1 and run.stderr.startswith("NOT_SERVING: 127.0.0.1:1:")

@@ -1,0 +1,13 @@
+"""`pagewire drain`."""
+
+from pagewire.cli.connect import connect
+from pagewire.config import DrainConfig
+
+CONFIG = DrainConfig
+
+
+def run(config: DrainConfig) -> int:
+    """Says how many requests are in flight. Raises RpcError."""
+    with connect(config) as client:
+        print(f"draining: {client.drain(config.end_after)} requests in flight")
+    return 0

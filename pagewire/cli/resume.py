@@ -1,0 +1,14 @@
+"""`pagewire resume`."""
+
+from pagewire.cli.connect import connect
+from pagewire.config import ResumeConfig
+
+CONFIG = ResumeConfig
+
+
+def run(config: ResumeConfig) -> int:
+    """Ends a drain. Raises RpcError."""
+    with connect(config) as client:
+        client.resume()
+    print("serving")
+    return 0

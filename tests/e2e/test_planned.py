@@ -1,0 +1,60 @@
+"""Ends that somebody wanted: of the engine core alone, and drains from the command line."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pagewire import Client
+from pagewire.client.errors import Unavailable
+from tests.e2e import services
+
+LENGTH = 400
+
+
+def test_an_engine_core_is_told_to_end():
+    """Its supervisor starts another one: streams pause and go on, and nothing is missing."""
+    flags = {"device": "simulated", "profile": "cpu", "frontends": 2}
+    with services.start(**flags) as service, Client(service.address) as client:
+        streams = [
+            client.stream([5, number], max_tokens=LENGTH, ignore_eos=True, seed=number) for number in range(6)
+        ]
+        for stream in streams:
+            next(stream)
+        (core,) = services.processes(service.pid)["engine"]
+        with services.all_die([core]):
+            os.kill(core, signal.SIGTERM)
+            lengths = [len(stream.result().outputs[0].token_ids) for stream in streams]
+        assert lengths == [LENGTH] * len(streams)
+        assert services.processes(service.pid)["engine"] != [core]
+        client.wait_ready()
+        services.wait_until(lambda: services.is_idle(client))
+
+
+def pagewire(*words: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "pagewire", *words],
+        cwd=services.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=services.PATIENCE_S,
+    )
+    return run.stdout
+
+
+def test_draining_and_resuming_on_the_command_line():
+    with services.start(device="simulated", profile="cpu") as service, Client(service.address) as client:
+        with client.stream([5, 9], max_tokens=900, ignore_eos=True) as stream:
+            next(stream)
+            assert pagewire("drain", f"--address={service.address}") == "draining: 1 requests in flight\n"
+            assert not client.healthy()
+            with pytest.raises(Unavailable) as caught:
+                client.score_continuations("a", [" b"])
+            assert caught.value.reason == "DRAINING" and caught.value.retry_after
+            next(stream)
+        assert pagewire("resume", f"--address={service.address}") == "serving\n"
+        assert client.healthy()
+        assert client.generate([5], max_tokens=3, ignore_eos=True).usage.completion_tokens == 3

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test simulate chaos mutants wheel-test lint format protos demo-model clean
+.PHONY: help demo serve test rolling simulate chaos mutants wheel-test lint format protos demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test: $(STAMP) ## Run all tests that need no GPU
 
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
+
+rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
+	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)
 
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)

@@ -3,8 +3,8 @@
     python -m benchmarks.rolling --rounds 100
 
 Three frontends and a simulated engine on this machine, with the commands and the nginx configuration of
-compose.yaml. A restart is SIGTERM, the end of the process, and another one that is ready. The figures are in
-docs/operations.md.
+compose.yaml. A restart is SIGTERM, the end of the process, another one that is ready, and a second more. The
+figures are in docs/operations.md.
 """
 
 import argparse

@@ -26,6 +26,8 @@ ENGINE = {"profile": "cpu", "worker_fault": "slow-factor=4"}
 NUM_PLAIN, NUM_OURS = 12, 3
 SHORT, LONG = 40, 1000
 """Tokens of a stream: much less, and more, than fit into the grace."""
+PAUSE_S = 1
+"""Between a frontend that is ready and the end of the next one: clients have to find it again."""
 ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}'
 
 
@@ -54,6 +56,9 @@ async def plain_channel(target: str) -> AsyncIterator[grpc.aio.Channel]:
     """gRPC's channel, without a retry policy. Several addresses: round robin."""
     options: list[tuple[str, int | str]] = [("grpc.use_local_subchannel_pool", 1)]
     options.append(("grpc.enable_http_proxy", 0))
+    # By default gRPC waits for 1 s, 1.6 s and so on up to two minutes before it looks for a server again.
+    options.append(("grpc.initial_reconnect_backoff_ms", 100))
+    options.append(("grpc.max_reconnect_backoff_ms", PAUSE_S * 500))
     if "," in target:
         options.append(("grpc.service_config", ROUND_ROBIN))
     async with grpc.aio.insecure_channel(target, options=options) as channel:
@@ -116,6 +121,7 @@ async def restart_under_load(
                 place = number % len(service.ports)
                 tally.exit_codes[await asyncio.to_thread(service.restart_frontend, place)] += 1
                 tally.restarts += 1
+                await asyncio.sleep(PAUSE_S)
         finally:
             over.set()
             await asyncio.gather(*tasks)

@@ -1,0 +1,236 @@
+"""compose.yaml and what it refers to, without an engine of containers: rules that matter, and that all of it
+fits together and to the program."""
+
+import importlib
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pagewire import flags
+from tests.e2e.topology import NGINX, nginx_command, nginx_version, write_nginx
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+OURS = ("frontend", "engine")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as Compose reads it: !reset empties what another file says."""
+
+
+Loader.add_constructor("!reset", lambda loader, node: None)
+
+
+def load(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.load(path.read_text(), Loader)  # a SafeLoader
+    return content
+
+
+def substitute(text: str) -> str:
+    """${NAME:-default} as its default, like Compose where nobody sets anything."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def parse(command: str, *words: str) -> Any:
+    """What our own parser makes of a command. Raises UsageError."""
+    config = importlib.import_module(f"pagewire.cli.{command}").CONFIG
+    return flags.parse(config, list(map(substitute, words)), command=command, environment={})
+
+
+COMPOSE = load(ROOT / "compose.yaml")
+CPU = load(DEPLOY / "compose.cpu.yaml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+every_service = pytest.mark.parametrize("name", SERVICES)
+
+
+@every_service
+def test_nobody_is_root_and_nobody_can_become_it(name: str):
+    service = SERVICES[name]
+    uid, gid = map(int, service["user"].split(":"))
+    assert uid > 0 and gid > 0
+    assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and not service.get("privileged")
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"network_mode", "pid", "ipc", "userns_mode"} & service.keys()
+
+
+@every_service
+def test_images_are_read_only_and_bounded(name: str):
+    service = SERVICES[name]
+    assert service["read_only"] is True and service["mem_limit"] and service["pids_limit"]
+    for entry in service.get("tmpfs", []):
+        options = dict(part.split("=") for part in entry.split(":")[1].split(","))
+        assert options["mode"] == "0700" and options["size"]
+        assert f"{options['uid']}:{options['gid']}" == service["user"]
+
+
+@every_service
+def test_everybody_is_asked_how_it_is(name: str):
+    test = SERVICES[name]["healthcheck"]["test"]
+    assert test[0] == "CMD", "no shell"
+    if name in OURS:
+        assert test[1:3] == ["pagewire", "health"]
+        parse("health", *test[3:])
+
+
+@every_service
+def test_only_the_balancer_is_reached_from_outside(name: str):
+    """The others listen for their neighbours; the page with the figures is for this host."""
+    for port in SERVICES[name].get("ports", []):
+        assert name in ("lb", "grafana")
+        assert substitute(port).startswith("127.0.0.1:")
+
+
+@every_service
+def test_mounts_are_ours(name: str):
+    for volume in SERVICES[name].get("volumes", []):
+        source, _, mode = substitute(volume).partition(":")
+        if not source.startswith("."):
+            assert source in COMPOSE["volumes"]
+            continue
+        assert mode.endswith(":ro")
+        assert (ROOT / source).resolve().is_relative_to(ROOT)
+        assert source == "./models" or (ROOT / source).exists()
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("compose", [COMPOSE, CPU], ids=["compose", "cpu"])
+def test_commands_are_what_the_program_takes(name: str, compose: dict[str, Any]):
+    if name not in compose["services"]:
+        return
+    words = compose["services"][name]["command"]
+    assert words[0] == name
+    parse(*words)
+
+
+def test_without_a_gpu_little_is_different():
+    """The override's command is the same one but for the device, and it asks for no GPU."""
+    (name,) = CPU["services"]
+    ours, theirs = SERVICES[name]["command"], CPU["services"][name]["command"]
+    assert set(ours) ^ set(theirs) == {"--device=auto", "--device=cpu"}
+    assert CPU["services"][name]["deploy"]["resources"]["reservations"]["devices"] is None
+
+
+def test_frontends_get_the_time_that_they_need_to_end():
+    service = SERVICES["frontend"]
+    config = parse(*service["command"])
+    assert (
+        int(service["stop_grace_period"].removesuffix("s")) > config.drain_delay + config.shutdown_grace + 2
+    )
+
+
+def test_frontends_and_the_engine_meet():
+    """At one socket, in one volume that only their user can enter."""
+    frontend, engine = (parse(*SERVICES[name]["command"]) for name in OURS)
+    assert frontend.engine == (engine.listen,)
+    assert SERVICES["frontend"]["user"] == SERVICES["engine"]["user"]
+    uid, gid = SERVICES["engine"]["user"].split(":")
+    options = COMPOSE["volumes"]["sockets"]["driver_opts"]["o"]
+    assert {f"uid={uid}", f"gid={gid}", "mode=0700"} < set(options.split(","))
+    folder = engine.listen.removeprefix("ipc://").rpartition("/")[0]
+    for name in OURS:
+        assert f"sockets:{folder}" in SERVICES[name]["volumes"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_images_are_made_of_what_there_is(name: str):
+    build = SERVICES[name]["build"]
+    path = ROOT / build["dockerfile"]
+    text = path.read_text()
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
+        for source in sources.split():
+            assert (ROOT / source).exists() and source in allowed
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert all(extra in extras for extra in re.findall(r"'\.\[(\w+)\]'", text))
+    assert f"USER {SERVICES[name]['user']}" in text
+    assert ("[worker]" in text) == (name == "engine"), "a frontend needs no torch"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert SERVICES[name]["image"] == f"pagewire/{name}:{version}"
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+def test_nginx_understands_its_configuration(tmp_path: Path):
+    """With the upstream of its own version: `resolve`, as the container has it, came with 1.27.3."""
+    http2 = nginx_version() >= (1, 25, 1)
+    listen = "listen 127.0.0.1:50051" + (";\nhttp2 on;\n" if http2 else " http2;\n")
+    folder = write_nginx(tmp_path, listen, "server 127.0.0.1:1 max_fails=0;\n", "listen 127.0.0.1:8080;\n")
+    run = subprocess.run([*nginx_command(folder), "-t"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_nginx_is_started_as_in_the_test_of_the_topology():
+    words = SERVICES["lb"]["entrypoint"]
+    assert [word for word in words if word.startswith("-")] == ["-e", "-p", "-c", "-g"]
+    assert words[-1] == "daemon off;"
+    included = re.findall(r"include (\S+);", (DEPLOY / "nginx" / "nginx.conf").read_text())
+    assert all((DEPLOY / "nginx" / name).is_file() for name in included)
+    assert "server frontend:50051 resolve" in (DEPLOY / "nginx" / "upstream.conf").read_text()
+
+
+def known_metrics() -> set[str]:
+    """What docs/metrics.md lists, as Prometheus names its series; and what every process has."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    names = {name for name, _ in rows}
+    for name, kind in rows:
+        if kind == "histogram":
+            names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    process = {"process_open_fds", "process_max_fds", "process_resident_memory_bytes"}
+    return names | process | {"up"}
+
+
+WORDS = """
+sum count rate increase changes absent histogram_quantile or by
+le time instance job reason phase outcome state kind
+"""
+"""Of expressions, and labels."""
+
+
+def metrics_in(expression: str) -> set[str]:
+    without_values = re.sub(r'"[^"]*"|\[\w+\]', "", expression)
+    return set(re.findall(r"[a-z_]{2,}", without_values)) - set(WORDS.split())
+
+
+def test_rules_and_panels_look_at_metrics_that_exist():
+    rules = load(DEPLOY / "prometheus" / "rules.yml")["groups"][0]["rules"]
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "pagewire.json").read_text())
+    expressions = [rule["expr"] for rule in rules]
+    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(expressions) > 30
+    unknown = set().union(*map(metrics_in, expressions)) - known_metrics()
+    assert not unknown
+
+
+def test_every_alert_is_explained():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for rule in load(DEPLOY / "prometheus" / "rules.yml")["groups"][0]["rules"]:
+        assert f"`{rule['alert']}`" in page
+        assert rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"]["summary"].endswith(
+            "."
+        )
+
+
+def test_prometheus_asks_the_ports_that_are_there():
+    jobs = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
+    for job in jobs:
+        (names,) = job["dns_sd_configs"]
+        config = parse(*SERVICES[job["job_name"]]["command"])
+        assert names["names"] == [job["job_name"]] and names["port"] == config.http_port
+        assert config.http_host == "0.0.0.0"
+
+
+def test_grafana_finds_its_source():
+    (source,) = load(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090" and "prometheus" in SERVICES
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "pagewire.json").read_text())
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {source["uid"]}
+    (provider,) = load(DEPLOY / "grafana/provisioning/dashboards/pagewire.yml")["providers"]
+    assert any(
+        volume.split(":")[1] == provider["options"]["path"] for volume in SERVICES["grafana"]["volumes"]
+    )

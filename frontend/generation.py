@@ -29,10 +29,12 @@ from frontend.stats import Counters
 from frontend.stop_strings import StopMatcher, StopStrings
 from frontend.stream import Delivery, Header, Stream
 from frontend.timings import Ledger
+from frontend.tracing import current_call
 from frontend.validation import check_generate
 from pagewire.columns import pack_u32
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
+from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
@@ -64,6 +66,7 @@ class Generator:
         engine: EngineClient,
         capacity: Capacity,
         counters: Counters | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._config = config
         self._model = model
@@ -71,6 +74,7 @@ class Generator:
         self._engine = engine
         self._capacity = capacity
         self._counters = counters or Counters()
+        self._tracer = tracer
         self._in_flight: dict[str, _InFlight] = {}
         self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
 
@@ -88,8 +92,8 @@ class Generator:
         time_left: seconds until the client gives up. whole: one message, whatever the request's mode.
         Raises ServiceError, before the block when the request is refused.
         """
-        with Observation(self._counters) as observation:
-            async with self._open(request, caller, time_left, whole, observation.ledger) as stream:
+        with Observation(self._counters, self._tracer, current_call()) as observation:
+            async with self._open(request, caller, time_left, whole, observation) as stream:
                 observation.begin(stream)
                 yield stream
 
@@ -100,8 +104,9 @@ class Generator:
         caller: Caller,
         time_left: float | None,
         whole: bool,
-        ledger: Ledger,
+        observation: Observation,
     ) -> AsyncIterator[Stream]:
+        ledger = observation.ledger
         self._model.check_name(request.model)
         welcome = self._engine.require()
         limits = limits_of(welcome, self._config)
@@ -113,6 +118,10 @@ class Generator:
             with self._capacity.reading(request.ByteSize()):
                 stream, message = await self._prepare(request, (request_id, engine_id), limits, ledger, whole)
             _put_tenant(message, tenant, caller)
+            message.traceparent, message.tracestate = (
+                observation.trace.traceparent,
+                observation.trace.tracestate,
+            )
             if entry.failure is not None:
                 raise entry.failure
             if entry.aborted:

@@ -36,6 +36,7 @@ from frontend.shutdown import Shutdown
 from frontend.state import ServingState
 from frontend.stats import Counters
 from frontend.tls import certificates_of
+from frontend.tracing import TraceInterceptor, close_tracer, make_tracer
 from frontend.watched_files import FileWatch
 from pagewire.config import FrontendConfig
 from pagewire.curve import read_client_key
@@ -87,12 +88,16 @@ class Frontend:
         self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
         self.deliveries = Deliveries(config.write_timeout)
         self.counters = Counters()
-        self._generator = Generator(config, model, self._prompts, self.engine, self.capacity, self.counters)
+        self._tracer = make_tracer(config)
+        self._generator = Generator(
+            config, model, self._prompts, self.engine, self.capacity, self.counters, self._tracer
+        )
         self.watch = FrontendWatch(config, self.counters, Parts(self.state, self._generator, self.engine))
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
         interceptors = [
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
+            TraceInterceptor(),
             GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate()),
         ]
         self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
@@ -157,6 +162,7 @@ class Frontend:
         await self.engine.close()
         self._prompts.close()
         self.watch.close()
+        close_tracer(self._tracer)
 
     def hurry(self) -> None:
         """Whatever stop() waits for has waited long enough."""

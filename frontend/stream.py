@@ -219,6 +219,11 @@ class Stream:
         self._ending = bool(self._dirty)  # the rest follows at once
         return response
 
+    @property
+    def model(self) -> str:
+        """That answers."""
+        return self._header.model
+
     def usage(self) -> generation_pb2.Usage:
         """What the request has cost so far."""
         return generation_pb2.Usage(

@@ -143,6 +143,12 @@ class FrontendConfig(ModelConfig):
     write_timeout: float = flag(
         60.0, "seconds that a client may take for a message before its stream is ended; 0: any", at_least=0
     )
+    otlp_endpoint: str = flag(
+        "", "collector of traces: http://HOST:PORT (needs pagewire[tracing])", metavar="URL"
+    )
+    trace_sample_rate: float = flag(
+        1.0, "part of the requests to trace that do not come with a trace", at_least=0, at_most=1
+    )
     chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
     drain_delay: float = flag(
         0.0,

@@ -58,6 +58,7 @@ class Overload:
         self._bounds = bounds
         self._scheduler = scheduler
         self._comebacks = Comebacks()
+        self._is_light = True  # what waited when the last request came
 
     def began(self, num_requests: int, now: float) -> None:
         """So many requests were scheduled for the first time."""
@@ -71,6 +72,7 @@ class Overload:
         requests = len(waiting) + 1 - len(self._scheduler.rows.free)
         # A prompt that is longer than the bound is taken when nobody waits.
         tokens = waiting.num_tokens + own if len(waiting) else 0
+        self._is_light = _is_light(requests, bounds.requests) and _is_light(tokens, bounds.tokens)
         full = _over(requests, bounds.requests), _over(tokens, bounds.tokens)
         factor = stretch(message)
         if factor == inf:
@@ -91,6 +93,8 @@ class Overload:
     def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
         """Raises Refused when a request would wait for too long. wait: predicted."""
         bound = self._bounds.seconds
+        if self._is_light and _is_light(wait, bound):
+            self._comebacks.forget()
         if not bound or wait <= bound or stretch(message) > 1:
             return
         excess = (wait - bound) * self._comebacks.per_second(now)
@@ -118,3 +122,8 @@ class Overload:
 def _over(count: int, bound: float) -> float:
     """By how much something is too much; 0: it is not, or there is no bound."""
     return max(count - bound, 0.0) if bound else 0.0
+
+
+def _is_light(count: float, bound: float) -> bool:
+    """Whether there is plenty of room: half of what there may be."""
+    return not bound or 2 * count <= bound

@@ -43,6 +43,6 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         # Clients that have vanished without a word hold KV blocks until we find out.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_time_ms", round(1000 * config.keepalive_time)),
+        ("grpc.keepalive_timeout_ms", round(1000 * config.keepalive_timeout)),
     ]

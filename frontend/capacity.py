@@ -33,6 +33,8 @@ class Capacity:
         """
         if self._max_calls and self.num_calls >= self._max_calls:
             raise self._full("calls", self._calls)
+        if 2 * self.num_calls <= self._max_calls:
+            self._calls.forget()
         self.num_calls += 1
         when_over(self._leave)
 

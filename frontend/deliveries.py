@@ -20,6 +20,9 @@ _LOOKS = 4
 class Writable(Protocol):
     """What of a call matters here: grpc.aio.ServicerContext has it."""
 
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Sends the headers; they need no room."""
+
     async def write(self, message: Any) -> None:
         """Returns when the message is on its way."""
 
@@ -27,12 +30,13 @@ class Writable(Protocol):
 class Delivery:
     """The messages of one call, which its handler writes one after another."""
 
-    __slots__ = ("since", "_call", "_clock", "_handler", "_stalled")
+    __slots__ = ("since", "_begun", "_call", "_clock", "_handler", "_stalled")
 
     def __init__(self, call: Writable, clock: Callable[[], float]) -> None:
         handler = asyncio.current_task()
         assert handler is not None
         self.since: float | None = None  # when the message was written that is on its way
+        self._begun = False
         self._call = call
         self._clock = clock
         self._handler = handler
@@ -40,6 +44,10 @@ class Delivery:
 
     async def write(self, message: Any) -> None:
         """Returns when the client has room for the next one. Raises SlowConsumer."""
+        if not self._begun:
+            # gRPC would send headers with the first message, and could send no status while that waits.
+            self._begun = True
+            await self._call.send_initial_metadata(())
         self.since = self._clock()
         try:
             await self._call.write(message)

@@ -2,7 +2,8 @@
 
 Places become free at some rate, which is measured. Each of them is promised once: whoever is refused next
 is told the time of the next place. So clients that keep to it come back as fast as there is room for them,
-and not all at once. Plain Python: `now` is in seconds, on any one clock.
+and not all at once. Where there is plenty of room, nobody waits for what was promised any more: it is
+forgotten. Plain Python: `now` is in seconds, on any one clock.
 """
 
 from collections import deque
@@ -11,6 +12,8 @@ SOONEST_S, LATEST_S = 0.1, 60.0
 """Bounds of what somebody is told: by then, things may have changed."""
 UNKNOWN_S = 1.0
 """What he is told as long as nothing has become free."""
+_FURTHEST_S = 30.0
+"""How far ahead places are promised: of clients that give up, nobody hears."""
 _WINDOW_S = 10.0
 _BUCKET_S = 0.5
 
@@ -70,6 +73,11 @@ class Comebacks:
         rate = self._freed.per_second(now)
         if not rate:
             return UNKNOWN_S
-        at = max(now + max(excess, 1.0) / rate, self._promised + 1 / rate)
-        self._promised = min(at, now + LATEST_S)
-        return max(self._promised - now, SOONEST_S)
+        self._promised = max(self._promised, now + (max(excess, 1.0) - 1) / rate)
+        at = self._promised + 1 / rate
+        self._promised = min(self._promised + 1 / rate, now + _FURTHEST_S)
+        return min(max(at - now, SOONEST_S), LATEST_S)
+
+    def forget(self) -> None:
+        """There is plenty of room: nobody stands in line."""
+        self._promised = 0.0

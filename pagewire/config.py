@@ -140,6 +140,12 @@ class FrontendConfig(ModelConfig):
         "bytes of requests that a frontend tokenizes at once; more are refused; 0: no bound",
         at_least=0,
     )
+    keepalive_time: float = flag(
+        30.0, "seconds of silence after which a client is asked whether it is there", at_least=1
+    )
+    keepalive_timeout: float = flag(
+        10.0, "seconds that it gets to answer; then it is gone, and its requests are ended", at_least=0.1
+    )
     write_timeout: float = flag(
         60.0, "seconds that a client may take for a message before its stream is ended; 0: any", at_least=0
     )

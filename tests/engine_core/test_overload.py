@@ -191,7 +191,7 @@ def test_hints_have_bounds() -> None:
     for handle in range(4, 400):
         house.put(request(handle))
     house.step()
-    assert max(delay(each) for each in refused(house).values()) == LATEST_S
+    assert 30 < max(delay(each) for each in refused(house).values()) <= LATEST_S
     house.inbox.close()
 
 

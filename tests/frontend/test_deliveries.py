@@ -16,6 +16,9 @@ class Client:
         self.taken: list[object] = []
         self._room = asyncio.Event()
 
+    async def send_initial_metadata(self, metadata: object) -> None:
+        """They need no room."""
+
     async def write(self, message: object) -> None:
         """Waits for room."""
         await self._room.wait()

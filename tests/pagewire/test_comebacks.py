@@ -53,4 +53,16 @@ def test_promises_have_bounds() -> None:
     comebacks.freed(10_000, 1.0)
     assert comebacks.promise(1, 1.0) == SOONEST_S
     assert comebacks.promise(10**9, 1.0) == LATEST_S
-    assert comebacks.promise(1, 1.0) == LATEST_S, "no promise goes further"
+    assert comebacks.promise(10**9, 1.0) == LATEST_S, "no promise goes further"
+
+
+def test_where_there_is_room_no_promise_is_in_the_way() -> None:
+    """Many were sent away and went; the next one is not told to wait for them."""
+    comebacks = Comebacks()
+    comebacks.freed(20, 10.0)
+    comebacks.freed(20, 14.0)
+    for _ in range(500):
+        last = comebacks.promise(2, 14.0)
+    assert 25 < last <= 31, "nobody is promised anything further ahead"
+    comebacks.forget()
+    assert comebacks.promise(2, 14.0) == pytest.approx(0.2, abs=0.01)

@@ -1,0 +1,123 @@
+"""Clients that do not read cost little, and are ended; those that pause lose nothing; those that leave leave
+nothing behind."""
+
+import asyncio
+import contextlib
+import os
+from array import array
+from collections.abc import Callable
+
+import grpc
+
+from pagewire.v1 import generation_pb2
+from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of
+from tests.stalled import StalledClient
+
+TOKENS = list(range(65, 90))
+PER_CONNECTION = 50
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Fails when it does not come true."""
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not come true")
+
+
+def messages_in(data: bytes) -> list[generation_pb2.GenerateResponse]:
+    """gRPC's frames: a flag, four bytes of length, the message."""
+    found = []
+    while data:
+        size = int.from_bytes(data[1:5], "big")
+        found.append(generation_pb2.GenerateResponse.FromString(data[5 : 5 + size]))
+        data = data[5 + size :]
+    return found
+
+
+def wanted() -> generation_pb2.GenerateRequest:
+    return make_request(output={"token_ids": True})
+
+
+async def test_a_reader_that_stalls_is_told_so(checkpoint, model):
+    """Behind everything that was on its way: one message, as it has taken none; the rest is dropped."""
+    async with run_service(checkpoint, model=model, write_timeout=0.2) as service:
+        with StalledClient(f"127.0.0.1:{service.port}") as client:
+            stream = client.call(wanted())
+            handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
+            await service.engine.output(handle, Output(TOKENS[:1]))
+            abort = await asyncio.wait_for(service.engine.aborts.get(), 60)
+            assert abort.handle == handle, "nobody generates for it any more"
+            assert service.frontend.capacity.num_calls == 1, "it counts until it has its status"
+            data, trailers = await asyncio.to_thread(client.read_on, stream)
+            assert tokens_of(messages_in(data)) == TOKENS[:1]
+            assert trailers["grpc-status"] == str(grpc.StatusCode.ABORTED.value[0])
+            await until(lambda: service.frontend.capacity.num_calls == 0)
+
+
+async def test_a_reader_that_pauses_gets_everything(checkpoint, model):
+    """Whatever came meanwhile is one message."""
+    async with run_service(checkpoint, say(*([token] for token in TOKENS)), model=model) as service:
+        with StalledClient(f"127.0.0.1:{service.port}") as client:
+            stream = client.call(wanted())
+            await asyncio.wait_for(service.engine.requests.get(), 60)
+            await until(lambda: service.frontend.engine.num_streams == 0)
+            data, trailers = await asyncio.to_thread(client.read_on, stream)
+            messages = messages_in(data)
+            assert tokens_of(messages) == TOKENS and trailers["grpc-status"] == "0"
+            assert len(messages) < len(TOKENS)
+
+
+async def test_many_that_never_read(checkpoint, model):
+    """Their generation ends, a reader beside them is served, and of each stream there are its ids."""
+    async with run_service(checkpoint, say(*([token] for token in TOKENS)), model=model) as service:
+        frontend, num = service.frontend, 4 * PER_CONNECTION
+        tasks = len(asyncio.all_tasks())
+        with contextlib.ExitStack() as stack:
+            address = f"127.0.0.1:{service.port}"
+            clients = [stack.enter_context(StalledClient(address)) for _ in range(num // PER_CONNECTION)]
+            for client in clients:
+                for _ in range(PER_CONNECTION):
+                    client.call(wanted())
+                await asyncio.sleep(0)
+            await until(lambda: len(frontend.deliveries) == num and frontend.engine.num_streams == 0)
+            assert all(delivery.since is not None for delivery in frontend.deliveries._open)
+            reader = service.generation.Generate(wanted())
+            assert tokens_of([message async for message in reader]) == TOKENS
+        await until(lambda: frontend.capacity.num_calls == 0 and len(frontend.deliveries) == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_cancels_leave_nothing(checkpoint, model):
+    """Neither entries nor tasks nor descriptors: before the first token, after it, and after the last."""
+    async with run_service(checkpoint, model=model) as service:
+        frontend, engine = service.frontend, service.engine
+        await _cancel(service, 10)
+        await until(lambda: not frontend.capacity.num_calls)
+        tasks, descriptors = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            await _cancel(service, 50)
+            await until(lambda: not frontend.capacity.num_calls)
+        assert frontend.engine.num_streams == 0 and not frontend.capacity.num_bytes
+        assert not frontend._generator._in_flight and not len(frontend.deliveries)
+        await until(lambda: not engine._in_flight)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks)
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+async def _cancel(service, number: int) -> None:
+    """So many calls, cancelled in one state or another."""
+
+    async def one(place: int) -> None:
+        call = service.generation.Generate(wanted())
+        if place % 3:
+            handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
+            await service.engine.output(handle, Output(array("I", [65])))
+            if place % 3 == 2:
+                await call.read()
+        call.cancel()
+
+    await asyncio.gather(*(one(place) for place in range(number)))
+    while not service.engine.requests.empty():
+        service.engine.requests.get_nowait()

@@ -30,8 +30,11 @@ def guarded(
             return await method(servicer, request, context)
         except ServiceError as error:
             await context.abort_with_status(to_grpc(error))
-        except (asyncio.CancelledError, grpc.aio.BaseError):
+        except asyncio.CancelledError:
             raise  # the client is gone; returning normally would leak memory in grpc
+        except grpc.aio.BaseError:
+            # It went while a message was on its way. gRPC would log a traceback for each that does so.
+            raise asyncio.CancelledError from None
         except Exception:
             log.exception("%s failed", method.__qualname__)
             await context.abort_with_status(to_grpc(InternalError()))

@@ -67,6 +67,11 @@ class Checks:
             assert not self._job.is_refused, f"{self._name}: it cannot fit"
             for output, expected in zip(outputs, self._job.expected, strict=True):
                 assert self._fits(output, expected), f"{self._name}: not the likeliest"
+        poison = self._job.poison
+        if poison is not None and poison.probability == 1:
+            made = max(len(output.token_ids) for output in outputs)
+            is_past = made and len(self._job.prompt) + made > poison.position + 1
+            assert not is_past, f"{self._name}: it went on beyond its fatal token"
         total = sum(len(output.token_ids) for output in outputs)
         assert usage.completion_tokens == total or self._is_choice and usage.completion_tokens > total
         assert usage.prompt_tokens == generation.prompt_tokens == len(self._job.prompt)

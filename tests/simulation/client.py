@@ -30,13 +30,11 @@ class Client:
         machine: Machine,
         job: Job,
         servers: Callable[[], list[FrontendProcess | None]],
-        num_losses: Callable[[], int],
     ) -> None:
-        """servers: the frontends now, None where one is down. num_losses: things that broke so far."""
+        """servers: the frontends now, None where one is down."""
         self.outcome = ""
         self.is_aborted = False  # an operator has asked for it
-        self._machine, self._job, self._servers, self._num_losses = machine, job, servers, num_losses
-        self._losses_before = 0  # the last token came
+        self._machine, self._job, self._servers = machine, job, servers
         self._name = f"job-{job.number}"
         self._loop = machine.loop
         self._start = 0.0
@@ -109,8 +107,6 @@ class Client:
         for sequence in response.sequences:
             what = sequence.index, "at", sequence.position, *sequence.token_ids
             self._machine.trace(self._name, "receives", *what)
-            if sequence.token_ids:
-                self._losses_before = self._num_losses()
         outputs = self._recovery.generation.outputs
         self._checks.check_message(response, outputs, is_continued=self._is_continued)
         self._recovery.received(response)
@@ -121,9 +117,8 @@ class Client:
 
     def _check_error(self, error: RpcError) -> None:
         """Whether this could happen."""
-        losses = self._num_losses() - self._losses_before
         possible = {
-            "REQUEST_QUARANTINED": losses > 3,
+            "REQUEST_QUARANTINED": self._job.poison is not None,
             "NO_LOGITS": True,  # see World: only where the workload breaks tokens
             "CONTEXT_LENGTH_EXCEEDED": self._job.is_refused,
             "DEADLINE_UNREACHABLE": self._job.timeout is not None and not self._has_tokens(),

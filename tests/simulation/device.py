@@ -17,8 +17,9 @@ from engine_core.worker_process import WorkerDied
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from tests.simulation.machine import Processor
+from tests.simulation.machine import Killed, Processor
 from tests.simulation.memory import TaggedMemory
+from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
 from worker.simulated.clock import Clock
 from worker.simulated.load import load
@@ -31,8 +32,11 @@ MAX_UNDER_WAY = 2
 class Device:
     """The worker's process, and the line to it."""
 
-    def __init__(self, machine: Processor, config: EngineConfig, workload: Workload, random: Random) -> None:
+    def __init__(
+        self, machine: Processor, config: EngineConfig, workload: Workload, random: Random, poisons: Poisons
+    ) -> None:
         """Loads."""
+        self._poisons = poisons
         self._machine, self._random, self._workload = machine, random, workload
         self._hop = workload.settings.worker_hop
         self._arrival = self._left_s = 0.0  # of the plan at hand; until its end
@@ -45,6 +49,7 @@ class Device:
         self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
         self.dies = False  # in the step that comes next
         self._death: float | None = None
+        self._kills_core = False  # so that its own death is not noticed
         self.meanwhile: Callable[[], None] = lambda: None
 
     def submit(self, plan: Plan) -> None:
@@ -57,7 +62,9 @@ class Device:
         end = self._arrival + self._left_s
         work = zip(plan.rows, plan.starts, plan.counts, strict=True)
         self._machine.trace("core", "plans", plan.step, "rows", *work)
-        if self.dies:
+        victim = self._poisons.strike(plan)
+        if self.dies or victim:
+            self._kills_core = victim == "core"
             self._death = end - 1e-6 * result.duration_us * self._random.random()
             return
         self.under_way.append((end + self._hop * self._random.random(), plan, result))
@@ -67,6 +74,8 @@ class Device:
         if not self.under_way:
             assert self._death is not None, "nothing was submitted"
             self._wait(self._death)
+            if self._kills_core:
+                raise Killed
             raise WorkerDied("the worker is gone", "the simulation wants it so")
         arrives, plan, message = self.under_way.popleft()
         self._wait(arrives)

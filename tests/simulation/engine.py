@@ -1,6 +1,7 @@
 """The engine core's process, life after life. In a simulation it is a fiber."""
 
 from math import inf
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
 from tests.simulation.network import Network
+from tests.simulation.poison import Poisons
 from tests.simulation.recorded import RecordedLife
 from tests.simulation.workload import Workload
 
@@ -92,6 +94,7 @@ class Engine:
         self._workload, self._random = workload, random
         self._recordings: list[RecordedLife] = []
         self._notes = bytearray()  # what is on disk
+        self.poison_deaths = Counter[int]()
 
     def check_recordings(self) -> None:
         """Tells what has happened to other schedulers. Raises AssertionError."""
@@ -131,7 +134,7 @@ class Engine:
         try:
             self._network.listen(inbox)  # frontends may come before the worker has loaded
             self._wait(self._workload.settings.restart)
-            self.device = Device(self._machine, config, self._workload, self._random)
+            self.device = Device(self._machine, config, self._workload, self._random, self._poisons())
             start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
             identity = make_identity(config, self.device.ready, start_ns)
             scheduler = make_scheduler(config, self.device.ready, recording.writer if recording else None)
@@ -142,6 +145,7 @@ class Engine:
             parts = identity, scheduler, self.device, inbox, self._send, clock
             self.core = CheckedCore(self.device, *parts, ahead=ahead)
             self._machine.trace(self._name, "is ready, life", self.num_lives)
+            self._brew(self.device)
             self._step()
         finally:
             inbox.close()
@@ -163,6 +167,23 @@ class Engine:
         except WorkerDied:
             self.core.fail_all("ENGINE_DEAD", "the engine has died")  # as engine_core.main does
             raise
+
+    def _brew(self, device: Device) -> None:
+        """In a storm, the death of this life."""
+        storm = self._workload.storm
+        if storm is not None and self.num_lives <= storm.kills:
+            after, is_worker = storm.life * self._random.expovariate(1.0), self._random.random() < 0.5
+
+            def strike() -> None:
+                if self.device is device:  # an idle core would miss its worker at once, not with a step
+                    device.dies = is_worker and bool(device.under_way)
+                    self._machine.is_killed = not device.dies
+
+            self._machine.loop.call_later(after, strike)
+
+    def _poisons(self) -> Poisons:
+        by_seed = {job.request.sampling.seed: job.poison for job in self._workload.jobs if job.poison}
+        return Poisons(by_seed, self._random, self.poison_deaths)
 
     def _wait(self, longest: float) -> None:
         self._machine.wait(self._machine.loop.time() + longest * self._random.random())

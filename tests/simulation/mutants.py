@@ -11,19 +11,23 @@ from contextlib import ExitStack
 from itertools import count
 from unittest import mock
 
+from engine_core import note_page, suspects
 from engine_core.aborted_ids import AbortedIds
 from engine_core.beams import BeamSearch
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
 from engine_core.core import EngineCore
 from engine_core.expiry import Expiry
+from engine_core.note_page import NotePage
 from engine_core.placement import Placement
 from engine_core.plan import Plan
 from engine_core.prefix_cache import PrefixCache
+from engine_core.probation import Probation
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
+from engine_core.suspects import Span, Suspect
 from engine_core.swap import SwapSpace
 from frontend import generation, journal, stream
 from frontend.engine_client import EngineClient
@@ -258,6 +262,41 @@ def _best_of_returns_the_first(patch: Callable[..., None]) -> None:
     patch(stream, "likeliest", lambda sequences, count: list(sequences[:count]))
 
 
+def _nobody_is_noted_anew(patch: Callable[..., None]) -> None:
+    """Only whoever began with the engine is on the page when it dies."""
+    note = Probation.note
+
+    def lazy(self: Probation, step: int, oldest: int) -> None:
+        if step > 1:
+            self._news.clear()
+        note(self, step, oldest)
+
+    patch(Probation, "note", lazy)
+
+
+def _whoever_is_there_is_guilty(patch: Callable[..., None]) -> None:
+    """A strike for everybody in the step, on trial or not."""
+
+    def crude(present: dict[int, Span], suspects: dict[int, Suspect], death: int) -> dict[int, Suspect]:
+        strikes = {key: suspects[key].strikes + 1 if key in suspects else 1 for key in present}
+        return suspects | {key: Suspect(present[key], 1, death, strikes[key]) for key in present}
+
+    patch(note_page, "judge", crude)
+
+
+def _progress_is_no_alibi(patch: Callable[..., None]) -> None:
+    """A suspect stays one, however far it gets."""
+    patch(NotePage, "clear_suspect", lambda self, key: None)
+    patch(suspects, "_strike", lambda suspect, span, death, alone: _struck(suspect, span, death))
+
+
+def _struck(suspect: Suspect, span: Span, death: int) -> Suspect:
+    return Suspect(span, 1, death, suspect.strikes + 1)
+
+
+_struck.__module__ = ""  # no mutant
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -265,13 +304,22 @@ MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
 }
 
 
+_KINDS = {
+    "nobody is noted anew": "poison",
+    "whoever is there is guilty": "storm",
+    "progress is no alibi": "storm",
+}
+"""Where it takes another kind of seeds."""
+
+
 def find(mutant: str, seeds: range = range(MAX_SEEDS)) -> Failed | None:
     """The first failure; None: the bug was not found."""
+    kind = _KINDS.get(mutant, "plain")
     with ExitStack() as stack:
         MUTANTS[mutant](lambda *change: stack.enter_context(mock.patch.object(*change)))
         for seed in seeds:
             try:
-                simulate(seed)
+                simulate(seed, kind)
             except Failed as failure:
                 return failure
     return None

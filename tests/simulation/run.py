@@ -1,5 +1,7 @@
 """Runs simulations: python -m tests.simulation.run --seeds 0-999, or --seed 7 --trace. docs/simulation.md."""
 
+from __future__ import annotations
+
 import argparse
 import multiprocessing
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from tests.simulation.disasters import KINDS
 from tests.simulation.world import Failed, Report, simulate
 
 _CHUNK = 25
@@ -34,6 +37,8 @@ class Totals:
     outcomes: Counter[str] = field(default_factory=Counter)
     digests: dict[int, str] = field(default_factory=dict)
     """Of the traces, by seed."""
+    poison_deaths: Counter[int] = field(default_factory=Counter)
+    """How often the engine died of a request -> requests."""
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Seeds, and what they found."""
 
@@ -48,70 +53,75 @@ class Totals:
         self.virtual_s += report.seconds
         self.cpu_s += report.cpu_seconds
         self.outcomes += report.outcomes
+        self.poison_deaths.update(report.poison_deaths)
         self.digests[report.seed] = report.digest
 
-    def merge(self, others: "Totals") -> None:
+    def merge(self, others: Totals) -> None:
         """Those of another process."""
         for name in ("seeds", "events", "steps", "preemptions", "deaths", "virtual_s", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(others, name))
         self.most_preemptions = max(self.most_preemptions, others.most_preemptions)
         self.outcomes += others.outcomes
+        self.poison_deaths += others.poison_deaths
         self.digests |= others.digests
         self.failures += others.failures
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
+        poison = ", ".join(f"{many} of {count}" for count, many in sorted(self.poison_deaths.items()))
         return (
             f"{self.seeds} seeds passed, {len(self.failures)} failed\n"
             f"{self.events} events, {self.steps} steps, {self.preemptions} preemptions"
             f" (at most {self.most_preemptions} of one request),"
             f" {self.deaths} deaths of the core, {self.virtual_s:.0f} s of virtual time\n"
             f"requests: {ends}\n"
-            f"{self.cpu_s:.1f} s of CPU time, {1e3 * self.cpu_s / max(1, self.seeds):.0f} ms per seed,"
+            + (f"requests that the engine died of, by deaths: {poison}\n" if poison else "")
+            + f"{self.cpu_s:.1f} s of CPU time, {1e3 * self.cpu_s / max(1, self.seeds):.0f} ms per seed,"
             f" {self.events / max(self.cpu_s, 1e-9):.0f} events per second and core"
         )
 
 
-def describe(failure: Failed, lines: int | None = _LINES) -> str:
+def describe(failure: Failed, kind: str, lines: int | None = _LINES) -> str:
     """What happened, what is wrong, and how to see it again. lines: of the trace; None: all."""
     cause = failure.__cause__
     assert cause is not None
+    option = f" --kind {kind}" if kind != "plain" else ""
     return (
         "\n".join(failure.trace.lines(lines))
         + "\n"
         + "".join(traceback.format_exception(cause))
         + f"\nseed {failure.seed}: {type(cause).__name__}: {cause}"
-        + f"\nagain: python -m tests.simulation.run --seed {failure.seed} --trace\n"
+        + f"\nagain: python -m tests.simulation.run --seed {failure.seed}{option} --trace\n"
     )
 
 
-def run_chunk(seeds: Sequence[int]) -> Totals:
+def run_chunk(seeds: Sequence[int], kind: str = "plain") -> Totals:
     """All of these, in this process."""
     totals = Totals()
     for seed in seeds:
         try:
-            totals.add(simulate(seed))
+            totals.add(simulate(seed, kind))
         except Failed as failure:
-            totals.failures.append((seed, describe(failure)))
+            totals.failures.append((seed, describe(failure, kind)))
     return totals
 
 
-def run_seeds(seeds: range, processes: int) -> Iterator[Totals]:
+def run_seeds(seeds: range, processes: int, kind: str = "plain") -> Iterator[Totals]:
     """The totals of so many as are done, again and again."""
     totals = Totals()
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     context = multiprocessing.get_context("spawn")  # what is imported here may have threads
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for done in as_completed([pool.submit(run_chunk, chunk) for chunk in chunks]):
+        for done in as_completed([pool.submit(run_chunk, chunk, kind) for chunk in chunks]):
             totals.merge(done.result())
             yield totals
 
 
-def _run_one(seed: int, *, trace: bool) -> int:
+def _run_one(seed: int, kind: str, *, trace: bool) -> int:
     try:
-        report = simulate(seed)
+        report = simulate(seed, kind)
     except Failed as failure:
-        print(describe(failure, None if trace else _LINES))
+        print(describe(failure, kind, None if trace else _LINES))
         return 1
     if trace:
         print("\n".join(report.trace.lines()))
@@ -121,10 +131,10 @@ def _run_one(seed: int, *, trace: bool) -> int:
     return 0
 
 
-def _run_many(seeds: range, processes: int) -> int:
+def _run_many(seeds: range, processes: int, kind: str) -> int:
     began, shown = time.monotonic(), 0
     totals = Totals()
-    for totals in run_seeds(seeds, processes):
+    for totals in run_seeds(seeds, processes, kind):
         for _, text in totals.failures[shown:]:
             print(text, flush=True)
         shown = len(totals.failures)
@@ -147,10 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
     parser.add_argument("--seeds", type=_range, default=range(1000), help="FIRST-LAST; default: 0-999")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kind", choices=KINDS, default="plain", help="what goes wrong: disasters.py")
     options = parser.parse_args(arguments)
     if options.seed is not None:
-        return _run_one(options.seed, trace=options.trace)
-    return _run_many(options.seeds, options.processes)
+        return _run_one(options.seed, options.kind, trace=options.trace)
+    return _run_many(options.seeds, options.processes, options.kind)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from pagewire.config import EngineConfig
 from pagewire.v1 import generation_pb2
 from tests.simulation.expected import EOS, VOCAB_SIZE, Expected
+from tests.simulation.poison import Poison
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -58,6 +59,7 @@ class Job:
     cancel_after: float | None = None
     reading: float = 0.0  # seconds between two messages: a slow client
     aborted_after: float | None = None  # an operator ends it by its id
+    poison: Poison | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,14 @@ class Fault:
     place: int = 0  # a frontend's, or a core's
 
 
+@dataclass(frozen=True)
+class Storm:
+    """Kill after kill, at random moments."""
+
+    kills: int
+    life: float  # seconds from the readiness of a core to its death, on average
+
+
 @dataclass
 class Workload:
     """Everything that is drawn before a simulation begins."""
@@ -78,6 +88,7 @@ class Workload:
     config: EngineConfig
     jobs: list[Job] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    storm: Storm | None = None
     _namespaces: dict[int, int] = field(default_factory=dict)
 
     def namespace(self, seed: int) -> int:

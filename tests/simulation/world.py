@@ -12,7 +12,7 @@ from time import process_time
 from frontend.errors import ServiceError
 from tests.simulation.client import Client
 from tests.simulation.clock import virtual_time
-from tests.simulation.draw import draw
+from tests.simulation.disasters import KINDS
 from tests.simulation.engine import Engine
 from tests.simulation.frontends import FrontendProcess
 from tests.simulation.machine import Machine
@@ -39,6 +39,7 @@ class Report:
     seconds: float  # virtual
     cpu_seconds: float
     trace: Trace
+    poison_deaths: tuple[int, ...]  # for each request that the engine has died of: how often
 
 
 class Failed(Exception):
@@ -54,7 +55,6 @@ class World:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self.num_losses = 0
         self.clients: list[Client] = []
         self._is_at_rest = False
         self.machine = Machine(lambda: self._is_at_rest)
@@ -111,7 +111,7 @@ class World:
     # Clients.
 
     def _start_client(self, job: Job) -> None:
-        client = Client(self.machine, job, lambda: self.frontends, lambda: self.num_losses)
+        client = Client(self.machine, job, lambda: self.frontends)
         self.clients.append(client)
         task = self._spawn(client.run())
         task.add_done_callback(lambda _: self._client_ended())
@@ -159,7 +159,6 @@ class World:
 
     def _strike(self, fault: Fault) -> None:
         self.machine.trace("fault", fault.kind, fault.place)
-        self.num_losses += 1
         if fault.kind in ("core", "worker", "cores"):
             self._strike_engines(fault)
             return
@@ -210,17 +209,19 @@ class World:
                 frontend.die()
 
 
-def simulate(seed: int) -> Report:
-    """Runs one seed. Raises Failed."""
+def simulate(seed: int, kind: str = "plain") -> Report:
+    """Runs one seed. kind: see disasters.py. Raises Failed."""
     began = process_time()
-    world = World(draw(seed))
+    world = World(KINDS[kind](seed))
     try:
         world.run()
     except Exception as error:
         with _quiet():
             world.machine.loop.abandon()
         raise Failed(seed, world.machine.trace) from error
-    engines = world.engines
+    engines, poison_deaths = world.engines, Counter[int]()
+    for engine in engines:
+        poison_deaths += engine.poison_deaths
     num_steps = sum(engine.num_steps for engine in engines)
     return Report(
         seed=seed,
@@ -234,6 +235,7 @@ def simulate(seed: int) -> Report:
         seconds=world.machine.loop.time(),
         cpu_seconds=process_time() - began,
         trace=world.machine.trace,
+        poison_deaths=tuple(poison_deaths.values()),
     )
 
 

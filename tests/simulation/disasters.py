@@ -1,0 +1,81 @@
+"""Seeds of two other kinds: requests that kill the engine, and kills from outside, one after another."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.draw import draw
+from tests.simulation.poison import Poison
+from tests.simulation.requests import RequestWriter, log_uniform
+from tests.simulation.workload import STEP_S, Storm, Workload
+
+
+def draw_poison(seed: int) -> Workload:
+    """Some of the requests kill the engine. Half of the seeds are disturbed by nothing else."""
+    workload = draw(seed)
+    random = Random(f"poison {seed}")
+    if random.random() < 0.5:
+        workload.faults.clear()
+    _poison(workload, random, random.choice([1, 1, 1, 2, 3]), random.choice([1.0, 1.0, 0.5]))
+    return workload
+
+
+def draw_crowd(seed: int) -> Workload:
+    """64 requests that could all run together, one of which kills the engine whenever it runs."""
+    return _draw_crowd(seed, 1, 1.0)
+
+
+def draw_two(seed: int) -> Workload:
+    """The same with two of them."""
+    return _draw_crowd(seed, 2, 1.0)
+
+
+def draw_moody(seed: int) -> Workload:
+    """The same with one that kills it every other time."""
+    return _draw_crowd(seed, 1, 0.5)
+
+
+def draw_storm(seed: int) -> Workload:
+    """Up to fifty kills from outside, one in each life: nobody is to blame for those. In a third of the
+    storms there is a single request, which is there at each of its deaths."""
+    workload = draw(seed)
+    random = Random(f"storm {seed}")
+    workload.faults.clear()
+    if random.random() < 0.33:
+        del workload.jobs[1:]
+    step = workload.settings.slow_factor * STEP_S
+    workload.storm = Storm(50, step * log_uniform(random, 30.0, 300.0))
+    return workload
+
+
+def _draw_crowd(seed: int, num_poisoned: int, probability: float) -> Workload:
+    random, plain = Random(f"crowd {seed}"), draw(seed)
+    sizes = {"max_num_seqs": 256, "max_num_batched_tokens": 512, "block_size": 4, "num_blocks": 2048}
+    config = replace(plain.config, max_model_len=80, record="", record_tokens=False, **sizes)
+    workload = Workload(seed, replace(plain.settings, nan_rate=0.0, num_engines=1), config)
+    writer = RequestWriter(random, workload, plain.settings.slow_factor * STEP_S, tight=False)
+    for number in range(64):
+        workload.add(writer.job(number))
+    _poison(workload, random, num_poisoned, probability)
+    return workload
+
+
+def _poison(workload: Workload, random: Random, count: int, probability: float) -> None:
+    for job in random.sample(workload.jobs, count):
+        longest = len(job.prompt) + max(len(one.token_ids) for one in job.expected)
+        poison = Poison(
+            position=random.choice([0, len(job.prompt) - 1, random.randrange(longest), longest - 2]),
+            probability=probability,
+            victim=random.choice(["worker", "worker", "core"]),
+        )
+        workload.jobs[job.number] = replace(job, poison=poison)
+
+
+KINDS: dict[str, Callable[[int], Workload]] = {
+    "plain": draw,
+    "poison": draw_poison,
+    "crowd": draw_crowd,
+    "two": draw_two,
+    "moody": draw_moody,
+    "storm": draw_storm,
+}

@@ -1,0 +1,53 @@
+"""Requests that the engine dies of, when a certain token of theirs is computed.
+
+The token is one of the prompt, or one that they have made. Its place is fixed, whoever shares the step, and
+whatever of it comes from the cache: whoever begins behind the place has to read it.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from engine_core.plan import Plan
+
+
+@dataclass(frozen=True)
+class Poison:
+    """What is wrong with a request."""
+
+    position: int  # of the fatal token, in prompt and output
+    probability: float  # of a death whenever it is computed
+    victim: str  # "worker" or "core"
+
+
+class Poisons:
+    """Those of a workload, and the rows that they have in one life of a worker."""
+
+    def __init__(self, by_seed: dict[int, Poison], random: Random, deaths: Counter[int]) -> None:
+        """by_seed: the requests' seeds. deaths: a count for each of them, over all lives."""
+        self._by_seed, self._random, self._deaths = by_seed, random, deaths
+        self._rows: dict[int, int] = {}  # the seed of each that is poisoned
+
+    def strike(self, plan: Plan) -> str:
+        """Who dies of this plan; empty: nobody."""
+        for row in plan.removed_rows:
+            self._rows.pop(row, None)
+        new = set[int]()
+        for begun in plan.new_rows:
+            seed = begun.parameters.sampling.seed
+            if seed in self._by_seed:
+                self._rows[begun.row] = seed
+                new.add(begun.row)
+        for fork in plan.forks:
+            if fork.source_row in self._rows:
+                self._rows[fork.row] = self._rows[fork.source_row]
+        for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+            seed = self._rows.get(row)
+            if seed is not None and self._strikes(self._by_seed[seed], start, count, row in new):
+                self._deaths[seed] += 1
+                return self._by_seed[seed].victim
+        return ""
+
+    def _strikes(self, poison: Poison, start: int, count: int, is_new: bool) -> bool:
+        meets = poison.position < start + count and (is_new or poison.position >= start)
+        return meets and self._random.random() < poison.probability

@@ -1,0 +1,30 @@
+"""Requests that the engine dies of fail, alone and soon; kills from outside are laid to nobody's charge."""
+
+import pytest
+
+from engine_core.suspects import STRIKES
+from tests.simulation.run import Totals, run_seeds
+
+
+def run(kind: str, seeds: int) -> Totals:
+    *_, totals = run_seeds(range(seeds), 2, kind)
+    assert not totals.failures, "".join(text for _, text in totals.failures)
+    return totals
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("poison", 150), ("two", 10), ("moody", 10)])
+def test_nobody_else_fails(kind: str, seeds: int) -> None:
+    """Every client checks its own stream, and that it had no reason to be quarantined."""
+    totals = run(kind, seeds)
+    assert totals.outcomes["REQUEST_QUARANTINED"] > 50 or kind != "poison"
+
+
+def test_one_of_64_is_found_within_five_deaths() -> None:
+    totals = run("crowd", 25)
+    assert totals.outcomes["REQUEST_QUARANTINED"] > 5
+    assert max(totals.poison_deaths) == STRIKES + 2
+
+
+def test_fifty_kills_are_laid_to_nobodys_charge() -> None:
+    totals = run("storm", 60)
+    assert totals.deaths > 400 and not totals.outcomes["REQUEST_QUARANTINED"]

@@ -258,6 +258,12 @@ class WorkerConfig(CommonConfig):
     fault_die_on_token: int | None = flag(
         None, "test: kill itself when a prompt holds this token", at_least=0, metavar="ID"
     )
+    fault_die_at_output: int = flag(
+        0, "test: with the one above: not before such a request has made so many tokens", at_least=0
+    )
+    fault_die_probability: float = flag(
+        1.0, "test: how likely it kills itself when it might", at_least=0, at_most=1
+    )
 
     @property
     def fails_on_purpose(self) -> bool:

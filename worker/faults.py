@@ -7,6 +7,7 @@ FaultyExecute, which does the same.
 import ctypes
 import logging
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class Faults:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._num_steps = 0
+        self._poisoned: dict[int, int] = {}  # rows whose prompt holds the trigger -> the fatal position
 
     @property
     def slow_factor(self) -> float:
@@ -38,19 +40,45 @@ class Faults:
         """Call it when a plan has come and nothing of it is done. May not return."""
         config = self._config
         self._num_steps += 1
-        if self._num_steps == config.fault_die_at_step or self._is_poisoned(plan):
+        if self._num_steps == config.fault_die_at_step or self._is_fatal(plan):
             _die()
         if self._num_steps == config.fault_hang_at_step:
             _hang()
         if self._num_steps == config.fault_hold_gil_at_step:
             _hold_gil()
 
-    def _is_poisoned(self, plan: worker_pb2.StepPlan) -> bool:
-        """Whether a row begins with a prompt that holds the trigger."""
-        trigger = self._config.fault_die_on_token
-        if trigger is None:
+    def _is_fatal(self, plan: worker_pb2.StepPlan) -> bool:
+        """Whether a row that holds the trigger computes its fatal position, or begins behind it."""
+        config = self._config
+        if config.fault_die_on_token is None:
             return False
-        return any(np.any(column(new.token_ids)[: new.prompt_len] == trigger) for new in plan.new_rows)
+        begun = self._note_rows(plan, config.fault_die_on_token)
+        fatal = any(
+            self._poisoned.get(row, end) < end and (row in begun or start <= self._poisoned[row])
+            for row, start, end in zip(
+                column(plan.rows).tolist(),
+                column(plan.starts).tolist(),
+                (column(plan.starts) + column(plan.counts)).tolist(),
+                strict=True,
+            )
+        )
+        return fatal and random.random() < config.fault_die_probability
+
+    def _note_rows(self, plan: worker_pb2.StepPlan, trigger: int) -> set[int]:
+        """Knows from here on which rows hold the trigger; returns those that begin."""
+        for row in column(plan.removed_rows).tolist():
+            self._poisoned.pop(row, None)
+        begun = set[int]()
+        for new in plan.new_rows:
+            places = np.flatnonzero(column(new.token_ids)[: new.prompt_len] == trigger)
+            if places.size:
+                made = self._config.fault_die_at_output
+                self._poisoned[new.row] = new.prompt_len + made - 1 if made else int(places[0])
+                begun.add(new.row)
+        for fork in plan.forks:
+            if fork.source_row in self._poisoned:
+                self._poisoned[fork.row] = self._poisoned[fork.source_row]
+        return begun
 
 
 class FaultyExecute:

@@ -12,19 +12,19 @@ def run(kind: str, seeds: int) -> Totals:
     return totals
 
 
-@pytest.mark.parametrize(("kind", "seeds"), [("poison", 150), ("two", 10), ("moody", 10)])
+@pytest.mark.parametrize(("kind", "seeds"), [("poison", 100), ("two", 6), ("moody", 6)])
 def test_nobody_else_fails(kind: str, seeds: int) -> None:
     """Every client checks its own stream, and that it had no reason to be quarantined."""
     totals = run(kind, seeds)
-    assert totals.outcomes["REQUEST_QUARANTINED"] > 50 or kind != "poison"
+    assert totals.outcomes["REQUEST_QUARANTINED"] > 30 or kind != "poison"
 
 
 def test_one_of_64_is_found_within_five_deaths() -> None:
-    totals = run("crowd", 25)
-    assert totals.outcomes["REQUEST_QUARANTINED"] > 5
+    totals = run("crowd", 12)
+    assert totals.outcomes["REQUEST_QUARANTINED"] > 2
     assert max(totals.poison_deaths) == STRIKES + 2
 
 
 def test_fifty_kills_are_laid_to_nobodys_charge() -> None:
-    totals = run("storm", 60)
-    assert totals.deaths > 400 and not totals.outcomes["REQUEST_QUARANTINED"]
+    totals = run("storm", 40)
+    assert totals.deaths > 300 and not totals.outcomes["REQUEST_QUARANTINED"]

@@ -157,6 +157,32 @@ def test_a_poisoned_prompt(initialize: Initialize):
         runner.execute(plan(new_row(2, (5, 66))))
 
 
+@pytest.mark.usefixtures("struck")
+def test_a_poisoned_prompt_in_chunks(initialize: Initialize):
+    """It kills when the token is computed, or when a row begins that has it behind it."""
+    runner = make(initialize(), fault_die_on_token=66)
+    runner.execute(plan(new_row(0, (5, 7, 66)), counts=[2], sample_rows=[], sample_sources=[]))
+    with pytest.raises(Struck, match="death"):
+        runner.execute(worker_pb2.StepPlan(rows=pack_u32([0]), starts=pack_u32([2]), counts=pack_u32([1])))
+    with pytest.raises(Struck, match="death"):
+        runner.execute(plan(new_row(0, (5, 66, 8, 9)), starts=[3], counts=[1]))
+
+
+@pytest.mark.usefixtures("struck")
+def test_a_request_that_is_fatal_at_its_second_token(initialize: Initialize):
+    runner = make(initialize(), fault_die_on_token=66, fault_die_at_output=2)
+    runner.execute(plan(new_row(0, (5, 66))))
+    runner.execute(worker_pb2.StepPlan(rows=pack_u32([0]), starts=pack_u32([2]), counts=pack_u32([1])))
+    with pytest.raises(Struck, match="death"):
+        runner.execute(worker_pb2.StepPlan(rows=pack_u32([0]), starts=pack_u32([3]), counts=pack_u32([1])))
+
+
+@pytest.mark.usefixtures("struck")
+def test_chance_decides(initialize: Initialize):
+    runner = make(initialize(), fault_die_on_token=66, fault_die_probability=0.0)
+    runner.execute(plan(new_row(0, (5, 66))))
+
+
 def test_the_device_goes_from_step_to_step_on_its_own(initialize: Initialize):
     """A step that is launched while another one runs begins when that ends; a result waits for its step."""
     now = [100.0]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.note_page import NotePage, turn_page
@@ -92,11 +92,13 @@ def test_more_suspects_than_places():
     assert len(after(memory).suspects) == 64
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_anything_may_lie_there(past: bytes):
     assert turn_page(past, ROWS) == turn_page(b"", ROWS)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_page_may_be_damaged(data: st.DataObject):
     memory = turn_page(b"", ROWS)

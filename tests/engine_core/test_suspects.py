@@ -49,6 +49,7 @@ class Hunt:
         return False
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 64), data=st.data())
 def test_one_that_always_kills_is_found(count: int, data: st.DataObject) -> None:
     hunt, culprit = Hunt(count), data.draw(st.integers(1, count))
@@ -58,6 +59,7 @@ def test_one_that_always_kills_is_found(count: int, data: st.DataObject) -> None
     assert hunt.deaths <= STRIKES + 2
 
 
+@settings(deadline=None)
 @given(count=st.integers(2, 300), data=st.data())
 def test_several_that_always_kill_are_found_one_after_another(count: int, data: st.DataObject) -> None:
     culprits = data.draw(st.sets(st.integers(1, count), min_size=1, max_size=5))
@@ -67,7 +69,7 @@ def test_several_that_always_kill_are_found_one_after_another(count: int, data: 
     assert hunt.guilty == culprits
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(count=st.integers(1, 64), seed=st.integers(0, 1 << 30))
 def test_chance_makes_it_longer_but_nobody_else_guilty(count: int, seed: int) -> None:
     """One kills with probability one half each time that it begins; it may get through."""

@@ -1,7 +1,7 @@
 """The engine core's process, life after life. In a simulation it is a fiber."""
 
-from math import inf
 from collections import Counter
+from math import inf
 from random import Random
 from typing import Any
 

@@ -122,9 +122,9 @@ def write_page(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int) 
 def _is_page(past: bytes) -> bool:
     if len(past) < _HEADER.size:
         return False
-    magic, _, _, num_members, num_suspects = _HEADER.unpack_from(past)
+    magic, _, num_deaths, num_members, num_suspects = _HEADER.unpack_from(past)
     size = _HEADER.size + num_members * _MEMBER.size + num_suspects * _SUSPECT.size
-    return bool(magic == _MAGIC) and len(past) == size
+    return bool(magic == _MAGIC and num_deaths <= _U32) and len(past) == size
 
 
 def _members(past: bytes) -> Iterator[tuple[int, Span]]:
@@ -136,7 +136,7 @@ def _members(past: bytes) -> Iterator[tuple[int, Span]]:
             continue
         since = last - step
         back = 2 * count if since < 2 else 2 - since  # tokens of the last two steps
-        yield key, Span(max(end - back, 0), min(end + since, _U32))
+        yield key, Span(min(max(end - back, 0), _U32), min(end + since, _U32))
 
 
 def _merge(members: Iterator[tuple[int, Span]]) -> dict[int, Span]:

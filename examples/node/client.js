@@ -5,6 +5,8 @@
 //   node client.js ADDRESS cancel 'Count to a thousand: 1, 2, 3,'
 //   node client.js ADDRESS steady 'Count to a thousand: 1, 2, 3,'
 //   node client.js ADDRESS chat   'What is the capital of Japan?'
+//
+// ADDRESS: HOST:PORT, or several frontends: ipv4:10.0.0.1:50051,10.0.0.2:50051
 
 const path = require('path');
 const grpc = require('@grpc/grpc-js');
@@ -51,7 +53,7 @@ async function stream(client, prompt, onText) {
 // A server that is gone; behind a proxy such as nginx, a stream that it had to give up.
 const broke = (error) =>
   error.code === grpc.status.UNAVAILABLE ||
-  (error.code === grpc.status.INTERNAL && /RST_STREAM/.test(error.details));
+  ([grpc.status.INTERNAL, grpc.status.CANCELLED].includes(error.code) && /RST_STREAM/.test(error.details));
 
 // Text as it is generated, also when the server dies: what we hold is continued on another frontend, or on the
 // same one when it is back.
@@ -76,7 +78,7 @@ async function steady(client, prompt, onText) {
       }
       return;
     } catch (error) {
-      if (!broke(error) || seed === undefined || ++failures > 20) throw error;
+      if (!broke(error) || ++failures > (seed === undefined ? 3 : 20)) throw error;
       await new Promise((resolve) => setTimeout(resolve, 100 * failures));
     }
   }

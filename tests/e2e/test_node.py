@@ -1,5 +1,6 @@
 """A client that knows only the .proto files: Node with @grpc/grpc-js."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -76,6 +77,34 @@ def test_a_node_client_continues(folder: Path):
         first = process.stdout.read(1)
         for pid in services.processes(service.pid)["frontend"]:
             os.kill(pid, signal.SIGKILL)
+        rest, error = process.communicate(timeout=60)
+        assert process.returncode == 0, error
+        assert (first + rest).decode() == expected.text + "\n"
+
+
+def test_a_node_client_continues_at_another_frontend(folder: Path, tmp_path: Path):
+    """Of two that it was told of, the first is killed, and does not come back."""
+    engines = tmp_path / "engines"
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(services.start(device="simulated", profile="cpu", data_parallel_size=2))
+        engines.write_text("\n".join(services.engine_addresses(service)))
+        frontends = [services.Frontend(f"@{engines}") for _ in range(2)]
+        for frontend in frontends:
+            stack.callback(frontend.close)
+        client = stack.enter_context(Client(service.address))
+        expected = client.generate("1, 2, 3,", temperature=0, max_tokens=LONG)
+        addresses = "ipv4:" + ",".join(frontend.address for frontend in frontends)
+        process = subprocess.Popen(
+            ["node", "client.js", addresses, "steady", "1, 2, 3,"],
+            cwd=folder,
+            env={**environment(), "MAX_TOKENS": str(LONG)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        frontends[0].kill()
         rest, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
         assert (first + rest).decode() == expected.text + "\n"

@@ -36,7 +36,7 @@ from frontend.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from tests.simulation.world import Failed, simulate
 
-MAX_SEEDS = 60
+MAX_SEEDS = 80
 """Each of them is found by one of the first so many."""
 
 Mutate = Callable[[Callable[[type | object, str, object], None]], None]

@@ -142,7 +142,8 @@ class Topology:
         return sockets | self._engine_changes
 
     def _pagewire(self, service: str, changes: Mapping[str, object]) -> list[str]:
-        words = command(service, {"model": "demo", "log_level": "error", **changes})
+        here = {"model": "demo", "log_level": "error", "http_host": "127.0.0.1", "http_port": 0}
+        words = command(service, {**here, **changes})
         return [sys.executable, "-P", "-m", "pagewire", *words]
 
     def _start(self, name: str, words: list[str], **options: Any) -> None:

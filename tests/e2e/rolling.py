@@ -22,7 +22,7 @@ from tests.e2e.topology import Topology
 
 FLAGS = {"drain_delay": 0.5, "shutdown_grace": 1}
 ENGINE = {"profile": "cpu", "worker_fault": "slow-factor=4"}
-"""About 6 ms per token."""
+"""About 2 ms per token."""
 NUM_PLAIN, NUM_OURS = 12, 3
 SHORT, LONG = 40, 1000
 """Tokens of a stream: much less, and more, than fit into the grace."""

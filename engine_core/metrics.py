@@ -145,6 +145,10 @@ READINGS: tuple[Reading[Parts], ...] = (
         _preemptions,
     ),
     Reading(
+        _gauge("pagewire_core_suspects", "Requests that ran when the core before this one died."),
+        lambda parts: parts.core.scheduler.probation.num_suspects,
+    ),
+    Reading(
         _counter("pagewire_core_bad_frames_total", "Messages that could not be read, by socket.", "socket"),
         _bad_frames,
     ),

@@ -96,6 +96,11 @@ class EngineClient:
         return len(self._journal)
 
     @property
+    def journal(self) -> Journal:
+        """For its figures."""
+        return self._journal
+
+    @property
     def protocol_errors(self) -> int:
         """Messages of cores that made no sense."""
         return sum(core.protocol_errors for core in self._all())

@@ -116,6 +116,10 @@ class Journal:
 
     def __init__(self, patience: float) -> None:
         """patience: seconds that a request waits for another core; 0: it fails at once."""
+        self.num_resent = 0
+        """Times that a request was sent again, since the start."""
+        self.num_bytes = 0
+        """Of the prompts of all entries."""
         self._patience = patience
         self._by_ticket: dict[int, Entry] = {}
         self._waiting: dict[int, Entry] = {}  # by ticket
@@ -129,6 +133,7 @@ class Journal:
         """A request has been sent."""
         entry = Entry(request, sink, time.monotonic(), request.handle, core, routing)
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
+        self.num_bytes += len(request.prompt_token_ids)
 
     def remove(self, ticket: int) -> Entry | None:
         """Nobody cares for it any more. None when it is not here."""
@@ -140,6 +145,7 @@ class Journal:
     def drop(self, entry: Entry) -> None:
         """The same, for an entry at hand. It goes on saying which core had it."""
         del self._by_ticket[entry.ticket]
+        self.num_bytes -= len(entry.request.prompt_token_ids)
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
         self._stop_waiting(entry)
@@ -149,6 +155,11 @@ class Journal:
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
             entry.core, entry.handle = None, 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Those that no core has."""
+        return len(self._waiting)
 
     def in_flight(self) -> list[Entry]:
         """Those that a core has."""
@@ -222,6 +233,7 @@ class Journal:
     def resent(self, entry: Entry, core: Core, handle: int) -> None:
         """It has been sent to a core, under this handle."""
         self._stop_waiting(entry)
+        self.num_resent += 1
         entry.core, entry.handle = core, handle
         core.in_flight[handle] = entry
 

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from frontend.capacity import Capacity
 from frontend.engine_client import EngineClient
 from frontend.generation import Generator
 from frontend.state import ServingState
@@ -22,6 +23,7 @@ class Parts:
     state: ServingState
     generator: Generator
     engine: EngineClient
+    capacity: Capacity
 
 
 READINGS: tuple[Reading[Parts], ...] = (
@@ -32,6 +34,39 @@ READINGS: tuple[Reading[Parts], ...] = (
     Reading(
         Metric("pagewire_frontend_streams", "gauge", "Requests in flight."),
         lambda parts: parts.generator.num_streams,
+    ),
+    Reading(
+        Metric("pagewire_frontend_streams_waiting", "gauge", "Of these: no core has them now."),
+        lambda parts: parts.engine.journal.num_waiting,
+    ),
+    Reading(
+        Metric("pagewire_frontend_prompt_bytes", "gauge", "Of the prompts that are kept for a resume."),
+        lambda parts: parts.engine.journal.num_bytes,
+    ),
+    Reading(
+        Metric("pagewire_frontend_resumes_total", "counter", "Requests that were sent to a core once more."),
+        lambda parts: parts.engine.journal.num_resent,
+    ),
+    Reading(
+        Metric("pagewire_frontend_engines", "gauge", "Engine cores that take requests."),
+        lambda parts: sum(core.serves for core in parts.engine.cores),
+    ),
+    Reading(
+        Metric("pagewire_frontend_calls", "gauge", "Calls that count against --max-concurrent-requests."),
+        lambda parts: parts.capacity.num_calls,
+    ),
+    Reading(
+        Metric("pagewire_frontend_tokenizing_bytes", "gauge", "Of requests that are being read."),
+        lambda parts: parts.capacity.num_bytes,
+    ),
+    Reading(
+        Metric(
+            "pagewire_frontend_full_total",
+            "counter",
+            "Calls that were refused as there was too much at once, of calls or of bytes.",
+            ("what",),
+        ),
+        lambda parts: parts.capacity.refused,
     ),
     Reading(
         Metric("pagewire_frontend_protocol_errors_total", "counter", "Output of cores that made no sense."),

@@ -92,7 +92,8 @@ class Frontend:
         self._generator = Generator(
             config, model, self._prompts, self.engine, self.capacity, self.counters, self._tracer
         )
-        self.watch = FrontendWatch(config, self.counters, Parts(self.state, self._generator, self.engine))
+        parts = Parts(self.state, self._generator, self.engine, self.capacity)
+        self.watch = FrontendWatch(config, self.counters, parts)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
         interceptors = [

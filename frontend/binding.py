@@ -45,4 +45,6 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         # Clients that have vanished without a word hold KV blocks until we find out.
         ("grpc.keepalive_time_ms", round(1000 * config.keepalive_time)),
         ("grpc.keepalive_timeout_ms", round(1000 * config.keepalive_timeout)),
+        # gRPC waits for the answer to a ping for a minute, whatever the option before this one says.
+        ("grpc.http2.ping_timeout_ms", round(1000 * config.keepalive_timeout)),
     ]

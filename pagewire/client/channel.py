@@ -109,6 +109,7 @@ def options(address: str, credentials: Credentials = NO_CREDENTIALS) -> list[tup
         # A server that vanishes without a word is noticed within 40 s.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # which would be a minute otherwise
         # A client that comes back after a restart shall not wait for two minutes of back-off.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),

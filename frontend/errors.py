@@ -4,6 +4,7 @@ ServiceError                    an RPC is refused or fails
 ├── InvalidRequest              INVALID_ARGUMENT     names the fields that are at fault
 │   ├── Unsupported             ... because a field is not built yet
 │   └── ContextLengthExceeded   ... because the prompt leaves no room for output
+├── Malformed                   INVALID_ARGUMENT     is no message of the method's type
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
 ├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
@@ -85,6 +86,16 @@ class InvalidRequest(ServiceError):
     def __init__(self, violations: Mapping[str, str], metadata: Mapping[str, str] | None = None) -> None:
         sentences = "; ".join(f"{path}: {text}" for path, text in violations.items())
         super().__init__(sentences, violations=violations, metadata=metadata)
+
+
+class Malformed(ServiceError):
+    """The bytes of the request are not a message of the type that the method takes."""
+
+    code = code_pb2.INVALID_ARGUMENT
+    reason = "MALFORMED_MESSAGE"
+
+    def __init__(self) -> None:
+        super().__init__("the request cannot be parsed as the method's message, or is nested too deeply")
 
 
 class Unsupported(InvalidRequest):

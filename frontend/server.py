@@ -15,6 +15,7 @@ from frontend.auth.gate import OpenGate, TokenGate
 from frontend.auth.interceptor import GateInterceptor
 from frontend.binding import bind, server_options
 from frontend.capacity import Capacity
+from frontend.decoding import DecodingInterceptor
 from frontend.deliveries import Deliveries
 from frontend.drain import Drain
 from frontend.engine_client import EngineClient
@@ -100,6 +101,7 @@ class Frontend:
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
             TraceInterceptor(),
             GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate()),
+            DecodingInterceptor(),
         ]
         self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
         self._drain = Drain(self.state, self._generator, config.drain_delay)

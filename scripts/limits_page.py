@@ -29,7 +29,7 @@ WORK = """## A request as a whole
 | --- | --- | --- |
 | bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
 | bytes of one answer | 64 MiB | gRPC |
-| nesting | 100 messages deep | protobuf |
+| nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/decoding.py |
 | messages inside a request | 16,384 | frontend/validation.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts.py |
 | tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more than it starts with | frontend/reader_main.py |

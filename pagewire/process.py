@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,24 @@ from pagewire.errors import StartupError
 _STATUS_FD = "PAGEWIRE_STATUS_FD"
 _PARENT_PID = "PAGEWIRE_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
 
 
-def spawn(arguments: Sequence[str], **options: Any) -> tuple["subprocess.Popen[bytes]", int]:
+def spawn(
+    arguments: Sequence[str], *, from_birth: bool = True, **options: Any
+) -> tuple["subprocess.Popen[bytes]", int]:
     """Starts `python -m pagewire ARGUMENTS` as a child that dies with this process.
 
     Returns the process and the reading end of its status pipe (JSON lines, see Status). Call it
     from a thread that lives as long as the child shall: the parent-death signal is per thread.
+
+    from_birth: before it runs anything of its own; one that is stopped while it imports is not left over
+    then. For that, Python runs code of ours between fork and exec: not for processes with threads of
+    others, whose locks may be held then. Without it, the child sees to it when it has come that far.
     """
     reading, writing = os.pipe()
+    if from_birth and _prctl is not None:
+        options["preexec_fn"] = partial(_die_with, os.getpid(), signal.SIGKILL)
     try:
         child = subprocess.Popen(
             command(arguments),
@@ -76,10 +86,15 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     Does nothing in a process that was not started by spawn(), and where the kernel is not Linux.
     """
     parent = os.environ.get(_PARENT_PID)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the call above
+    if parent is not None and _prctl is not None:
+        _die_with(int(parent), signum)
+
+
+def _die_with(parent: int, signum: int) -> None:
+    """Takes no lock and imports nothing: it also runs between fork and exec."""
+    assert _prctl is not None
+    _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call above
         os.kill(os.getpid(), signum)
 
 

@@ -98,7 +98,7 @@ def _spawn_from_a_lasting_thread(arguments: list[str]) -> tuple["Popen[bytes]", 
 
     def keep() -> None:
         try:
-            spawned.append(process.spawn(arguments, stdout=DEVNULL, process_group=0))
+            spawned.append(process.spawn(arguments, from_birth=False, stdout=DEVNULL, process_group=0))
         except BaseException as error:
             failed.append(error)
             done.set()

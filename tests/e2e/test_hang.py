@@ -1,10 +1,12 @@
 """Processes hang while streams run: they are found out, and each stream gets the tokens of the formula."""
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -147,6 +149,48 @@ def test_who_was_only_stopped_for_a_moment_goes_on(service: Service):
 
     asyncio.run(run_with(service, pause))
     assert services.processes(service.pid) == found
+
+
+def test_killed_again_at_each_stage_of_the_recovery(service: Service):
+    """As soon as the next core is there, as soon as it has a worker, and when it has just been welcomed."""
+
+    async def kill_again_and_again() -> None:
+        for stage in ("engine", "worker", "engine", "worker", "serving"):
+            before = services.processes(service.pid).get("engine", [])
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            role = "engine" if stage == "serving" else stage
+            while set((found := services.processes(service.pid)).get("engine", before)) & set(before) or (
+                role not in found
+            ):
+                await asyncio.sleep(0.002)
+        async with AsyncClient(service.address) as client:
+            await client.wait_ready(services.PATIENCE_S)
+        os.kill(one_of(service, "worker"), signal.SIGKILL)
+
+    asyncio.run(run_with(service, kill_again_and_again))
+
+
+def test_a_core_that_wakes_up_is_a_stranger(folder: Path, tmp_path: Path):
+    """Nobody kills it: its frontend has no supervisor beside it. What was sent before is sent again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    engine_flags = ("--device=simulated", "--profile=cpu", "--worker-fault=slow-factor=100")
+    with (
+        services.alone(tmp_path, "engine", str(folder), *engine_flags) as engine,
+        services.alone(tmp_path, "frontend", str(folder), f"--port={port}"),
+        Client(f"127.0.0.1:{port}") as client,
+    ):
+        client.wait_ready(services.PATIENCE_S)
+        stream = client.stream([20, 30], temperature=1.0, seed=3, max_tokens=500, ignore_eos=True)
+        token_ids = [token for delta in itertools.islice(stream, 20) for token in delta.token_ids]
+        engine.send_signal(signal.SIGSTOP)
+        services.wait_until(lambda: not client.healthy())
+        engine.send_signal(signal.SIGCONT)
+        token_ids += [token for delta in stream for token in delta.token_ids]
+        assert token_ids == [token_reference([20, 30], 3, 0, at, CANDIDATES) for at in range(500)]
+        services.wait_until(lambda: services.is_idle(client))
 
 
 def test_a_worker_that_hangs_at_the_same_step_of_each_life(folder: Path, serve: Callable[..., Serve]):

@@ -19,7 +19,8 @@ def behave(monkeypatch: pytest.MonkeyPatch):
     started: list[subprocess.Popen[bytes]] = []
 
     def use(behaviour: str) -> list[subprocess.Popen[bytes]]:
-        def spawn(arguments, **options):
+        def spawn(arguments, *, from_birth, **options):
+            assert not from_birth, "this process may have threads of others"
             reading, writing = os.pipe()
             variables = {"PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
             command = [sys.executable, str(Path(__file__).with_name("fake_child.py")), behaviour, *arguments]

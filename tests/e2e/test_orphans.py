@@ -1,0 +1,144 @@
+"""kill -9 on any process, in any state: nothing is left of what it had started, and the next start works.
+
+What is left is looked for in the environments of all processes: whoever belongs to a service has the folder
+of its test there, also when it has another parent by now, or none.
+"""
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pagewire import Client
+from tests.e2e import services
+from tests.e2e.services import Serve
+from tests.e2e.test_simulated import without_weights
+
+Start = Callable[..., Serve]
+FLAGS = (
+    "--device=simulated",
+    "--profile=instant",
+    "--frontends=2",
+    "--log-level=error",
+    "--max-restart-pause=0",
+)
+WHOLE = ["engine", "frontend", "frontend", "worker"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(without_weights(tmp_path_factory.mktemp("orphans")))
+
+
+def members(runtime: Path) -> dict[int, str]:
+    """Living processes of a service, whoever their parents are, and the commands that they run."""
+    mark = f"XDG_RUNTIME_DIR={runtime}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                found[int(entry.name)] = (
+                    words[words.index(b"pagewire") + 1].decode() if b"pagewire" in words else ""
+                )
+    return found
+
+
+def wait_until_nothing_is_left(runtime: Path) -> None:
+    services.wait_until(lambda: not members(runtime))
+
+
+def send(runtime: Path, commands: tuple[str, ...], number: signal.Signals) -> None:
+    """To all processes that run one of these commands."""
+    for pid, command in members(runtime).items():
+        if command in commands:
+            os.kill(pid, number)
+
+
+@pytest.mark.parametrize(
+    "stopped",
+    [(), ("serve",), ("engine", "worker", "frontend")],
+    ids=lambda commands: "-and-".join(commands) or "none",
+)
+def test_nothing_survives_the_supervisor(serve: Start, folder: str, stopped: tuple[str, ...]):
+    """Also where some of them were stopped before."""
+    service = serve(folder, *FLAGS)
+    service.wait_ready()
+    assert sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"])
+    send(service.runtime, stopped, signal.SIGSTOP)
+    service.process.kill()
+    wait_until_nothing_is_left(service.runtime)
+
+
+@pytest.mark.parametrize(
+    ("victim", "stopped"),
+    [("engine", ()), ("engine", ("worker",)), ("worker", ()), ("frontend", ("engine", "worker"))],
+    ids=["core", "core-of-a-stopped-worker", "worker", "frontend-of-a-stopped-core"],
+)
+def test_a_service_loses_one_and_is_whole_again(
+    serve: Start, folder: str, victim: str, stopped: tuple[str, ...]
+):
+    """Neither less than before, nor more."""
+    service = serve(folder, *FLAGS, "--hang-timeout=1.5")
+    address = service.wait_ready()["address"]
+    before = members(service.runtime)
+    send(service.runtime, stopped, signal.SIGSTOP)
+    lost = [pid for pid, command in before.items() if command == victim]
+    dying = [pid for pid, command in before.items() if command in ("engine", "worker")]
+    with services.all_die(lost if victim == "frontend" else dying):
+        for pid in lost:
+            os.kill(pid, signal.SIGKILL)
+    services.wait_until(lambda: sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"]))
+    with Client(address) as client:
+        client.wait_ready(services.PATIENCE_S)
+        assert len(client.generate([20, 30], max_tokens=5, ignore_eos=True).token_ids) == 5
+    service.process.kill()
+    wait_until_nothing_is_left(service.runtime)
+
+
+def test_a_core_dies_while_nobody_can_replace_it(serve: Start, folder: str):
+    """Its worker goes with it all the same."""
+    service = serve(folder, *FLAGS)
+    service.wait_ready()
+    dying = [pid for pid, command in members(service.runtime).items() if command in ("engine", "worker")]
+    service.process.send_signal(signal.SIGSTOP)
+    with services.all_die(dying):
+        send(service.runtime, ("engine",), signal.SIGKILL)
+    service.process.send_signal(signal.SIGCONT)
+    services.wait_until(lambda: sorted(members(service.runtime).values()) == sorted([*WHOLE, "serve"]))
+    service.process.kill()
+    wait_until_nothing_is_left(service.runtime)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_in_the_middle_of_the_start(serve: Start, folder: str, seed: int):
+    """After each start, some of what was started goes first; the supervisor last."""
+    dice = random.Random(seed)
+    service = serve(folder, *FLAGS)
+    enough = dice.randrange(1, 6)
+    services.wait_until(lambda: len(members(service.runtime)) >= enough)
+    others = [pid for pid in members(service.runtime) if pid != service.process.pid]
+    for pid in dice.sample(others, dice.randrange(len(others) + 1)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, dice.choice([signal.SIGKILL, signal.SIGSTOP]))
+    service.process.kill()
+    wait_until_nothing_is_left(service.runtime)
+    again = serve(folder, *FLAGS)
+    again.wait_ready()
+    assert len(list(again.runtime.iterdir())) == 1, "what the killed one has left was swept up"
+
+
+def test_a_killed_core_that_was_started_alone_leaves_its_address_free(folder: str, tmp_path: Path):
+    """The files of its sockets are still there, and stop nobody."""
+    for _ in range(2):
+        with services.alone(tmp_path, "engine", folder, *FLAGS[:2]) as engine:
+            services.wait_until(lambda: "worker" in members(tmp_path).values())
+            assert engine.poll() is None
+        wait_until_nothing_is_left(tmp_path)
+        assert list(tmp_path.rglob("*.ipc"))

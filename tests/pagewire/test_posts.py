@@ -57,3 +57,12 @@ def test_a_place_is_empty_until_somebody_is_ready():
     post.fill()
     post.empty(4.0)
     assert post.empty_since == 3.0
+
+
+def test_deaths_that_are_being_explained_do_not_count():
+    """Up to a point: at first the next start is at once, and the service does not give up."""
+    post, found = Post("x", [], 3, 10.0), []
+    for number in range(posts.MOST_EXPLAINED + 4):
+        post.fill()
+        found.append(post.start_at - number if post.empty(number, explained=number > 0) else None)
+    assert found == [0.0] * (posts.MOST_EXPLAINED + 1) + [0.5, None, None]

@@ -23,7 +23,7 @@ _MAX_FRONTENDS = 2
 _MAX_DELAY_S = 0.6
 """Between two strikes of a burst: about what a core and its worker need to come back."""
 _POLL_S = 0.01
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.chaos import run
 from tests.chaos.checker import tally
 from tests.chaos.pauses import Pauses, table
@@ -11,6 +13,7 @@ KILLS = {"engine": 25, "worker": 25, "frontend": 30}
 SEED = 6
 
 
+@pytest.mark.timeout(1200)
 def test_streams_survive_whatever_is_killed(tmp_path: Path) -> None:
     result = run(KILLS, SEED, tmp_path / "history.jsonl")
     assert result.is_fine, describe(result, tmp_path / "history.jsonl")

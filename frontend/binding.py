@@ -10,9 +10,12 @@ PING_INTERVAL_MS = 5_000
 """Clients may ping as often, with and without calls."""
 
 
-def bind(server: grpc.aio.Server, config: FrontendConfig, credentials: grpc.ServerCredentials | None) -> int:
-    """Opens the port; returns its number. credentials: None: no TLS. Raises StartupError."""
-    address = f"{host_in_address(config.host)}:{config.port}"
+def bind(
+    server: grpc.aio.Server, config: FrontendConfig, port: int, credentials: grpc.ServerCredentials | None
+) -> int:
+    """Opens the port, or a free one where it is 0; returns its number. credentials: None: no TLS. Raises
+    StartupError."""
+    address = f"{host_in_address(config.host)}:{port}"
     try:
         if credentials is None:
             return server.add_insecure_port(address)

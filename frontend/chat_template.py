@@ -5,6 +5,7 @@ for. Rendering is bounded in time and size: it runs in a tokenizer thread, but a
 comes back is lost to all others.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ TIME_LIMIT = 1.0
 """Seconds per rendering. A real template takes well under a millisecond per message."""
 MAX_ERROR = 500
 """Characters of a template's own error text that a client sees."""
+MIN_WORDS = 8
+"""Fewer of them say nothing."""
 
 _OPEN_END = "\N{OBJECT REPLACEMENT CHARACTER}pagewire-continues-here "
 """Appended to the message that stays open; where it comes out is where the prompt ends. The space
@@ -65,6 +68,7 @@ class ChatTemplate:
     ) -> None:
         """special_tokens: variables such as bos_token. Raises StartupError, naming the origin."""
         self._environment = Sandbox()
+        self._source = source
         self._reserved = _RESERVED | special_tokens.keys() | self._environment.globals.keys()
         self._special_tokens = dict(special_tokens)
         self._max_bytes = max_bytes
@@ -116,13 +120,23 @@ class ChatTemplate:
             return self._watchdog.call(lambda: self._render(conversation), self._time_limit)
         except TimeoutError:
             text = f"the model's chat template took longer than {self._time_limit:g} s"
-        except (TemplateError, _TooLong) as error:
-            text = f"the model's chat template refused it: {str(error)[:MAX_ERROR]}"
+        except _TooLong as error:
+            text = f"the model's chat template refused it: {error}"
+        except TemplateError as error:
+            text = f"the model's chat template refused it: {self._words_of(error)}"
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"the model's chat template fails on it ({type(error).__name__})"
         except (RecursionError, MemoryError):
             text = "the model's chat template takes too much memory"
         raise InvalidRequest({path: text})
+
+    def _words_of(self, error: TemplateError) -> str:
+        """What the template says, as far as these are its own words: what follows may be a message's."""
+        text = str(error)[:MAX_ERROR]
+        if text in self._source:
+            return text
+        known = bisect_left(range(len(text)), True, key=lambda end: text[: end + 1] not in self._source)
+        return f"{text[:known]}..." if known >= MIN_WORDS else type(error).__name__
 
     def _render(self, conversation: Conversation) -> str:
         messages: Sequence[dict[str, Any]] = conversation.messages

@@ -8,6 +8,7 @@ import sys
 from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
+from pagewire.discretion import tell_of_loop_error
 from pagewire.errors import StartupError
 from pagewire.process import Pulse, Status
 
@@ -42,6 +43,7 @@ def run(config: FrontendConfig) -> int:
 async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(tell_of_loop_error)
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)

@@ -21,6 +21,7 @@ from frontend.drain import Drain
 from frontend.engine_client import EngineClient
 from frontend.engine_socket import EngineSocket
 from frontend.generation import Generator
+from frontend.grpc_server import GrpcServer
 from frontend.metrics import FrontendWatch, Parts
 from frontend.model_info import ModelInfo
 from frontend.prompts import PromptReader
@@ -97,47 +98,31 @@ class Frontend:
         self.watch = FrontendWatch(config, self.counters, parts)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
-        interceptors = [
+        self._interceptors = [
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
             TraceInterceptor(),
             GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate()),
             DecodingInterceptor(),
         ]
-        self._server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
+        self._reflects = config.reflection or (config.reflection is None and tokens is None)
         self._drain = Drain(self.state, self._generator, config.drain_delay)
         self._port = 0
+        scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator)
+        self._generation = GenerationServicer(
+            self._generator, self.engine, self.state, self.capacity, self.deliveries
+        )
+        self._tokenizer = TokenizerServicer(model, self._prompts, self.engine, self.capacity)
+        self._models = ModelServicer(config, model, self.engine)
+        self._pooling = PoolingServicer(scorer, self.state, self.capacity)
+        self._admin = AdminServicer(config, self.engine, self.state, self._drain)
+        self._health = HealthServicer(self.state, SERVICES)
+        self._server = GrpcServer(self._make_server, self._bind)
         self._shutdown = Shutdown(self.state, self._drain, self._generator, self._server)
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self._generator, self.engine, self.state, self.capacity, self.deliveries),
-            self._server,
-        )
-        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(
-            TokenizerServicer(model, self._prompts, self.engine, self.capacity), self._server
-        )
-        model_pb2_grpc.add_ModelServiceServicer_to_server(
-            ModelServicer(config, model, self.engine), self._server
-        )
-        pooling_pb2_grpc.add_PoolingServiceServicer_to_server(
-            PoolingServicer(
-                ContinuationScorer(config, model, self._prompts, self.engine, self._generator),
-                self.state,
-                self.capacity,
-            ),
-            self._server,
-        )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(
-            AdminServicer(config, self.engine, self.state, self._drain), self._server
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(self.state, SERVICES), self._server)
-        if config.reflection or (config.reflection is None and tokens is None):
-            names = (*SERVICES, _HEALTH.full_name, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
 
     def open(self) -> int:
         """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().
         Returns the port. Raises StartupError."""
-        certificates = self._certificates
-        self._port = bind(self._server, self._config, certificates.credentials() if certificates else None)
+        self._port = self._server.open(self._config.port)
         self._files.start()
         self.watch.start()
         self.engine.start()
@@ -170,3 +155,20 @@ class Frontend:
     def hurry(self) -> None:
         """Whatever stop() waits for has waited long enough."""
         self._shutdown.hurry()
+
+    def _make_server(self) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=self._interceptors, options=server_options(self._config))
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(self._generation, server)
+        tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self._tokenizer, server)
+        model_pb2_grpc.add_ModelServiceServicer_to_server(self._models, server)
+        pooling_pb2_grpc.add_PoolingServiceServicer_to_server(self._pooling, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._reflects:
+            names = (*SERVICES, _HEALTH.full_name, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+        return server
+
+    def _bind(self, server: grpc.aio.Server, port: int) -> int:
+        certificates = self._certificates
+        return bind(server, self._config, port, certificates.credentials() if certificates else None)

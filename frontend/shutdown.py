@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-
-import grpc
+from typing import Protocol
 
 from frontend.drain import Drain, Requests
 from frontend.errors import Draining
@@ -16,12 +15,17 @@ FLUSH_S = 0.3
 """For the last words of streams that outlast their grace."""
 
 
+class Stoppable(Protocol):
+    """A gRPC server."""
+
+    async def stop(self, grace: float) -> None:
+        """Takes no calls any more; those that run have `grace` seconds. May be called again, to hurry."""
+
+
 class Shutdown:
     """run() once; hurry() whenever somebody loses patience."""
 
-    def __init__(
-        self, state: ServingState, drain: Drain, requests: Requests, server: grpc.aio.Server
-    ) -> None:
+    def __init__(self, state: ServingState, drain: Drain, requests: Requests, server: Stoppable) -> None:
         self._state = state
         self._drain = drain
         self._requests = requests

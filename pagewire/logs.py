@@ -10,6 +10,8 @@ import os
 import sys
 from datetime import UTC, datetime
 
+from pagewire.discretion import Discreet
+
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(message)s"
 _CLEAR_LINE = "\r\x1b[K"
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -48,6 +50,7 @@ def setup(process_name: str, level: str, format: str = "text") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process_name) if format == "json" else _text(process_name))
+    handler.addFilter(Discreet())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

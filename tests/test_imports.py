@@ -16,6 +16,7 @@ FLOOR = {
     "comebacks",
     "beam_limits",
     "logprob_columns",
+    "discretion",
     "errors",
     "transport",
     "process",

@@ -7,7 +7,9 @@
 //   node client.js ADDRESS chat   'What is the capital of Japan?'
 //
 // ADDRESS: HOST:PORT, or several frontends: ipv4:10.0.0.1:50051,10.0.0.2:50051
+// TOKEN=pw_... is the token of a server that asks for one, CA=ca.pem the authority of a server that uses TLS.
 
+const fs = require('fs');
 const path = require('path');
 const grpc = require('@grpc/grpc-js');
 const protoLoader = require('@grpc/proto-loader');
@@ -25,7 +27,21 @@ function connect(address) {
     oneofs: true,
   });
   const { GenerationService } = grpc.loadPackageDefinition(definition).pagewire.v1;
-  return new GenerationService(address, grpc.credentials.createInsecure());
+  const { CA, TOKEN } = process.env;
+  const credentials = CA ? grpc.credentials.createSsl(fs.readFileSync(CA)) : grpc.credentials.createInsecure();
+  return new GenerationService(address, credentials, { interceptors: TOKEN ? [carrying(TOKEN)] : [] });
+}
+
+// An interceptor that puts the token into the metadata of every call. (grpc-js has credentials for this, but they
+// travel with TLS only.)
+function carrying(token) {
+  return (options, nextCall) =>
+    new grpc.InterceptingCall(nextCall(options), {
+      start(metadata, listener, next) {
+        metadata.set('authorization', `Bearer ${token}`);
+        next(metadata, listener);
+      },
+    });
 }
 
 // Absent fields take the model's defaults; 0 is a value.

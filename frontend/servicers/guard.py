@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from frontend.errors import InternalError, ServiceError, to_grpc
+from pagewire.discretion import places_of
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ def guarded(
         except grpc.aio.BaseError:
             # It went while a message was on its way. gRPC would log a traceback for each that does so.
             raise asyncio.CancelledError from None
-        except Exception:
-            log.exception("%s failed", method.__qualname__)
+        except Exception as error:
+            log.error("%s failed: %s", method.__qualname__, places_of(error))
             await context.abort_with_status(to_grpc(InternalError()))
         raise AssertionError("abort_with_status() raises")
 

@@ -1,7 +1,8 @@
 """`pagewire frontend`."""
 
-from pagewire import logs
+from pagewire import logs, process
 from pagewire.config import FrontendConfig
+from pagewire.exposure import tell_exposure
 
 CONFIG = FrontendConfig
 
@@ -11,4 +12,6 @@ def run(config: FrontendConfig) -> int:
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
     from frontend.main import run as run_frontend
 
+    if not process.is_child():  # else the supervisor says it, once
+        tell_exposure(config)
     return run_frontend(config)

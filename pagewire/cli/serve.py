@@ -1,11 +1,13 @@
 """`pagewire serve`."""
 
 import sys
+from functools import partial
 
 from pagewire import logs, process
 from pagewire.child import Facts
 from pagewire.cli.extras import require_worker
 from pagewire.config import ServeConfig
+from pagewire.exposure import tell_exposure
 from pagewire.models import checkpoint_folder
 from pagewire.supervisor import Supervisor
 
@@ -13,9 +15,9 @@ CONFIG = ServeConfig
 
 _HOW_TO_CALL = """\
 call it:
-  pagewire generate 'The capital of France is' --address {address}
-  python:  pagewire.Client("{address}").generate("The capital of France is").text
-  node:    node examples/node/client.js {address} stream 'The capital of France is'
+  pagewire generate 'The capital of France is' --address {address}{flags}
+  python:  pagewire.Client("{address}"{options}).generate("The capital of France is").text
+  node:    {variables}node examples/node/client.js {address} stream 'The capital of France is'
 stop it:   Ctrl-C"""
 
 
@@ -24,11 +26,25 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     checkpoint_folder(config.model)
-    return Supervisor(config, _announce).run()
+    return Supervisor(config, partial(_announce, config)).run()
 
 
-def _announce(facts: Facts) -> None:
+def _announce(config: ServeConfig, facts: Facts) -> None:
     rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("address", "port"))
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
+    tell_exposure(config)
     if not process.is_child() and not logs.writes_json():
-        print(_HOW_TO_CALL.format(address=facts["address"]), file=sys.stderr, flush=True)
+        print(_how_to_call(config, str(facts["address"])), file=sys.stderr, flush=True)
+
+
+def _how_to_call(config: ServeConfig, address: str) -> str:
+    flags = options = variables = ""
+    if config.tls_cert:
+        flags, options, variables = " --tls-ca ca.pem", ', tls="ca.pem"', "CA=ca.pem "
+    if config.auth_file:
+        flags, options, variables = (
+            f"{flags} --token-file token",
+            f"{options}, token=token",
+            f"TOKEN=pw_... {variables}",
+        )
+    return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)

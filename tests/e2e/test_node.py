@@ -8,7 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import trustme
 
+from frontend.auth.listing import entry_line
+from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
 from pagewire.service import Service
 from tests.e2e import services
@@ -37,11 +40,11 @@ def environment() -> dict[str, str]:
     return {"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")}
 
 
-def node(folder: Path, *arguments: str) -> str:
+def node(folder: Path, *arguments: str, **variables: str) -> str:
     done = subprocess.run(
         ["node", "client.js", *arguments],
         cwd=folder,
-        env=environment(),
+        env={**environment(), **variables},
         capture_output=True,
         text=True,
         timeout=60,
@@ -59,6 +62,22 @@ def test_a_node_client(folder: Path, demo: Service, client: Client):
     assert "Tokyo" in node(folder, demo.address, "chat", "What is the capital of Japan?")
     assert node(folder, demo.address, "cancel", "1, 2, 3,") == "[CANCELLED]\n"
     services.wait_until(lambda: services.is_idle(client))
+
+
+def test_a_node_client_with_a_token(folder: Path, tmp_path: Path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    token = new_token()
+    (tmp_path / "tokens.yaml").write_text("tokens:\n" + entry_line(digest_of(token), "alice", {}))
+    pem = str(tmp_path / "server.pem")
+    flags = {"auth_file": str(tmp_path / "tokens.yaml"), "tls_cert": pem, "tls_key": pem}
+    with services.start(device="simulated", profile="instant", **flags) as service:
+        variables = {"CA": str(tmp_path / "ca.pem"), "TOKEN": token}
+        assert "tokens]" in node(folder, service.address, "stream", "hi", **variables)
+        with pytest.raises(AssertionError, match="token is not known"):
+            node(folder, service.address, "unary", "hi", **variables | {"TOKEN": "pw_wrong"})
 
 
 def test_a_node_client_continues(folder: Path):

@@ -162,8 +162,8 @@ def test_variables_keep_their_types():
     ("source", "words"),
     [
         ("{{ raise_exception('Roles must alternate.') }}", "Roles must alternate."),
-        ("{{ raise_exception('x' * 100000) }}", "xxx"),
-        ("{{ messages[3].content }}", "has no element 3"),
+        ("{{ raise_exception('x' * 100000) }}", "TemplateError"),
+        ("{{ messages[3].content }}", "UndefinedError"),
         ("{{ 1 + 'a' }}", "TypeError"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{{ 'a' | int | first }}", "TypeError"),
@@ -205,3 +205,20 @@ def test_a_template_that_cannot_be_read_ends_the_start(source):
     with pytest.raises(StartupError) as caught:
         ChatTemplate(source, SPECIAL, max_bytes=100, origin="/m/chat_template.jinja")
     assert "/m/chat_template.jinja" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ raise_exception('unknown word: ' + messages[0].content) }}", "refused it: unknown word: ..."),
+        ("{{ raise_exception(messages[0].content) }}", "refused it: TemplateError"),
+        ("{{ messages[messages[0].content].x }}", "refused it: UndefinedError"),
+        ("{{ (messages[0].content | upper | list).x.y }}", "refused it: UndefinedError"),
+        ("{{ messages[0].content | int + 'b' }}", "TypeError"),
+    ],
+)
+def test_a_failure_does_not_quote_the_conversation(source, words):
+    """What a template says of a message stands in logs of proxies, too: only its own words are passed on."""
+    with pytest.raises(InvalidRequest) as caught:
+        ours(source, make_chat([("user", "my secret")]))
+    assert words in str(caught.value) and "secret" not in str(caught.value).lower()

@@ -56,12 +56,13 @@ class Server:
     def __init__(self, checkpoint, model, **config) -> None:
         self._stack = engine_address()
         address = self._stack.__enter__()
-        self.config = FrontendConfig(model=str(checkpoint), port=0, engine=address, **config)
+        self.config = FrontendConfig(model=str(checkpoint), port=0, engine=(address,), **config)
         self.frontend = Frontend(self.config, model)
         self.certificates = self.frontend._certificates
 
     async def __aenter__(self) -> "Server":
-        self.port = await self.frontend.start()
+        self.port = self.frontend.open()
+        await self.frontend.start()
         await self.frontend._files.stop()  # tests decide when it looks
         return self
 

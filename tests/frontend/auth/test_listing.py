@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.auth.caller import Terms
@@ -133,6 +133,7 @@ def test_a_tenant_may_have_two_tokens_on_the_same_terms():
         read_tokens(two(sha256=DIGEST.upper()))
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=200))
 def test_any_text_is_read_or_refused(text):
     for whole in (
@@ -147,6 +148,7 @@ def test_any_text_is_read_or_refused(text):
             assert DIGEST not in str(error)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=70))
 def test_no_tenant_has_a_slash_or_what_a_log_line_cannot_hold(name):
     if tenant_problem(name) is None:

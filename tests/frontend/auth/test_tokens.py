@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.auth import tokens
@@ -28,17 +28,20 @@ def test_tokens_are_long_random_and_recognizable():
     assert all(token.startswith("pw_") and len(token) == 3 + 43 for token in TOKENS)
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(TOKENS) - 1))
 def test_each_token_is_its_tenants(place):
     assert TABLE.find(TOKENS[place], 0.0).tenant == f"tenant-{place}"
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(st.characters(codec="utf-8")), st.sampled_from(TOKENS).map(str.swapcase)))
 def test_nothing_else_lets_anybody_in(text):
     assert reason_of(lambda: TABLE.find(text, 0.0)) == "TOKEN_INVALID"
     assert reason_of(lambda: TokenTable().find(text, 0.0)) == "TOKEN_INVALID"
 
 
+@settings(deadline=None)
 @given(st.sampled_from(TOKENS), st.integers(0, 45), st.characters(codec="ascii"))
 def test_one_wrong_character_is_enough(token, place, character):
     other = token[:place] + character + token[place + 1 :]
@@ -47,6 +50,7 @@ def test_one_wrong_character_is_enough(token, place, character):
     assert reason_of(lambda: TABLE.find(token[:place], 0.0)) == "TOKEN_INVALID"
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(8, 31), st.integers(1, 255))
 def test_the_whole_hash_counts(digest, place, change):
     """Not only the bytes by which an entry is found: a hash that shares these with one that is known, which

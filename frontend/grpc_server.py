@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import grpc
 
-from frontend.listener import close_listener
 from pagewire.errors import StartupError
 
 log = logging.getLogger(__name__)
@@ -74,14 +73,12 @@ class GrpcServer:
         """The old one has closed its socket, or is about to."""
         old = self._server
         self._old[old] = asyncio.create_task(self._bury(old), name="old grpc server")
-        close_listener(self._port)
         self._server = self._make()
         while True:
             try:
                 self._bind(self._server, self._port)
                 break
-            except StartupError as error:  # on systems where the socket cannot be closed by us
-                log.warning("%s", error)
+            except StartupError:  # it is about to
                 await asyncio.sleep(LOOK_S)
         await self._server.start()
 

@@ -21,9 +21,9 @@ from frontend.errors import (
     EngineRefused,
     InternalError,
     Quarantined,
-    ServiceError,
 )
 from frontend.journal import Entry, Journal, Sink
+from frontend.questions import ask_all
 from frontend.routing import ANYWHERE, Routing, choose
 from frontend.state import FAILED, SERVING, ServingState
 from pagewire.errors import StartupError
@@ -136,14 +136,16 @@ class EngineClient:
     async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
         """Ends requests of any frontend at every core; returns those that were in flight."""
         call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
-        answers = await self._ask(call, self._all())
+        self.require()
+        answers = await ask_all(self._all(), call)
         known = {name for _, result in answers for name in result.aborted.request_ids}
         return [name for name in request_ids if name in known]
 
     async def loads(self) -> list[admin_pb2.RankLoad]:
         """The load now of each core that is there, by rank."""
+        self.require()
         loads = []
-        for core, result in await self._ask(engine_pb2.Utility(get_load=engine_pb2.GetLoad()), self.cores):
+        for core, result in await ask_all(self.cores, engine_pb2.Utility(get_load=engine_pb2.GetLoad())):
             load = result.load.load
             load.rank = core.rank
             loads.append(load)
@@ -151,8 +153,9 @@ class EngineClient:
 
     async def reset_cache(self) -> None:
         """Empties the prefix cache of each core."""
+        self.require()
         call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
-        await self._ask(call, self.cores, all_must_answer=True)
+        await ask_all(self.cores, call, all_must_answer=True)
 
     # What a connection tells: see frontend.engine_connection.Owner.
 
@@ -303,26 +306,3 @@ class EngineClient:
             core.rank, core.leaving = rank, False
         for core in self._leaving:
             core.leaving = True
-
-    # Questions.
-
-    async def _ask(
-        self, call: engine_pb2.Utility, cores: Sequence[EngineConnection], *, all_must_answer: bool = False
-    ) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
-        """What those cores answer that are there. Raises EngineNotReady when none does; or when one does
-        not, where all must."""
-        self.require()
-        asked = [core for core in cores if core.epoch and not core.differs]
-        answers = await asyncio.gather(*(core.questions.ask(call) for core in asked), return_exceptions=True)
-        found = []
-        failed: BaseException = EngineNotReady("the engine went away")
-        for core, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, engine_pb2.UtilityResult):
-                found.append((core, answer))
-                continue
-            failed = answer
-            if not isinstance(answer, ServiceError) or (all_must_answer and core.epoch):
-                raise answer
-        if not found:
-            raise failed
-        return found

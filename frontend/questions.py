@@ -2,9 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from frontend.errors import EngineNotReady
+from frontend.errors import EngineNotReady, ServiceError
 from pagewire.internal.v1 import engine_pb2
 
 ANSWER = 10.0
@@ -52,3 +53,35 @@ class Questions:
         for answer in answers.values():
             if not answer.done():
                 answer.set_exception(EngineNotReady("the engine went away"))
+
+
+class Core(Protocol):
+    """Who can be asked."""
+
+    epoch: int
+    differs: str
+    questions: Questions
+
+
+C = TypeVar("C", bound=Core)
+
+
+async def ask_all(
+    cores: Sequence[C], call: engine_pb2.Utility, *, all_must_answer: bool = False
+) -> list[tuple[C, engine_pb2.UtilityResult]]:
+    """What those cores answer that are there and in use. Raises EngineNotReady when none does; or when one
+    does not, where all must."""
+    asked = [core for core in cores if core.epoch and not core.differs]
+    answers = await asyncio.gather(*(core.questions.ask(call) for core in asked), return_exceptions=True)
+    found = []
+    failed: BaseException = EngineNotReady("the engine went away")
+    for core, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, engine_pb2.UtilityResult):
+            found.append((core, answer))
+            continue
+        failed = answer
+        if not isinstance(answer, ServiceError) or (all_must_answer and core.epoch):
+            raise answer
+    if not found:
+        raise failed
+    return found

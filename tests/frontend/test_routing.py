@@ -38,7 +38,8 @@ def test_a_rank_that_serves_is_taken_whatever_it_has_to_do():
 def test_sessions_are_spread_evenly_and_stay():
     cores = [Core(rank) for rank in range(4)]
     before = sessions(cores)
-    assert before == sessions(cores[::-1])
+    elsewhere = [Core(rank) for rank in range(4)]  # another frontend has objects of its own
+    assert before == sessions(elsewhere[::-1])
     assert all(60 < count < 140 for count in Counter(before.values()).values())
 
 

@@ -168,7 +168,7 @@ MUTANTS = (
         file="frontend/generation.py",
         old="        tenant = caller.act_as(request.tenant)\n",
         new="        tenant = request.tenant\n",
-        tests=("tests/frontend/auth/test_service.py",),
+        tests=("tests/frontend/auth/test_service.py::test_reasons",),
     ),
     Mutant(
         name="the client does not say what it holds when it continues",

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         name="children outlive their parent",
         file="pagewire/process.py",
-        old="    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)\n",
+        old="    _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)\n",
         new="",
         tests=("tests/pagewire/test_process.py",),
     ),
@@ -71,7 +71,7 @@ MUTANTS = (
         file="pagewire/supervisor.py",
         old=" and child.failure is not None and not child.failure.may_pass\n",
         new=" and child.failure is not None\n",
-        tests=("tests/pagewire/test_supervisor.py",),
+        tests=("tests/pagewire/test_supervisor.py::test_a_child_whose_start_is_disturbed_may_try_again",),
     ),
     Mutant(
         name="random numbers depend on how many were drawn",

@@ -26,6 +26,8 @@ from tests.simulation import mutants as simulated
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600
 """What the tests for one bug may take: a bug may make them wait."""
+TEST_PATIENCE_S = 120
+"""... and a single one of them."""
 _LEFT_OUT = (".git", ".venv", "build", "dist", ".*_cache", ".hypothesis", "node_modules")
 _PASSED, _FAILED = 0, 1
 """Exit codes of pytest."""
@@ -53,7 +55,7 @@ def copy_of_the_tree() -> Iterator[Path]:
 def run_tests(tree: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Until the first failure."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
-    options = ["-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", f"--timeout={TEST_PATIENCE_S}"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         return subprocess.run(

@@ -88,7 +88,9 @@ def test_what_nobody_receives_is_an_error(router: Socket):
 
 
 def test_a_frame_that_is_announced_too_long_ends_the_connection(folder: Path, router: Socket):
-    """Otherwise the receiver would take in as much as the peer sends: the message ends with its memory."""
+    """Otherwise the receiver takes in as much as the peer sends: the message ends with its memory. (A peer
+    that does not answer heartbeats is cut off as well, but later; so the option is looked at, too.)"""
+    assert router.getsockopt(zmq.MAXMSGSIZE) == transport.MAX_MESSAGE_BYTES
     with sockets.socket(sockets.AF_UNIX) as peer:
         peer.settimeout(PATIENCE_MS / 1000)
         peer.connect(str(folder / "frontends.ipc"))

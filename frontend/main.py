@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+from functools import partial
 
 from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
@@ -15,6 +16,7 @@ from pagewire.process import Pulse, Status
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop
 else:
+    from frontend.trial import try_first
     from uvloop import new_event_loop
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ def run(config: FrontendConfig) -> int:
     status = Status()
     try:
         status.loading("tokenizer", 0.0)
+        if sys.platform != "win32":
+            try_first(partial(load_model, config), config.model)
         model = load_model(config)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, model, status))

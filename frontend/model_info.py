@@ -18,6 +18,7 @@ from frontend.tokenizer_files import (
 )
 from frontend.validation import MAX_SCORED_BYTES
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
+from pagewire.checkpoint_files import inside
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -37,6 +38,8 @@ DEFAULT_SAMPLING = {
     "n": 1,
 }
 """Where generation_config.json says nothing."""
+_LARGEST = 1 << 31
+"""No sampling parameter is beyond it, whatever its sign."""
 FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 
 
@@ -138,7 +141,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         text = special.get(f"{name}_token")
         found = tokenizer.token_id(text) if text is not None else None
         stated = own.get(f"{name}_token_id")
-        return found if found is not None else stated if isinstance(stated, int) and stated >= 0 else None
+        return found if found is not None else stated if _is_token_id(stated) else None
 
     return ModelInfo(
         name=config.served_model_name or default_served_name(config.model),
@@ -150,6 +153,10 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         pad_token_id=token_id("pad"),
         archive=TokenizerArchive(folder, template),
     )
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
 def default_sampling(path: Path) -> generation_pb2.SamplingParams:
@@ -164,7 +171,7 @@ def default_sampling(path: Path) -> generation_pb2.SamplingParams:
         value = stated.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
             raise StartupError("cannot read the checkpoint", f"{path}: {name} is not a number")
         values[name] = max(int(value), 0) if name == "top_k" else float(value)  # -1: all, too
         problem = _sampling_problem(name, values[name])
@@ -184,20 +191,21 @@ def _sampling_problem(name: str, value: float) -> str | None:
 def _chat_template(folder: Path, config: dict[str, Any], override: str) -> tuple[str | None, str]:
     """The chat template and where it is from: --chat-template, or one of the places that checkpoints
     keep theirs in. Raises StartupError."""
-    path = Path(override).expanduser() if override else folder / CHAT_TEMPLATE_FILE
-    if override or path.is_file():
+    what = "cannot read the chat template"
+    path = Path(override).expanduser() if override else inside(folder, CHAT_TEMPLATE_FILE, what)
+    if override or path.exists():
         try:
             return path.read_text(encoding="utf-8"), str(path)
         except (OSError, ValueError) as error:
-            raise StartupError("cannot read the chat template", f"{path}: {error}") from error
+            raise StartupError(what, f"{path}: {error}") from error
     for name, content in (
         ("chat_template.json", read_json(folder / "chat_template.json")),
         ("tokenizer_config.json", config),
     ):
         template = content.get("chat_template")
         if isinstance(template, list):  # several of them, by name
-            named = {entry.get("name"): entry.get("template") for entry in template}
-            template = named.get("default")
+            named = [entry for entry in template if isinstance(entry, dict)]
+            template = next((each.get("template") for each in named if each.get("name") == "default"), None)
         if isinstance(template, str):
             return template, str(folder / name)
     return None, ""

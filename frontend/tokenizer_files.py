@@ -1,10 +1,10 @@
 """The files of a tokenizer: reading them at start-up, and handing them to clients as a zip."""
 
+import contextlib
 import hashlib
 import io
-import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,13 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from frontend.tokenizer import Tokenizer
+from pagewire.checkpoint_files import inside, read_object
 from pagewire.errors import StartupError
 
+_WHAT, _WHAT_TOKENIZER = "cannot read the checkpoint", "cannot read the tokenizer"
+MAX_TOKENIZER_BYTES = 256 << 20
+"""Of a file. The largest there are have 35 MB."""
+_TRIAL = "Hello, 1 world!"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 ARCHIVED = (
     "added_tokens.json",
@@ -32,29 +37,47 @@ ARCHIVED = (
 
 def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a checkpoint. config: its tokenizer_config.json. Raises StartupError."""
-    path = folder / "tokenizer.json"
-    if path.is_file():
-        try:
-            return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
-        except Exception as error:  # the library raises bare Exception
-            raise StartupError("cannot read the tokenizer", f"{path}: {error}") from error
-    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
-    if vocabulary.is_file() and merges.is_file():
-        return Tokenizer(_byte_level_bpe(vocabulary, merges, config))
+    path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
+    if path.exists():
+        with _blaming(path):
+            return _tried(Tokenizer(tokenizers.Tokenizer.from_file(str(path))))
+    vocabulary, merges = (inside(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
+    if vocabulary.exists() and merges.exists():
+        with _blaming(vocabulary, merges):
+            return _tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
     raise StartupError(
-        "cannot read the tokenizer",
+        _WHAT_TOKENIZER,
         f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt",
         "save the tokenizer with transformers, which writes tokenizer.json",
     )
 
 
+@contextlib.contextmanager
+def _blaming(*paths: Path) -> Iterator[None]:
+    """Whatever is raised is the fault of these files. The library raises bare Exception; and where it panics,
+    an exception that is none, as if the process were to end."""
+    names = ", ".join(map(str, paths))
+    for path in paths:
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise StartupError(_WHAT_TOKENIZER, f"{path} is larger than {MAX_TOKENIZER_BYTES} bytes")
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise StartupError(_WHAT_TOKENIZER, f"{names}: {error}") from error
+
+
+def _tried(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, when it can encode and decode a text: some of what a file gets wrong is found only then."""
+    token_ids = tokenizer.encode(_TRIAL, add_special_tokens=True).token_ids
+    tokenizer.decode([token_ids], skip_special_tokens=False)
+    return tokenizer
+
+
 def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     """GPT-2's kind, as the checkpoints of GPT-2 and OPT have it."""
-    try:
-        model = models.BPE.from_file(str(vocabulary), str(merges))
-    except Exception as error:  # the library raises bare Exception
-        raise StartupError("cannot read the tokenizer", f"{vocabulary}, {merges}: {error}") from error
-    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     prefix_space = bool(config.get("add_prefix_space", False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
@@ -82,15 +105,7 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty when there is no such file. Raises StartupError."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StartupError("cannot read the checkpoint", f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise StartupError("cannot read the checkpoint", f"{path} does not hold a JSON object")
-    return value
+    return read_object(path.parent, path.name, _WHAT) or {}
 
 
 class TokenizerArchive:
@@ -119,8 +134,8 @@ class TokenizerArchive:
         return hashlib.sha256(self.data).hexdigest()
 
     def _files(self) -> dict[str, bytes]:
-        files = {name: self._folder / name for name in ARCHIVED}
-        contents = {name: path.read_bytes() for name, path in files.items() if path.is_file()}
+        files = {name: inside(self._folder, name, _WHAT) for name in ARCHIVED}
+        contents = {name: path.read_bytes() for name, path in files.items() if path.exists()}
         if self._chat_template is not None:
             contents[CHAT_TEMPLATE_FILE] = self._chat_template.encode()
         return contents

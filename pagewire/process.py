@@ -36,7 +36,7 @@ def spawn(
     """
     reading, writing = os.pipe()
     if from_birth and _prctl is not None:
-        options["preexec_fn"] = partial(_die_with, os.getpid(), signal.SIGKILL)
+        options["preexec_fn"] = partial(die_with, os.getpid(), signal.SIGKILL)
     try:
         child = subprocess.Popen(
             command(arguments),
@@ -86,13 +86,14 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     Does nothing in a process that was not started by spawn(), and where the kernel is not Linux.
     """
     parent = os.environ.get(_PARENT_PID)
-    if parent is not None and _prctl is not None:
-        _die_with(int(parent), signum)
+    if parent is not None:
+        die_with(int(parent), signum)
 
 
-def _die_with(parent: int, signum: int) -> None:
-    """Takes no lock and imports nothing: it also runs between fork and exec."""
-    assert _prctl is not None
+def die_with(parent: int, signum: int) -> None:
+    """The same for any child of `parent`. Takes no lock and imports nothing: for between fork and exec, too."""
+    if _prctl is None:
+        return
     _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
     if os.getppid() != parent:  # it died before the call above
         os.kill(os.getpid(), signum)

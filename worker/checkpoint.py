@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pagewire.checkpoint_files import read_object
 from pagewire.errors import StartupError
 
 WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
 """Those of kernels.activation, which needs torch to be imported."""
+MOST = 2**31 - 1
+"""No number of a model is larger; what is computed of them then fits everywhere."""
+MAX_LAYERS = 4096
+_LARGEST = 1e30
+"""Of all that may have a fraction: far from where sums and products end."""
+_SHOWN = 100
+"""Characters of a value that an error quotes."""
 
 
 class Fields:
@@ -33,17 +41,19 @@ class Fields:
         """Whether the field has a value."""
         return self._values.get(name) is not None
 
-    def integer(self, name: str, default: int | None = None, least: int = 1) -> int:
-        """An integer of at least `least`."""
+    def integer(self, name: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
+        """An integer from `least` to `most`."""
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"must be an integer of at least {least}")
+        if value > most:
+            raise self.wrong(name, f"must be at most {most}")
         return value
 
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
         """A finite number greater than `above`."""
         value = self._get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST:
             raise self.wrong(name, "must be a number")
         if value <= above:
             raise self.wrong(name, f"must be greater than {above:g}")
@@ -87,7 +97,9 @@ class Fields:
 
     def wrong(self, name: str, why: str) -> StartupError:
         """An error about one field."""
-        return StartupError(WHAT, f"{self._where}: {name} is {json.dumps(self._values.get(name))}, but {why}")
+        value = json.dumps(self._values.get(name))
+        shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+        return StartupError(WHAT, f"{self._where}: {name} is {shown}, but {why}")
 
     def _get(self, name: str, default: Any) -> Any:
         value = self._values.get(name)
@@ -138,7 +150,7 @@ class ModelConfig:
 
 def read_config(folder: Path) -> Fields:
     """config.json of a folder, with a supported quantization: none. Raises StartupError."""
-    fields = _read_json(folder / "config.json")
+    fields = Fields(_read(folder, "config.json", required=True), "config.json")
     if fields.has("quantization_config"):
         raise StartupError(
             WHAT,
@@ -153,8 +165,8 @@ def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
 
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
-    path = folder / "generation_config.json"
-    generation = _read_json(path) if path.is_file() else Fields({}, path.name)
+    name = "generation_config.json"
+    generation = Fields(_read(folder, name, required=False), name)
     ids = {*config.token_ids("eos_token_id"), *generation.token_ids("eos_token_id")}
     return tuple(sorted(i for i in ids if i < config.integer("vocab_size")))
 
@@ -243,11 +255,14 @@ def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
 
 def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
     """Context length with scaling. llama3 checkpoints state the scaled length, the others do not."""
+    length = max_position
     if rope.kind in ("linear", "dynamic"):
-        return int(max_position * rope.factor)
-    if rope.kind == "yarn":
-        return max(max_position, int(rope.original_max_position * rope.factor))
-    return max_position
+        length = int(max_position * rope.factor)
+    elif rope.kind == "yarn":
+        length = max(max_position, int(rope.original_max_position * rope.factor))
+    if length > MOST:
+        raise StartupError(WHAT, f"config.json: a factor of {rope.factor:g} makes the context too long")
+    return length
 
 
 def _yarn_attention_factor(rope: Fields, factor: float) -> float:
@@ -272,11 +287,8 @@ def _dtype(fields: Fields) -> str | None:
     return text
 
 
-def _read_json(path: Path) -> Fields:
-    try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise StartupError(WHAT, f"{path.name} is not readable JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise StartupError(WHAT, f"{path.name} is not a JSON object")
-    return Fields(values, path.name)
+def _read(folder: Path, name: str, *, required: bool) -> dict[str, Any]:
+    values = read_object(folder, name, WHAT)
+    if values is None and required:
+        raise StartupError(WHAT, f"{folder} holds no {name}")
+    return values or {}

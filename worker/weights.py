@@ -6,7 +6,6 @@ tensor of the files must be used or known to be unused; whatever does not fit is
 names the tensor or the file. Checkpoints in pickle form (pytorch_model.bin) are never read.
 """
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from pagewire.checkpoint_files import inside, read_object
 from pagewire.errors import StartupError
 from worker.layers.layer import Weight, WeightOwner
 
@@ -59,10 +59,10 @@ class Checkpoint:
 
     def __enter__(self) -> "Checkpoint":
         with self._stack:
-            if (self._folder / SINGLE_FILE).is_file():
+            if inside(self._folder, SINGLE_FILE, WHAT).exists():
                 self._open(SINGLE_FILE, None)
-            elif (self._folder / INDEX_FILE).is_file():
-                for file_name, tensors in _read_index(self._folder).items():
+            elif (index := read_object(self._folder, INDEX_FILE, WHAT)) is not None:
+                for file_name, tensors in _read_index(index).items():
                     self._open(file_name, tensors)
             else:
                 raise _no_checkpoint(self._folder)
@@ -113,7 +113,7 @@ class Checkpoint:
 
     def _open(self, file_name: str, expected: list[str] | None) -> None:
         """expected: the tensors that the index promises there."""
-        path = _inside(self._folder, file_name)
+        path = inside(self._folder, file_name, WHAT)
         try:
             file = self._stack.enter_context(safe_open(path, framework="pt"))
         except FileNotFoundError as error:
@@ -190,10 +190,10 @@ def _and_more(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
-def _read_index(folder: Path) -> dict[str, list[str]]:
+def _read_index(index: dict[str, Any]) -> dict[str, list[str]]:
     """File -> the tensors that the index promises in it."""
     try:
-        weight_map = json.loads((folder / INDEX_FILE).read_bytes())["weight_map"]
+        weight_map = index["weight_map"]
         files: dict[str, list[str]] = {}
         for tensor, file_name in weight_map.items():
             files.setdefault(file_name, []).append(tensor)
@@ -202,23 +202,6 @@ def _read_index(folder: Path) -> dict[str, list[str]]:
     if not files or not all(isinstance(name, str) for name in files):
         raise StartupError(WHAT, f"{INDEX_FILE} is damaged: weight_map must map tensors to files")
     return files
-
-
-def _inside(folder: Path, file_name: str) -> Path:
-    """The path of a file of the checkpoint. Raises StartupError when it is somewhere else.
-
-    Links are followed first. They may lead to the folder `blobs` two levels up, which is how the
-    Hugging Face cache stores a snapshot.
-    """
-    folder = folder.resolve()
-    try:
-        path = (folder / file_name).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
-        raise StartupError(WHAT, f"{file_name!r} is not a file: {error}") from error
-    cache = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
-    if Path(file_name).is_absolute() or not (path.is_relative_to(folder) or path.is_relative_to(cache)):
-        raise StartupError(WHAT, f"{file_name!r} is outside the folder of the checkpoint")
-    return path
 
 
 def _no_checkpoint(folder: Path) -> StartupError:

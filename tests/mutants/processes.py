@@ -90,8 +90,8 @@ MUTANTS = (
     ),
     Mutant(
         name="an index may name files outside its checkpoint",
-        file="worker/weights.py",
-        old="    if Path(file_name).is_absolute() or not (",
+        file="pagewire/checkpoint_files.py",
+        old="    if Path(name).is_absolute() or not (",
         new="    if not path.name and not (",
         tests=("tests/worker/test_weights.py",),
     ),

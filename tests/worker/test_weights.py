@@ -273,7 +273,7 @@ def test_index_that_points_elsewhere(llama: Path, path: str):
     shard(llama, **{Q_PROJ: path})
     why = failure(llama)
     if path == ".":
-        assert why.startswith(". is damaged")
+        assert why == "'.' is not a file"
     else:
         assert why == f"{path!r} is outside the folder of the checkpoint"
 
@@ -329,13 +329,13 @@ BAD_INDEXES: list[Any] = [
 def test_bad_index(llama: Path, index: Any):
     (llama / SINGLE_FILE).unlink()
     (llama / INDEX_FILE).write_text(json.dumps(index))
-    assert failure(llama).startswith(f"{INDEX_FILE} is damaged")
+    assert failure(llama).startswith(f"{INDEX_FILE} is ")
 
 
 def test_index_that_is_not_json(llama: Path):
     (llama / SINGLE_FILE).unlink()
     (llama / INDEX_FILE).write_bytes(b"{")
-    assert failure(llama).startswith(f"{INDEX_FILE} is damaged")
+    assert failure(llama).startswith(f"{INDEX_FILE} is ")
 
 
 def test_index_with_a_name_that_is_none(llama: Path):

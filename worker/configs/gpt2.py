@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from worker.checkpoint import Fields, ModelConfig, read_activation
+from worker.checkpoint import MAX_LAYERS, Fields, ModelConfig, read_activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class GPT2Config(ModelConfig):
 def read_gpt2_config(fields: Fields, common: dict[str, Any]) -> GPT2Config:
     """From config.json."""
     hidden_size, num_heads = fields.integer("n_embd"), fields.integer("n_head")
-    num_layers = fields.integer("n_layer")
+    num_layers = fields.integer("n_layer", most=MAX_LAYERS)
     if hidden_size % num_heads:
         raise fields.wrong("n_head", f"must divide n_embd ({hidden_size})")
     if fields.boolean("add_cross_attention", False):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.checkpoint import (
+    MAX_LAYERS,
     Fields,
     ModelConfig,
     RopeConfig,
@@ -44,7 +45,7 @@ def read_common_config(
         **heads,
         "rope": rope,
         "max_position": scaled_max_position(rope, trained),
-        "num_layers": fields.integer("num_hidden_layers"),
+        "num_layers": fields.integer("num_hidden_layers", most=MAX_LAYERS),
         "tied": fields.boolean("tie_word_embeddings", False),
         "intermediate_size": fields.integer("intermediate_size"),
         "norm_eps": fields.number("rms_norm_eps", 1e-6),

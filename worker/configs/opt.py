@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from worker.checkpoint import Fields, ModelConfig, read_activation
+from worker.checkpoint import MAX_LAYERS, Fields, ModelConfig, read_activation
 
 POSITION_OFFSET = 2
 """The first two rows of the position table stand for padding."""
@@ -26,7 +26,7 @@ def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
     """From config.json."""
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
     if hidden_size % num_heads:
         raise fields.wrong("num_attention_heads", f"must divide hidden_size ({hidden_size})")
     norm_first = fields.boolean("do_layer_norm_before", True)

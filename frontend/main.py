@@ -16,8 +16,9 @@ from pagewire.process import Pulse, Status
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop
 else:
-    from frontend.trial import try_first
     from uvloop import new_event_loop
+
+    from frontend.trial import try_first
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ MEMORY = 4 << 30
 
 
 def try_first(read: Callable[[], object], model: str) -> None:
-    """Does `read` in a fork; call it before there are threads. Raises StartupError when that process is killed.
+    """Does `read` in a fork, before there are threads. Raises StartupError when that process is killed.
 
     What `read` raises is no matter here: it will raise it again in this process.
     """

@@ -6,6 +6,9 @@ PagewireError
 └── RpcError          a call of a client failed (pagewire.client.errors)
 """
 
+_MOST = 1000
+"""Characters of a part of an error."""
+
 
 class PagewireError(Exception):
     """Base of the errors that this project raises on purpose.
@@ -26,9 +29,17 @@ class StartupError(PagewireError):
     """
 
     def __init__(self, what: str, why: str = "", todo: str = "", *, may_pass: bool = False) -> None:
+        what, why, todo = map(_one_line, (what, why, todo))
         super().__init__(what, why, todo)
         self.what, self.why, self.todo = what, why, todo
         self.may_pass = may_pass
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.what, self.why) if part)
+
+
+def _one_line(text: str) -> str:
+    """Parts of it may be from a stranger's file: no line breaks, no escape sequences, no megabytes."""
+    if len(text) > _MOST:
+        text = f"{text[:_MOST]}..."
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -91,7 +91,7 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
 
 
 def die_with(parent: int, signum: int) -> None:
-    """The same for any child of `parent`. Takes no lock and imports nothing: for between fork and exec, too."""
+    """The same for any child of `parent`. Takes no lock, imports nothing: also for between fork and exec."""
     if _prctl is None:
         return
     _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)

@@ -25,6 +25,7 @@ FLOOR = {
     "curve",
     "logs",
     "models",
+    "checkpoint_files",
     "telemetry",
     "v1",
     "internal",

@@ -25,7 +25,7 @@ from worker.runner import Runner
 from worker.sampler import Sampler
 from worker.swap_space import SwapSpace
 from worker.threads import choose_threads
-from worker.weights import Checkpoint, fill_dummy, load_weights, weight_table
+from worker.weights import WHAT, Checkpoint, fill_dummy, load_weights, weight_table
 
 logger = logging.getLogger(__name__)
 
@@ -111,16 +111,29 @@ def load_model(
     progress(0.0)
     if initialize.load_format == "dummy":
         dtype = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
-        model = family.build(config, Placement(dtype, device))
+        model = _build(family, config, Placement(dtype, device))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
     with Checkpoint(folder) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         dtype = _choose_dtype(initialize.dtype, stored)
-        model = family.build(config, Placement(dtype, device))
+        model = _build(family, config, Placement(dtype, device))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype
+
+
+def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageModel:
+    """The model without its weights. Raises StartupError when there is no room for it."""
+    try:
+        return family.build(config, place)
+    except (MemoryError, RuntimeError) as error:  # torch has no type of its own for it on a CPU
+        why = str(error).splitlines()[0] if str(error) else "not enough memory"
+        raise StartupError(
+            WHAT,
+            f"a model as large as config.json says cannot be made: {why}",
+            "is config.json that of these weights?",
+        ) from error
 
 
 def make_cache(

@@ -106,8 +106,10 @@ class EngineConnection:
         return (len(self.in_flight) + self._num_of_others) / max(self.welcome.max_num_seqs, 1)
 
     def add(self, request: engine_pb2.AddRequest) -> bool:
-        """Sends a request. False when the core takes none now."""
-        return self._send(engine_pb2.FrontendMessage(add_request=request))
+        """Sends a request, behind all aborts: it may have the id of one that is aborted. False when the core
+        takes none now."""
+        self._flush()
+        return not self._unsent and self._send(engine_pb2.FrontendMessage(add_request=request))
 
     def abort(self, handle: int, *indexes: int) -> None:
         """The core need not go on with these sequences; none named: with none of them.

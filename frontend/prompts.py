@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
+from time import monotonic
 from typing import TypeVar
 
 from frontend.chat_template import ChatTemplate
@@ -84,10 +86,13 @@ class PromptReader:
                 prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
 
-        job = reader_pb2.ReadPrompt(
-            prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
-        )
-        return await self._do(here, lambda readers: readers.read_prompt(job), _weight(prompt))
+        def there(readers: Readers) -> Awaitable[TokenizedPrompt]:
+            job = reader_pb2.ReadPrompt(
+                prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
+            )
+            return readers.read_prompt(job)
+
+        return await self._do(here, there, _weight(prompt))
 
     async def read_words(self, words: Sequence[str]) -> list[list[int]]:
         """See Reading.words."""
@@ -112,10 +117,33 @@ class PromptReader:
             return await self.run(here)
         if self._trusted and weight <= SMALL:
             try:
-                return await asyncio.wait_for(self.run(here), PATIENCE)
+                return await self._run_small(here)
             except TimeoutError:
                 self._distrust()
         return await there(readers)
+
+    async def _run_small(self, function: Callable[[], T]) -> T:
+        """function(), in a thread of the pool. Raises TimeoutError when it is not done PATIENCE after it has
+        begun: to wait for a free thread, in an overload, is not the tokenizer's fault. Who still waits when
+        another job has used up our patience gets no thread any more."""
+        began = inf
+
+        def run() -> T:
+            nonlocal began
+            began = monotonic()
+            return function()
+
+        job = asyncio.get_running_loop().run_in_executor(self._pool, run)
+        try:
+            left = PATIENCE
+            while left > 0 and (began < inf or self._trusted):
+                await asyncio.wait([job], timeout=left)
+                if job.done():
+                    return job.result()
+                left = PATIENCE - max(monotonic() - began, 0.0)
+        finally:
+            job.cancel()
+        raise TimeoutError
 
     def _distrust(self) -> None:
         """A thread has been lost to a small job, or the machine is very slow. From now on processes read."""

@@ -76,10 +76,12 @@ class Readers:
         return _lists(await self._ask(request, path))
 
     async def _ask(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
-        """One answer. A client that goes away does not take the process with it: it finishes its job."""
+        """One answer. A client that goes away does not take the process with it: it finishes its job. One
+        that goes before its turn leaves no job behind."""
+        await self._free.acquire()
         job = asyncio.create_task(self._run(request, path), name="reader")
         self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        job.add_done_callback(self._end)
         try:
             answer = await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -90,20 +92,32 @@ class Readers:
         return answer
 
     async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
-        async with self._free:
-            running = self._idle.pop() if self._idle else await _Process.start(self._arguments)
-            self._busy.add(running)
-            try:
-                answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
-            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
-                raise await running.autopsy(path) from None
-            except BaseException:  # it is in the middle of something
-                running.kill()
-                raise
-            finally:
-                self._busy.discard(running)
-            self._idle.append(running)
-            return answer
+        """With one of the places in _free."""
+        running = self._next_idle() or await _Process.start(self._arguments)
+        self._busy.add(running)
+        try:
+            answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
+            raise await running.autopsy(path) from None
+        except BaseException:  # it is in the middle of something
+            running.kill()
+            raise
+        finally:
+            self._busy.discard(running)
+        self._idle.append(running)
+        return answer
+
+    def _next_idle(self) -> "_Process | None":
+        """One that lives. Who died while it had nothing to do died of no request."""
+        while self._idle:
+            running = self._idle.pop()
+            if running.lives:
+                return running
+        return None
+
+    def _end(self, job: "asyncio.Task[reader_pb2.ReadResponse]") -> None:
+        self._jobs.discard(job)
+        self._free.release()
 
 
 class _Process:
@@ -134,9 +148,14 @@ class _Process:
             raise DecodeError
         return reader_pb2.ReadResponse.FromString(await reader.readexactly(size))
 
+    @property
+    def lives(self) -> bool:
+        """As far as we have heard."""
+        return self._child.returncode is None
+
     def kill(self) -> None:
         """Ends it. Idempotent."""
-        if self._child.returncode is None:
+        if self.lives:
             self._child.kill()
 
     async def autopsy(self, path: str) -> ServiceError:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 
 import pytest
 
@@ -153,15 +154,74 @@ async def test_a_client_that_goes_away_does_not_take_the_process_with_it(pair, r
     assert read.text == "b" * 70_000
 
 
+async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(readers, monkeypatch):
+    ask = asyncio.Event()
+    num_asked = 0
+
+    async def hold(*_: object) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        await ask.wait()
+        raise asyncio.IncompleteReadError(b"", None)
+
+    monkeypatch.setattr("frontend.readers._Process.ask", hold)
+    jobs = [asyncio.create_task(readers.read_words(["x"], "sampling.bad_words")) for _ in range(20)]
+    while not num_asked:
+        await asyncio.sleep(0.005)
+    assert len(readers._jobs) == 1, "the others wait for their turn"
+    for job in jobs:
+        job.cancel()
+    await asyncio.wait(jobs)
+    ask.set()
+    await asyncio.wait(readers._jobs)
+    assert num_asked == 1 and not readers._free.locked()
+
+
+async def test_whoever_comes_after_an_idle_process_was_killed_is_not_to_blame(pair, readers):
+    _, there = pair
+    await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    (idle,) = readers._idle
+    idle.kill()
+    await idle._child.wait()
+    read = await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    assert read.text == LONG
+    assert len(readers._idle) == 1 and readers._idle != [idle]
+
+
 async def test_a_tokenizer_that_holds_a_thread_loses_our_trust(pair, readers, monkeypatch):
     """As one whose regular expression is slow on a few bytes: processes read from then on."""
     _, there = pair
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
-    release = __import__("threading").Event()
+    release = threading.Event()
     monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
     read = await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
     assert read.text == "hi" and len(readers._idle) == 1
     assert await there.run(lambda: 1) == 1, "the pool has a thread again"
+    release.set()
+
+
+async def test_to_wait_for_a_thread_costs_no_trust(pair, readers, monkeypatch):
+    _, there = pair
+    release = threading.Event()
+    busy = asyncio.create_task(there.run(lambda: release.wait(60)))  # a large answer, say: its only thread
+    monkeypatch.setattr(prompts_module, "PATIENCE", 0.01)
+    small = asyncio.create_task(there._run_small(lambda: "done"))
+    await asyncio.sleep(0.1)
+    assert not small.done() and there._trusted
+    monkeypatch.setattr(prompts_module, "PATIENCE", 60.0)
+    release.set()
+    assert await small == "done" and await busy
+    assert not readers._idle
+
+
+async def test_whoever_waits_behind_a_thread_that_is_lost_goes_to_a_process(pair, readers, monkeypatch):
+    _, there = pair
+    monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
+    release = threading.Event()
+    monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
+    prompts = [prompt_pb2.Prompt(text=f"hi {place}") for place in range(3)]
+    reads = await asyncio.gather(*(there.read(prompt, "prompt", vocab_size=512) for prompt in prompts))
+    assert [read.text for read in reads] == [prompt.text for prompt in prompts]
     release.set()
 
 

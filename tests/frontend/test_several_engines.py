@@ -325,3 +325,15 @@ async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
         file.unlink()
         await asyncio.sleep(0.05)
         assert len(client.cores) == 2 and made.state.serves  # what it said last holds
+
+
+async def test_a_request_does_not_overtake_the_abort_of_one_with_its_id():
+    async with house(count=1) as made:
+        (core,) = made.client.cores
+        send, room = core._socket.send, False
+        core._socket.send = lambda frame: room and send(frame)
+        core.abort(7)
+        assert not core.add(engine_pb2.AddRequest(handle=8)), "the abort could not be sent"
+        room = True
+        assert core.add(engine_pb2.AddRequest(handle=8))
+        assert (await next_of(made.engines[0].aborts)).handle == 7

@@ -54,7 +54,7 @@ done
 say "worker, engine and serve name the extra to install"
 
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-pagewire frontend --port "$port" --engine "ipc://$work/no-engine/frontends.ipc" &
+pagewire frontend --port "$port" --http-port -1 --engine "ipc://$work/no-engine/frontends.ipc" &
 frontend=$!
 python - "127.0.0.1:$port" <<'PYTHON'
 import sys, time
@@ -78,7 +78,7 @@ wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
 frontend=
 say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine]"
-pagewire serve --device simulated --profile instant --port "$port" >ready &
+pagewire serve --device simulated --profile instant --port "$port" --http-port -1 >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
 test -n "$(pagewire generate hello --max-tokens 8 --address "127.0.0.1:$port")" || fail "no answer"

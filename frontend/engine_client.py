@@ -18,9 +18,9 @@ from frontend.engine_socket import EngineSocket
 from frontend.errors import (
     EngineDead,
     EngineNotReady,
-    EngineRefused,
     InternalError,
     Quarantined,
+    ServiceError,
 )
 from frontend.journal import Entry, Journal, Sink
 from frontend.questions import ask_all
@@ -197,8 +197,8 @@ class EngineClient:
         """A request is to be sent again, as what came for it made no sense."""
         self._journal.lose(entry, InternalError(), InternalError())
 
-    def on_refusal(self, core: EngineConnection, entry: Entry, error: EngineRefused) -> None:
-        """A core has ended a request by an error."""
+    def on_refusal(self, core: EngineConnection, entry: Entry, error: ServiceError) -> None:
+        """A request has ended by an error."""
         if error.reason == "FRONTEND_LOST":  # we were too slow for it
             self._journal.lose(entry, error, error)
         elif error.reason == "REQUEST_ABORTED":  # on its way to the core

@@ -12,11 +12,12 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from frontend.engine_socket import EngineSocket, Listener
-from frontend.errors import EngineRefused, ProtocolError
+from frontend.errors import EngineRefused, InternalError, ProtocolError, ServiceError
 from frontend.journal import Entry
 from frontend.questions import Questions
 from frontend.step_outputs import dispatch
 from pagewire import __version__
+from pagewire.discretion import places_of
 from pagewire.internal.v1 import engine_pb2
 from pagewire.transport import BadFrame, pack, unpack
 
@@ -58,8 +59,8 @@ class Owner(Protocol):
     def on_doubt(self, core: "EngineConnection", entry: Entry) -> None:
         """What the core said of it made no sense; it is aborted there."""
 
-    def on_refusal(self, core: "EngineConnection", entry: Entry, error: EngineRefused) -> None:
-        """The core has ended it by an error."""
+    def on_refusal(self, core: "EngineConnection", entry: Entry, error: ServiceError) -> None:
+        """The core has ended it by an error; or it is aborted there, as we cannot go on with it."""
 
 
 class EngineConnection:
@@ -209,6 +210,12 @@ class EngineConnection:
         self._count_error(str(error))
         self.abort(entry.handle)
         self._owner.on_doubt(self, entry)
+
+    def give_up(self, entry: Entry, error: BaseException) -> None:
+        """What came for it cannot be taken."""
+        log.error("the output of a request cannot be taken: %s", places_of(error))
+        self.abort(entry.handle)
+        self._owner.on_refusal(self, entry, InternalError())
 
     def _flush(self) -> None:
         while self._unsent and self._send(self._unsent[0]):

@@ -56,13 +56,20 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
     port = frontend.open()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
+    ready.add_done_callback(lambda _: stop.set() if _has_failed(ready) else None)
     await stop.wait()
+    if _has_failed(ready):  # it takes no calls: another process may
+        ready.result()
     ready.cancel()
     log.info("stopping")
     for number in SIGNALS:
         loop.add_signal_handler(number, frontend.hurry)
     await frontend.stop(config.shutdown_grace, config.drain_delay)
     pulse.cancel()
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 async def _pulse(status: Status) -> None:

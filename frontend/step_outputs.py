@@ -10,6 +10,10 @@ from frontend.scores import Scores, split_scores
 from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1 import engine_pb2
 
+_OURS = KeyboardInterrupt, SystemExit
+"""What is about the process. Any other BaseException is about one request: a panic in a tokenizer's Rust is
+no Exception."""
+
 
 class Receiver(Protocol):
     """Whose core has done the step."""
@@ -21,6 +25,9 @@ class Receiver(Protocol):
 
     def doubt(self, entry: Entry, error: ProtocolError) -> None:
         """What came for it makes no sense."""
+
+    def give_up(self, entry: Entry, error: BaseException) -> None:
+        """What came for it cannot be taken: a bug of ours, which another attempt would meet again."""
 
     def abort(self, handle: int, *indexes: int) -> None:
         """The core need not go on with these sequences; none named: with none of them."""
@@ -70,6 +77,11 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
             )
         except ProtocolError as error:
             receiver.doubt(entry, error)
+            continue
+        except _OURS:
+            raise
+        except BaseException as error:  # all others of the step go on
+            receiver.give_up(entry, error)
             continue
         if entry.sink.ended:
             receiver.complete(entry)

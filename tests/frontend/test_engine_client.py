@@ -227,6 +227,37 @@ async def test_outputs_that_a_sink_refuses():
         assert isinstance(sink.error, InternalError) and client.protocol_errors == 1
 
 
+class Panic(BaseException):
+    """As PyO3's, which is no Exception."""
+
+
+@pytest.mark.parametrize("error", [KeyError, Panic])
+async def test_an_output_that_cannot_be_taken_costs_its_request_alone(error):
+    class Broken(FakeSink):
+        def push(self, *_: object) -> bool:
+            raise error
+
+    async with connected() as (client, engine, _):
+        broken, other = Broken(), FakeSink()
+        handles = [await submit(client, engine, sink) for sink in (broken, other)]
+        zeros = pack_u32([0, 0])
+        step = engine_pb2.StepOutputs(
+            epoch=engine.epoch,
+            handles=pack_u64(handles),
+            indexes=zeros,
+            positions=zeros,
+            counts=pack_u32([1, 1]),
+            token_ids=pack_u32([5, 6]),
+            finish_reasons=bytes(2),
+            finish_token_ids=zeros,
+        )
+        await engine.send(engine_pb2.EngineMessage(step_outputs=step))
+        assert (await next_of(engine.aborts)).handle == handles[0]
+        await other.heard()
+        assert isinstance(broken.error, InternalError) and other.outputs[0][2] == [6]
+        assert client.num_streams == 1 and client.protocol_errors == 0
+
+
 async def test_a_request_that_the_core_refuses():
     async with connected() as (client, engine, _):
         sink = FakeSink()

@@ -11,6 +11,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from frontend import main
+from pagewire.config import FrontendConfig
+from pagewire.process import Status
 from pagewire.v1 import generation_pb2_grpc
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 
@@ -156,3 +159,28 @@ async def test_a_model_that_is_not_there(tmp_path):
     async with frontend(tmp_path / "nothing", "ipc:///tmp/none/x.ipc") as process:
         assert "nothing" in (await process.event("failed"))["what"]
         assert (await process.end())[0] == 3
+
+
+async def test_one_that_cannot_take_calls_ends(monkeypatch):
+    """It would live on, and nobody would ever start another one in its place."""
+
+    class Broken:
+        def __init__(self, *_: object) -> None: ...
+
+        def open(self) -> int:
+            return 1
+
+        async def start(self, patience: float) -> None:
+            raise RuntimeError("no server")
+
+    monkeypatch.setattr(main, "Frontend", Broken)
+    loop = asyncio.get_running_loop()
+    try:
+        with pytest.raises(RuntimeError, match="no server"):
+            await asyncio.wait_for(main._serve(FrontendConfig(), None, Status()), 60)
+    finally:
+        loop.set_exception_handler(None)
+        for number in main.SIGNALS:
+            loop.remove_signal_handler(number)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()

@@ -23,7 +23,7 @@ from engine_core.request import FinishReason, Request
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters
-from engine_core.validation import Limits
+from engine_core.validation import Limits, is_too_long
 from pagewire.comebacks import Rate
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
@@ -202,16 +202,18 @@ class EngineCore:
             elif kind == "utility":
                 self._answer_utility(frontend, event.message.utility, event.at)
         except Exception:
-            log.exception("cannot handle a message of kind %s", kind)
             self.counters.internal_errors += 1
+            if self.counters.internal_errors.bit_count() == 1:
+                log.exception("cannot handle a message of kind %s", kind)
             if kind == "add_request":
                 self._give_up(frontend, event.message.add_request.handle)
 
     def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
         requests = self.scheduler.requests
         if requests.by_handle(frontend, message.handle):
-            log.warning("a frontend uses the handle %d twice: dropped", message.handle)
             self.counters.bad_messages += 1
+            if self.counters.bad_messages.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                log.warning("handles that a frontend uses twice, dropped: %d", self.counters.bad_messages)
             return  # a failure would end the request that has the handle
         try:
             request = self.door.admit(message, frontend, arrival)
@@ -254,6 +256,8 @@ class EngineCore:
     def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
         aborted = []
         for name in message.request_ids:
+            if is_too_long(name):
+                continue  # no request has such a name, and these are remembered
             self.door.aborted.add(name, arrival)  # it may be on its way, or come again after a failure
             found = self.scheduler.requests.named(name)
             for request in found:

@@ -28,6 +28,8 @@ M = TypeVar("M", bound=Message)
 
 MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
+MAX_ID_BYTES = 1024
+"""Of the names of a request, which the core keeps and logs. Frontends give out shorter ones."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Of a tenant."""
 
@@ -97,10 +99,18 @@ def _check_names(message: AddRequest, limits: Limits) -> None:
     """Who it is, whose, and of which class."""
     if not message.request_id:
         raise Refused("request_id", "is empty")
+    for name, value in (("request_id", message.request_id), ("group", message.group)):
+        if is_too_long(value):
+            raise Refused(name, f"must be at most {MAX_ID_BYTES} bytes")
     if abs(message.priority) > limits.max_priority:
         raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
     if len(message.tenant.encode()) > MAX_TENANT_BYTES:
         raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
+
+
+def is_too_long(name: str) -> bool:
+    """Whether no request, and no group of them, can have this name."""
+    return len(name) > MAX_ID_BYTES or len(name.encode()) > MAX_ID_BYTES
 
 
 def _weight(message: AddRequest) -> float:

@@ -168,8 +168,7 @@ class WorkerLink:
                 message = self._receive()
                 if message is not None:
                     return message
-            else:
-                self._look(_LOOK_S)
+            self._look(_LOOK_S)  # also when somebody else keeps us busy
 
     def _poll(self, seconds: float) -> dict[object, int]:
         """What is readable, once something is, or after so many seconds. Raises WorkerDied, Stopped."""
@@ -210,7 +209,7 @@ class WorkerLink:
         """A message of our worker. None for anything else, which is counted."""
         identity, *frames = self._socket.recv_multipart()
         try:
-            message = WorkerMessage.FromString(unpack(b"".join(frames)))
+            message = WorkerMessage.FromString(unpack(frames[0] if len(frames) == 1 else b""))
         except (BadFrame, DecodeError):
             message = WorkerMessage()
         kind = message.WhichOneof("message")
@@ -218,7 +217,8 @@ class WorkerLink:
             self._peer = identity
         if kind is None or identity != self._peer:
             self.num_bad_frames += 1
-            log.warning("a message that is not of our worker was dropped (%d so far)", self.num_bad_frames)
+            if self.num_bad_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                log.warning("messages that are not of our worker, dropped: %d", self.num_bad_frames)
             return None
         if kind == "failed":
             raise _failure(message.failed)

@@ -90,10 +90,12 @@ class Channel:
         if not self._socket.poll(0):
             raise EngineGone
         try:
-            return worker_pb2.WorkerCommand.FromString(unpack(self._socket.recv()))
+            frames = self._socket.recv_multipart()
+            return worker_pb2.WorkerCommand.FromString(unpack(frames[0] if len(frames) == 1 else b""))
         except (BadFrame, DecodeError) as error:
             self._refused_frames += 1
-            logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
+            if self._refused_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
             return worker_pb2.WorkerCommand()
 
     def _wait(self, seconds: float | None) -> bool:

@@ -39,11 +39,11 @@ def test_generate_chat_and_health(demo: Service):
 
 
 def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
-    """Of a model so deep that the answer takes a minute: it cannot be over before the signal comes."""
-    folder = without_weights(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 20_000}))
-    with services.start(folder, device="simulated", profile="h200", num_blocks=64) as service:
+    """So slow that the answer takes a minute: it cannot be over before the signal comes."""
+    folder, slow = without_weights(tmp_path), ("slow-factor=5000",)
+    with services.start(
+        folder, device="simulated", profile="h200", num_blocks=64, worker_fault=slow
+    ) as service:
         arguments = ["generate", "a", "--max-tokens=900", f"--address={service.address}"]
         running = subprocess.Popen(
             [sys.executable, "-m", "pagewire", *arguments],

@@ -127,7 +127,8 @@ def _step_until_the_end(core: EngineCore, status: Status) -> int:
     except Stopped:
         return 0
     except WorkerDied as error:
-        log.error("%s", error)
+        if not status.attached:  # who started us says it
+            log.error("%s", error)
         reason = StartupError(error.what, error.why, error.todo)
     except Exception as error:
         log.exception("the step loop has failed")

@@ -56,7 +56,8 @@ class _File:
             self._is_lost = False
         except (OSError, ValueError) as error:
             if self._version is None:
-                raise StartupError("cannot read the addresses of the engine cores", str(error)) from error
+                why = f"--engine @{self._path}: {getattr(error, 'strerror', None) or error}"
+                raise StartupError("cannot read the addresses of the engine cores", why) from error
             if not self._is_lost:
                 log.warning("cannot read the addresses of the engine cores, the last ones hold: %s", error)
             self._is_lost = True

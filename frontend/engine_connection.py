@@ -182,7 +182,7 @@ class EngineConnection:
         if welcome.epoch != self.epoch:
             self.lose()  # another core has taken the place of the one that had our requests
             self.epoch = welcome.epoch
-            log.info("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
+            log.debug("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
         self.welcome = welcome
         self._owner.on_welcome(self)
 

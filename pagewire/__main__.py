@@ -1,6 +1,7 @@
 """The command `pagewire`."""
 
 import logging
+import os
 import signal
 import sys
 
@@ -12,6 +13,8 @@ from pagewire.flags import UsageError
 def main() -> int:
     """Runs the command on the command line; the exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
     arguments = sys.argv[1:]
+    # Else gRPC writes a line of its own, not in our format, for each handshake of a stranger's that fails.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # A supervisor is asked to stop, so that it can remove its folder; its children die with it.
     process.die_with_parent(signal.SIGTERM if arguments[:1] == ["serve"] else signal.SIGKILL)
     try:

@@ -77,7 +77,7 @@ class WatchedConfig(CommonConfig):
     http_host: str = flag("127.0.0.1", "address of the HTTP port")
     http_port: int | None = flag(
         None,
-        "HTTP port of metrics and health; 0: a free one; -1: none",
+        "HTTP port of metrics [9464; engine: none]; 0: any; -1: none",
         common=True,
         at_least=-1,
         at_most=65535,
@@ -112,12 +112,14 @@ class FrontendConfig(ModelConfig):
         metavar="ADDRESS",
     )
     reuse_port: bool = flag(False, "let several frontends listen on one port")
-    tls_cert: str = flag("", "PEM file with the server's certificates, its own first: TLS", metavar="FILE")
-    tls_key: str = flag("", "PEM file with the key of --tls-cert", metavar="FILE")
+    tls_cert: str = flag(
+        "", "PEM file with the server's certificates, its own first: TLS", common=True, metavar="FILE"
+    )
+    tls_key: str = flag("", "PEM file with the key of --tls-cert", common=True, metavar="FILE")
     tls_client_ca: str = flag(
         "", "PEM file with who signs clients' certificates, which are then required (mTLS)", metavar="FILE"
     )
-    auth_file: str = flag("", "YAML file with hashed tokens: who may call (docs/security.md)", metavar="FILE")
+    auth_file: str = flag("", "hashed tokens: who may call (docs/security.md)", common=True, metavar="FILE")
     reflection: bool | None = flag(None, "serve gRPC reflection; default: on, but off with --auth-file")
     tokenizer_threads: int = flag(2, "threads that tokenize and render templates", at_least=1)
     max_request_bytes: int = flag(

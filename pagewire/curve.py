@@ -96,7 +96,8 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
         try:
             file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise StartupError("cannot write the keys", str(error), "choose another folder") from error
+            why = f"{folder / name}: {error.strerror or type(error).__name__}"
+            raise StartupError("cannot write the keys", why, "choose another folder") from error
         with os.fdopen(file, "w", encoding="ascii") as stream:
             yaml.safe_dump(content, stream)
     return folder / ENGINE_FILE, folder / CLIENT_FILE
@@ -121,7 +122,9 @@ def _read(path: str) -> dict[str, Any]:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         content = yaml.safe_load(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise _wrong(path, error.strerror or type(error).__name__) from error
+    except (ValueError, yaml.YAMLError) as error:
         raise _wrong(path, str(error).splitlines()[0]) from error
     if mode & 0o077:
         raise StartupError(f"cannot use {_FLAG}", f"others may read {path}", f"chmod 600 {path}")

@@ -157,8 +157,11 @@ class Supervisor:
         with contextlib.suppress(KeyError):  # where its pipe has ended already
             self._selector.unregister(child.status)
         hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/suspects.py
-        if not post.empty(time.monotonic(), explained=hunts) or failed_to_start:
+        goes_on = post.empty(time.monotonic(), explained=hunts)
+        if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
+        if not goes_on:
+            raise _too_many_deaths(reason, self._config.max_deaths)
         self._counters.restarts[label(post.name), word] += 1
         pause = post.start_at - time.monotonic()
         when = f"in {pause:.1f} s" if pause > 0 else "at once"
@@ -207,3 +210,9 @@ class Supervisor:
             if self._signals.wait(left) & STOPPING:
                 return False
         return True
+
+
+def _too_many_deaths(last: StartupError, limit: int) -> StartupError:
+    """What to say when nobody takes a place again."""
+    why = f"{last.why}; within a minute that was death {limit}, where --max-deaths is {limit}"
+    return StartupError(last.what, why, last.todo)

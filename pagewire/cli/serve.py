@@ -13,6 +13,9 @@ from pagewire.supervisor import Supervisor
 
 CONFIG = ServeConfig
 
+_NOT_FOR_PEOPLE = ("address", "port", "suspects")
+"""Facts that the ready line has elsewhere, or that are for the supervisor."""
+
 _HOW_TO_CALL = """\
 call it:
   pagewire generate 'The capital of France is' --address {address}{flags}
@@ -30,7 +33,7 @@ def run(config: ServeConfig) -> int:
 
 
 def _announce(config: ServeConfig, facts: Facts) -> None:
-    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in ("address", "port"))
+    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _NOT_FOR_PEOPLE)
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
     tell_exposure(config)
     if not process.is_child() and not logs.writes_json():

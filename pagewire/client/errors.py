@@ -24,6 +24,8 @@ from pagewire.errors import PagewireError
 _DETAILS_KEY = "grpc-status-details-bin"
 _HANDSHAKE = "handshake failed"
 """How gRPC's core says that TLS did not come about."""
+_HUNG_UP = "Socket closed"
+"""How it says that a connection was taken and ended, as a port with TLS does with clients that have none."""
 
 
 class RpcError(PagewireError):
@@ -117,9 +119,13 @@ def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[st
         error.todo = (
             "does the client trust the server's certificate, and the other way round? docs/security.md"
         )
+    elif isinstance(error, Unavailable) and _HUNG_UP in message:
+        error.todo = "if the service has TLS: --tls or --tls-ca FILE, or in Python Client(..., tls=)"
     for key, value in trailers:
         if key == _DETAILS_KEY and isinstance(value, bytes):
             _add_details(error, status_pb2.Status.FromString(value))
+    if isinstance(error, Unavailable) and error.reason:  # somebody is there, and said so
+        error.todo = "wait, and try again: pagewire health --wait 60"
     return error
 
 

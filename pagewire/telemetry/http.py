@@ -6,6 +6,7 @@ page is made.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -154,9 +155,12 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
         raise StartupError(
             f"cannot listen on {host}:{port} for metrics and health",
-            error.strerror or str(error),
+            "the port is already in use: perhaps another service is running"
+            if taken
+            else error.strerror or str(error),
             "choose another --http-port (0: a free one, -1: none) or --http-host",
         ) from None
 

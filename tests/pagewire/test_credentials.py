@@ -2,6 +2,7 @@
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 
 from pagewire import cli
 from pagewire.cli.connect import connect
@@ -87,3 +88,23 @@ def test_the_token_of_the_command_line(tmp_path, monkeypatch):
         connect(HealthConfig(tls_cert=str(path)))
     with pytest.raises(UsageError, match="unknown argument '--token'"):
         cli.run(["health", "--token=abc"])
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("Connection refused", "pagewire serve"),
+        ("ipv4:127.0.0.1:1: Socket closed", "--tls"),
+        ("Tls handshake failed (...)", "certificate"),
+    ],
+)
+def test_what_to_do_where_nobody_is_reached(message: str, hint: str):
+    assert hint in from_status(grpc.StatusCode.UNAVAILABLE, message, ()).todo
+
+
+def test_what_to_do_where_somebody_says_not_now():
+    """That the service might not run is no help then."""
+    status = status_pb2.Status(code=14)
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason="ENGINE_NOT_READY", domain="pagewire"))
+    trailers = [("grpc-status-details-bin", status.SerializeToString())]
+    assert "health --wait" in from_status(grpc.StatusCode.UNAVAILABLE, "starting", trailers).todo

@@ -189,7 +189,8 @@ def test_a_child_whose_start_is_disturbed_may_try_again(serve):
     code, error = service.end()
     assert code == 1
     assert sum("the worker is gone" in line and "starts again" in line for line in error.splitlines()) == 1
-    assert error.splitlines()[-3:-1] == ["error: the worker is gone", "why:   killed by SIGKILL"]
+    assert error.splitlines()[-3] == "error: the worker is gone"
+    assert error.splitlines()[-2].startswith("why:   killed by SIGKILL; ")
 
 
 @pytest.mark.parametrize("later", ["crashes", "dies"])
@@ -203,6 +204,7 @@ def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
     assert sum("starts again in 0.5 s" in line for line in error.splitlines()) == 1
     last = "\n".join(error.splitlines()[-3:])
     assert "the engine core is gone" in last and "exit code" in last
+    assert "--max-deaths is 3" in last
     assert service.folders() == []
 
 
@@ -286,7 +288,7 @@ def test_a_second_signal_kills_at_once(serve):
     while service.process.poll() is None:  # the first one may not have been taken yet
         service.process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            service.process.wait(0.1)
+            service.process.wait(3)  # one that comes when it has all but ended would be Python's to handle
     assert service.process.returncode == 0
     assert service.folders() == []
 

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test rolling simulate chaos mutants wheel-test lint format protos demo-model clean
+.PHONY: help demo serve test rolling simulate chaos fuzz mutants wheel-test lint format protos demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual ti
 
 chaos: $(STAMP) ## Kill processes under 64 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
+
+fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
+	@$(BIN)/python -m tests.hostile.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
 mutants: $(STAMP) ## Put bugs into copies of the tree, one at a time, and print which test finds each (ARGS='--only WORDS')
 	@$(BIN)/python -m tests.mutants.run $(ARGS)

@@ -124,8 +124,8 @@ def _read(path: str) -> dict[str, Any]:
         content = yaml.safe_load(Path(path).read_text(encoding="ascii"))
     except OSError as error:
         raise _wrong(path, error.strerror or type(error).__name__) from error
-    except (ValueError, yaml.YAMLError) as error:
-        raise _wrong(path, str(error).splitlines()[0]) from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # whose text might quote a secret
+        raise _wrong(path, "it is not YAML") from error
     if mode & 0o077:
         raise StartupError(f"cannot use {_FLAG}", f"others may read {path}", f"chmod 600 {path}")
     if not isinstance(content, dict):

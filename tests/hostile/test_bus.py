@@ -21,7 +21,7 @@ from engine_core.workers import WorkerLink
 from pagewire import transport
 from pagewire.columns import pack_u32
 from pagewire.config import WorkerConfig
-from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage, Hello
+from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, FrontendMessage, Hello, Utility
 from pagewire.internal.v1.worker_pb2 import Initialize, StepPlan, StepResult, WorkerCommand, WorkerMessage
 from pagewire.service import Service
 from tests.e2e import services
@@ -112,6 +112,18 @@ def deliver(house: House, message: FrontendMessage, frontend: bytes) -> None:
     kind = message.WhichOneof("message")
     assert kind is not None
     house.put(getattr(message, kind), frontend)
+
+
+def test_names_that_no_request_can_have_are_not_kept() -> None:
+    """8,192 names that were aborted are remembered, each for two minutes: not if they have megabytes."""
+    house = House()
+    names = ["x" * 100_000, "\N{GRINNING FACE}" * 300, "short"]
+    house.put(Utility(call_id=1, abort_by_ids=AbortByIds(request_ids=names)), b"h1")
+    house.put(add_request(1, request_id=names[0]), b"h1")
+    house.put(add_request(2, group=names[1]), b"h1")
+    house.step()
+    assert len(house.core.door.aborted) == 1
+    assert [failure.field for failure in house.failures()] == ["request_id", "group"]
 
 
 class Hub:

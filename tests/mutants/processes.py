@@ -95,4 +95,32 @@ MUTANTS = (
         new="    if not path.name and not (",
         tests=("tests/worker/test_weights.py",),
     ),
+    Mutant(
+        name="a number beyond all numbers in config.json is taken",
+        file="worker/checkpoint.py",
+        old=" or not abs(value) <= _LARGEST",
+        new="",
+        tests=("tests/hostile/test_checkpoints.py",),
+    ),
+    Mutant(
+        name="a tokenizer on which the library panics ends the start with a traceback",
+        file="frontend/tokenizer_files.py",
+        old=' and type(error).__name__ != "PanicException"',
+        new="",
+        tests=("tests/hostile/test_checkpoints.py",),
+    ),
+    Mutant(
+        name="a worker takes each part of a frame set for a command",
+        file="worker/main.py",
+        old="            frames = self._socket.recv_multipart()\n",
+        new="            frames = [self._socket.recv()]\n",
+        tests=("tests/hostile/test_bus.py",),
+    ),
+    Mutant(
+        name="a name of any length is kept by the core",
+        file="engine_core/core.py",
+        old="            if is_too_long(name):\n",
+        new="            if not name:\n",
+        tests=("tests/hostile/test_bus.py",),
+    ),
 )

@@ -7,7 +7,7 @@ from math import ceil
 
 from tests.chaos.history import History, StreamRecord, Strike
 
-BYSTANDERS = "frontend, bystanders"
+BYSTANDERS = "bystanders"
 """Streams of the frontends that were not killed."""
 SEVERAL = "several in succession"
 
@@ -50,11 +50,11 @@ class Pauses:
 
 def table(rows: Sequence[Row]) -> str:
     """For people."""
-    lines = [f"{'killed':24} {'kills':>6} {'pauses':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}"]
+    lines = [f"{'killed':30} {'kills':>6} {'pauses':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}"]
     for row in rows:
         figures = (row.percentile(0.5), row.percentile(0.99), row.pauses[-1])
         lines.append(
-            f"{row.kind:24} {row.strikes:6} {len(row.pauses):7} " + " ".join(f"{x:7.3f}" for x in figures)
+            f"{row.kind:30} {row.strikes:6} {len(row.pauses):7} " + " ".join(f"{x:7.3f}" for x in figures)
         )
     return "\n".join(lines)
 
@@ -70,10 +70,10 @@ def _bursts(history: History) -> Iterator[tuple[str, int, list[float]]]:
         stop = ordered[place + 1][0].time if place + 1 < len(ordered) else history.calm
         kind = _kind(burst)
         alive = [stream for stream in history.disturbed if _was_alive(history, stream, start)]
-        if kind == "frontend":
+        if kind.startswith("frontend"):
             broken = [stream for stream in alive if _was_sent_again(stream, start, stop)]
             others = [stream for stream in alive if not _was_sent_again(stream, start, stop)]
-            yield BYSTANDERS, len(burst), list(_gaps(others, start, stop))
+            yield f"{kind}, {BYSTANDERS}", len(burst), list(_gaps(others, start, stop))
             alive = broken
         yield kind, len(burst), list(_gaps(alive, start, stop))
 

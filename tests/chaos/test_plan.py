@@ -76,7 +76,7 @@ def test_pauses_are_of_those_who_were_alive():
     found = {row.kind: (row.strikes, row.pauses) for row in pauses.rows()}
     assert found == {
         "frontend": (1, (0.405,)),
-        BYSTANDERS: (1, (0.5,)),
+        f"frontend, {BYSTANDERS}": (1, (0.5,)),
         "core": (1, (0.165, 0.4)),
         SEVERAL: (2, (0.4,)),
     }

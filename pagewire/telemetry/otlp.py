@@ -18,7 +18,9 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
     raise StartupError(
-        "cannot export traces", f"{error.name} is not installed", "pip install 'pagewire[tracing]'"
+        "cannot export traces",
+        f"--otlp-endpoint needs {error.name}, which is not installed",
+        "pip install 'pagewire[tracing]'",
     ) from error
 
 _EVERY_MS = 1000

@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 from engine_core.block_pool import InvariantError
 from engine_core.door import Door
 from engine_core.events import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.failures import BUG, Failures
 from engine_core.load import describe_load
 from engine_core.outputs import encode_outputs
 from engine_core.overload import UNBOUNDED, QueueBounds
@@ -32,7 +33,6 @@ from pagewire.internal.v1.engine_pb2 import (
     EngineMessage,
     Hello,
     Load,
-    RequestFailed,
     Utility,
     UtilityResult,
     Welcome,
@@ -103,6 +103,7 @@ class EngineCore:
         self._identity = identity
         self.door = Door(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
+        self._failures = Failures(identity.epoch, send, self.counters)
         self._worker = worker
         self._inbox = inbox
         self._send = send
@@ -136,6 +137,7 @@ class EngineCore:
         now = self._clock()
         plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
+        self._tell_of_faults()
         if plan.rows:
             self._worker.submit(plan)
             self.counters.step_planned(plan)
@@ -152,7 +154,7 @@ class EngineCore:
         for event in self._inbox.take():
             if isinstance(event, Received) and event.message.HasField("add_request"):
                 handle = event.message.add_request.handle
-                self._send_failure(event.frontend, handle, Code.UNAVAILABLE, reason, message)
+                self._failures.tell(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
     # Events.
 
@@ -218,7 +220,7 @@ class EngineCore:
         try:
             request = self.door.admit(message, frontend, arrival)
         except Refused as refusal:
-            self._refuse(frontend, message.handle, refusal)
+            self._failures.refuse(frontend, message.handle, refusal)
         else:
             self.counters.requests += 1
             self.scheduler.add(request)
@@ -285,9 +287,10 @@ class EngineCore:
         self._output_rate.add(len(result.token_ids), self._clock())
         self._publish()
         for request in failed:
-            self._send_failure(
+            self._failures.tell(
                 request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
             )
+        self._tell_of_faults()
 
     def _publish(self, only_finishes: bool = False) -> None:
         """Sends each frontend what happened to its sequences.
@@ -305,35 +308,21 @@ class EngineCore:
         for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
             self._send(frontend, EngineMessage(step_outputs=message))
 
+    def _tell_of_faults(self) -> None:
+        for request in self.scheduler.faults.take() if self.scheduler.faults else ():
+            self.counters.internal_errors += 1
+            self._failures.tell(request.frontend, request.handle, *BUG)
+
     def _fail(self, request: Request, code: Code, reason: str, message: str) -> None:
         self.scheduler.abort(request)
-        self._send_failure(request.frontend, request.handle, code, reason, message)
+        self._failures.tell(request.frontend, request.handle, code, reason, message)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:
         """Ends a request whose arrival raised, as far as it got."""
         request = self.scheduler.requests.by_handle(frontend, handle)
         if request:
             self.scheduler.abort(request)
-        self._send_failure(frontend, handle, Code.INTERNAL, "INTERNAL", "internal error of the engine core")
-
-    def _refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
-        failure = RequestFailed(
-            epoch=self._epoch,
-            handle=handle,
-            code=refusal.code,
-            reason=refusal.reason,
-            message=refusal.message,
-            field=refusal.field,
-            quota=refusal.quota,
-        )
-        if refusal.retry_after is not None:
-            failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
-        self._send(frontend, EngineMessage(request_failed=failure))
-
-    def _send_failure(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
-        self.counters.failures[reason] += 1
-        failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
-        self._send(frontend, EngineMessage(request_failed=failure))
+        self._failures.tell(frontend, handle, *BUG)
 
     # Figures.
 

@@ -3,16 +3,42 @@
 from engine_core.block_tables import BlockTables
 from engine_core.lifecycle import Lifecycle
 from engine_core.plan import NewRow, Plan
+from engine_core.prefix_cache import PrefixCache
 from engine_core.request import Sequence
 
 
 class Placement:
     """A row and blocks for those that wait."""
 
-    def __init__(self, lifecycle: Lifecycle, tables: BlockTables) -> None:
-        self._lifecycle, self._tables = lifecycle, tables
+    def __init__(self, lifecycle: Lifecycle, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+        self._lifecycle, self._tables, self._prefix_cache = lifecycle, tables, prefix_cache
         self._refused: Sequence | None = None  # the last that did not fit, if nobody was admitted since
         self._lacked = 0  # blocks that it needed for itself and its siblings
+
+    def look(self, sequence: Sequence) -> list[int] | None:
+        """The cached blocks of a sequence for which there is a place; None: it has to wait."""
+        if self.is_out_of_reach(sequence):
+            return None
+        cached = self._prefix_cache.find(sequence)
+        return cached if self.fits(sequence, cached) else None
+
+    def admit(self, sequence: Sequence, cached: list[int], plan: Plan) -> NewRow:
+        """A sequence that fits gets rows and blocks, and runs; its row in the plan."""
+        request = sequence.request
+        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
+        self._refused = None
+        self._lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
+        new_row = NewRow(
+            row=sequence.row,
+            token_ids=sequence.token_ids(),
+            prompt_len=len(request.prompt),
+            blocks=sequence.blocks.copy(),
+            sequence_index=sequence.index,
+            parameters=request.parameters,
+            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
+        )
+        plan.new_rows.append(new_row)
+        return new_row
 
     def is_out_of_reach(self, sequence: Sequence) -> bool:
         """Whether a sequence did not fit lately, and there are still fewer blocks than it needed then.
@@ -41,24 +67,6 @@ class Placement:
             return True
         self._refused, self._lacked = sequence, blocks
         return False
-
-    def admit(self, sequence: Sequence, cached: list[int], plan: Plan) -> NewRow:
-        """A sequence that fits gets rows and blocks, and runs; its row in the plan."""
-        request = sequence.request
-        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
-        self._refused = None
-        self._lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
-        new_row = NewRow(
-            row=sequence.row,
-            token_ids=sequence.token_ids(),
-            prompt_len=len(request.prompt),
-            blocks=sequence.blocks.copy(),
-            sequence_index=sequence.index,
-            parameters=request.parameters,
-            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
-        )
-        plan.new_rows.append(new_row)
-        return new_row
 
     def _room(self, sequence: Sequence) -> int:
         """Free blocks that must be left for those that run."""

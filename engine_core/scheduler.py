@@ -23,6 +23,7 @@ from engine_core.batch import Batch
 from engine_core.beam_rows import split_offers
 from engine_core.block_pool import BlockPool
 from engine_core.block_tables import BlockTables
+from engine_core.faults import Faults
 from engine_core.growth import Growth
 from engine_core.invariants import check_scheduler
 from engine_core.lifecycle import Lifecycle
@@ -82,10 +83,11 @@ class Scheduler:
         self.waiting = make_queue(policy, weights)
         self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.growth = Growth(self.lifecycle, self.tables, self.prefix_cache)
-        self.placement = Placement(self.lifecycle, self.tables)
+        self.placement = Placement(self.lifecycle, self.tables, self.prefix_cache)
         self.probation = self.lifecycle.probation
         self.rows = self.lifecycle.rows
         self.requests = self.lifecycle.requests
+        self.faults = Faults(self.abort)
         self.throughput = self.lifecycle.throughput
         self.waste = Waste(self.tables)
         self.under_way: deque[UnderWay] = deque()  # oldest first
@@ -219,7 +221,9 @@ class Scheduler:
         for sequence, token in zip(sequences, token_ids, strict=True):
             sequence.output.append(token)
             if sequence.num_tokens >= sequence.limit or token in sequence.stops:
-                reason, matched = sequence.finish()
+                reason, matched = FinishReason.NONE, 0
+                with self.faults.of(sequence.request):
+                    reason, matched = sequence.finish()
                 if reason is not FinishReason.NONE:
                     self._outputs.finishes[entry] = reason, matched
                     self.lifecycle.end(sequence)
@@ -260,14 +264,15 @@ class Scheduler:
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.probation.head(self.waiting)):
-            if self.placement.is_out_of_reach(sequence):
-                return
-            cached = self.prefix_cache.find(sequence)
-            if not self.placement.fits(sequence, cached):
-                return
-            self._admit(sequence, cached, plan, now)
-            batch.add(sequence)
-            self._advance_prompt(plan, batch)
+            cached = None
+            with self.faults.of(sequence.request):
+                cached = self.placement.look(sequence)
+            if cached is not None:
+                self._admit(sequence, cached, plan, now)
+                batch.add(sequence)
+                self._advance_prompt(plan, batch)
+            elif sequence.status is not Status.ENDED:
+                return  # it has to wait, and all others with it
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request
@@ -305,7 +310,10 @@ class Scheduler:
         sequences, token_ids, offers = split_offers(sampling, result)
         for request, of_request in offers.items():
             assert request.beams is not None
-            if request.beams.take(of_request, self.tables):
+            is_over = False
+            with self.faults.of(request):
+                is_over = request.beams.take(of_request, self.tables)
+            if is_over:
                 self.finish(request, FinishReason.NONE)
         return sequences, token_ids
 

@@ -44,7 +44,8 @@ class Counters:
         "pagewire_core_bad_messages_total", "Messages of frontends, well-formed but against the contract."
     )
     internal_errors: int = counter(
-        "pagewire_core_internal_errors_total", "Exceptions while handling one message: bugs of ours."
+        "pagewire_core_internal_errors_total",
+        "Exceptions about one message or request: bugs of ours.",
     )
     broken_invariants: int = counter(
         "pagewire_core_broken_invariants_total", "Times that the scheduler's books did not balance."

@@ -40,6 +40,8 @@ RETRY_PUSHBACK = "grpc-retry-pushback-ms"
 """Trailer that tells a gRPC client with a retry policy when to try again."""
 RETRY_AFTER = 1.0
 """Seconds that a client is asked to wait for an engine: its heartbeat is that often."""
+LONGEST_RETRY = 86_400.0
+"""Seconds, whatever a core says."""
 
 
 class ServiceError(PagewireError):
@@ -274,6 +276,8 @@ class EngineRefused(ServiceError):
         known = code in code_pb2.Code.values() and code != code_pb2.OK
         if retry_after is None and code in (code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED):
             retry_after = RETRY_AFTER
+        if retry_after is not None:
+            retry_after = min(max(retry_after, 0.0), LONGEST_RETRY)
         violations = {field: message} if field else None
         super().__init__(message, violations=violations, retry_after=retry_after, quota=quota)
         self.code = code if known else code_pb2.INTERNAL

@@ -9,7 +9,7 @@ import pytest
 from frontend.addresses import GivenAddresses
 from frontend.engine_client import EngineClient
 from frontend.engine_connection import Listener, Socket
-from frontend.errors import ServiceError, to_status
+from frontend.errors import EngineRefused, ServiceError, to_status
 from frontend.routing import Routing
 from frontend.state import ServingState
 from frontend.stream import Stream
@@ -203,3 +203,10 @@ async def test_a_core_that_says_anything(seed: int) -> None:
     await asyncio.wait_for(asyncio.gather(*others), 60)
     assert client.num_streams == 0 and client.journal.num_bytes == 0
     assert not any(core.in_flight for core in client.cores)
+
+
+@pytest.mark.parametrize("seconds", [-1e300, -1.0, 1e10, 1e300])
+def test_a_delay_that_makes_no_sense(seconds: float) -> None:
+    """It is told all the same, as one that does."""
+    error = EngineRefused(14, "QUEUE_FULL", "later", retry_after=seconds)
+    assert to_status(error).SerializeToString()

@@ -8,8 +8,8 @@ port within some hundredths of a second. Streams of the old one go on there; con
 """
 
 import asyncio
-import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 import grpc
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 """Between two looks, each of some 50 us. So long are connections refused."""
+BIND_PATIENCE_S = 10.0
+"""What the old server may take to close its socket; then somebody else has the port."""
 FOREVER_S = 7 * 24 * 3600.0
 """What streams of a broken server may take."""
 
@@ -54,10 +56,15 @@ class GrpcServer:
         """Takes no calls any more; those that run have `grace` seconds. May be called again, to hurry."""
         if self._watch is not None:
             self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+            await asyncio.wait([self._watch])
+            _ = self._watch.cancelled() or self._watch.exception()  # wait_broken() has told of it
         await asyncio.gather(*(server.stop(grace) for server in (self._server, *self._old)))
         await asyncio.gather(*self._old.values())
+
+    async def wait_broken(self) -> None:
+        """Returns only by raising: no server could take the place of one that broke."""
+        assert self._watch is not None
+        await asyncio.shield(self._watch)
 
     async def _look(self) -> None:
         while True:
@@ -74,11 +81,14 @@ class GrpcServer:
         old = self._server
         self._old[old] = asyncio.create_task(self._bury(old), name="old grpc server")
         self._server = self._make()
+        ends = time.monotonic() + BIND_PATIENCE_S
         while True:
             try:
                 self._bind(self._server, self._port)
                 break
             except StartupError:  # it is about to
+                if time.monotonic() > ends:
+                    raise
                 await asyncio.sleep(LOOK_S)
         await self._server.start()
 

@@ -85,3 +85,4 @@ async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, 
     host = f"[{config.host}]" if ":" in config.host else config.host
     status.ready(port=port, address=f"{host}:{port}", **frontend.watch.facts)
     log.info("ready")
+    await frontend.wait_broken()

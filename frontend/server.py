@@ -137,6 +137,10 @@ class Frontend:
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, self._port)
 
+    async def wait_broken(self) -> None:
+        """Returns only by raising, when calls cannot be taken any more."""
+        await self._server.wait_broken()
+
     async def wait_until_serving(self) -> None:
         """Until the engine has said welcome, for as long as it takes."""
         while not self.state.serves:

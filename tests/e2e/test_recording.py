@@ -44,7 +44,8 @@ def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
     with services.start(
         without_weights(tmp_path),
         device="simulated",
-        profile="instant",
+        profile="h200",
+        worker_fault=("slow-factor=40",),  # 2 ms per step, so that requests meet
         frontends=2,
         scheduling=scheduling,
         record=str(path),

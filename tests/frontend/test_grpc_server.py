@@ -6,8 +6,12 @@ import grpc
 import h2.config
 import h2.connection
 import h2.events
+import h2.exceptions
 import pytest
 
+from frontend import grpc_server
+from frontend.grpc_server import GrpcServer
+from pagewire.errors import StartupError
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import Output, encode, make_request, run_service, text_of
 
@@ -24,11 +28,16 @@ async def send_bad_path(port: int) -> None:
     headers += [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
     connection.send_headers(1, headers, end_stream=True)
     writer.write(connection.data_to_send())
-    while True:
-        events = connection.receive_data(await reader.read(65536))
-        if any(isinstance(event, h2.events.ConnectionTerminated | h2.events.StreamEnded) for event in events):
-            break
-    writer.transport.abort()
+    try:
+        while data := await reader.read(65536):
+            events = connection.receive_data(data)
+            over = h2.events.ConnectionTerminated | h2.events.StreamEnded
+            if any(isinstance(event, over) for event in events):
+                break
+    except h2.exceptions.ProtocolError:  # a frame after the farewell
+        pass
+    finally:
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize("reuse_port", [False, True])
@@ -57,3 +66,36 @@ async def test_streams_of_a_broken_server_end_with_the_frontend(checkpoint, mode
         await asyncio.wait_for(send_bad_path(service.port), PATIENCE_S)
         await service.frontend.stop(0.01)
         assert await call.code() == grpc.StatusCode.UNAVAILABLE
+
+
+class BrokenServer:
+    """A grpc.aio server that breaks at once."""
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self, grace: float) -> None:
+        pass
+
+    async def wait_for_termination(self, timeout: float) -> bool:
+        await asyncio.sleep(0)
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no UTF-8")
+
+
+async def test_a_frontend_whose_port_is_taken_meanwhile_ends(monkeypatch):
+    """It would live without taking calls."""
+    monkeypatch.setattr(grpc_server, "BIND_PATIENCE_S", 0.0)
+    ports = iter([4711])
+
+    def bind(server, port: int) -> int:
+        found = next(ports, None)
+        if found is None:
+            raise StartupError("cannot listen")
+        return found
+
+    server = GrpcServer(BrokenServer, bind)
+    assert server.open(0) == 4711
+    await server.start()
+    with pytest.raises(StartupError, match="cannot listen"):
+        await asyncio.wait_for(server.wait_broken(), PATIENCE_S)
+    await server.stop(0)

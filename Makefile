@@ -24,7 +24,7 @@ serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARG
 	@$(BIN)/python -m pagewire serve $(ARGS)
 
 test: $(STAMP) ## Run all tests that need no GPU
-	@$(BIN)/python -m pytest -m 'not gpu'
+	@scripts/test.sh $(BIN)/python
 
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh

@@ -8,6 +8,10 @@ import pytest
 
 from kernels.cpu.support import why_not
 
+# A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
+# nothing after it but execute another program. It counts when gRPC is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 collect_ignore = [] if find_spec("triton") else ["kernels/gpu"]  # there is no Triton but for Linux
 
 

@@ -6,7 +6,6 @@ In-process, except for those that could take the process with them.
 import json
 import os
 import random
-import resource
 import struct
 import subprocess
 import sys
@@ -373,17 +372,25 @@ def test_a_tokenizer_that_is_odd(tmp_path: Path, case: str) -> None:
 
 def start_frontend(folder: Path) -> tuple[int, str]:
     """`pagewire frontend` with a limit of time: exit code and standard error."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-
+    limit = f'ulimit -t {SECONDS}; exec "$@"'
     done = subprocess.run(
-        [sys.executable, "-m", "pagewire", "frontend", "--port=0", "--model", str(folder)],
+        [
+            "sh",
+            "-c",
+            limit,
+            "sh",
+            sys.executable,
+            "-m",
+            "pagewire",
+            "frontend",
+            "--port=0",
+            "--model",
+            folder,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=10 * SECONDS,
-        preexec_fn=limit,
     )
     return done.returncode, done.stderr
 

@@ -123,8 +123,8 @@ def test_killed_in_the_middle_of_the_start(serve: Start, folder: str, seed: int)
     service = serve(folder, *FLAGS)
     enough = dice.randrange(1, 6)
     services.wait_until(lambda: len(members(service.runtime)) >= enough)
-    # Between fork and exec a child still looks like the supervisor. One that is stopped in that moment, before
-    # it has asked to die with its parent, cannot be helped.
+    # Between fork and exec a child still looks like the supervisor. One that is stopped in that moment,
+    # before it has asked to die with its parent, cannot be helped.
     others = [pid for pid, command in members(service.runtime).items() if command != "serve"]
     for pid in dice.sample(others, dice.randrange(len(others) + 1)):
         with contextlib.suppress(ProcessLookupError):

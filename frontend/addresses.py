@@ -5,11 +5,11 @@ Whoever has such a source looks again and again; the order is that of the ranks.
 """
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from frontend.watched_files import Signature, signature_of
 from pagewire.errors import StartupError
 
 log = logging.getLogger(__name__)
@@ -43,15 +43,14 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._version: tuple[int, ...] | None = None
+        self._version: Signature | None = None
         self._addresses: list[str] = []
         self._is_lost = False
 
     def __iter__(self) -> Iterator[str]:
         try:
-            info = os.stat(self._path)
-            version = info.st_mtime_ns, info.st_size, info.st_ino
-            if version != self._version:
+            version = signature_of([self._path])
+            if version != self._version or self._is_lost:
                 self._addresses, self._version = _parse(self._path.read_text(encoding="utf-8")), version
             self._is_lost = False
         except (OSError, ValueError) as error:

@@ -12,10 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from frontend.errors import Malformed, to_grpc
-
-Handler = Any
-"""A grpc.RpcMethodHandler, which in truth is a named tuple: its type does not say so."""
-Context = grpc.aio.ServicerContext[Any, Any]
+from frontend.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.servicers.guard import Context
 
 _UNREADABLE = object()
 """What a message is read as that cannot be parsed."""
@@ -43,14 +41,9 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
 def _careful(handler: Handler) -> Handler:
     """The same, for messages of any content."""
-    return handler._replace(
-        request_deserializer=_forgiving(handler.request_deserializer),
-        **{
-            kind: wrap(behavior)
-            for kind, wrap in _WRAPPERS.items()
-            if (behavior := getattr(handler, kind)) is not None
-        },
-    )
+    wrap = _several_messages if kind_of(handler).startswith("stream_") else _one_message
+    careful = wrapped(handler, wrap)
+    return careful._replace(request_deserializer=_forgiving(handler.request_deserializer))
 
 
 def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -63,7 +56,7 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-def _one_message(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable[..., Any]:
+def _one_message(behavior: Behavior) -> Behavior:
     async def check(request: Any, context: Context) -> Any:
         if request is _UNREADABLE:
             await context.abort_with_status(to_grpc(Malformed()))
@@ -72,7 +65,7 @@ def _one_message(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable
     return check
 
 
-def _several_messages(behavior: Callable[[Any, Context], Any]) -> Callable[..., Any]:
+def _several_messages(behavior: Behavior) -> Behavior:
     async def readable(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         async for request in requests:
             if request is _UNREADABLE:
@@ -88,11 +81,3 @@ def _several_messages(behavior: Callable[[Any, Context], Any]) -> Callable[..., 
             yield response
 
     return generate if inspect.isasyncgenfunction(behavior) else write
-
-
-_WRAPPERS = {
-    "unary_unary": _one_message,
-    "unary_stream": _one_message,
-    "stream_unary": _several_messages,
-    "stream_stream": _several_messages,
-}

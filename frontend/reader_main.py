@@ -3,12 +3,12 @@
 It speaks over its standard input and output, and ends with its frontend.
 """
 
-import resource
 import signal
 import sys
 from collections.abc import Sequence
 from typing import BinaryIO
 
+from frontend.bounds import limit_memory
 from frontend.errors import ServiceError
 from frontend.model_info import load_model
 from frontend.readers import LENGTH
@@ -27,7 +27,7 @@ def run(config: FrontendConfig) -> int:
     """Answers until its standard input ends; returns the exit code."""
     model = load_model(config)
     reading = Reading(model.tokenizer, model.chat_template)
-    _limit_memory()
+    limit_memory(MEMORY)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (request := _receive(source)) is not None:
         # The default action of SIGVTALRM ends the process, whatever it is doing.
@@ -88,11 +88,3 @@ def _receive(source: BinaryIO) -> reader_pb2.ReadRequest | None:
     (size,) = LENGTH.unpack(head)
     data = source.read(size)
     return reader_pb2.ReadRequest.FromString(data) if len(data) == size else None
-
-
-def _limit_memory() -> None:
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))

@@ -9,14 +9,11 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from frontend.handlers import Behavior, Handler, wrapped
+from frontend.servicers.guard import Context
 from frontend.stats import Counters, Rpc
 from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
 
-Handler = Any
-"""A grpc.RpcMethodHandler, which in truth is a named tuple: its type does not say so."""
-Context = grpc.aio.ServicerContext[Any, Any]
-
-_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 _CODES = {code.value[0]: "".join(map(str.title, code.name.split("_"))) for code in grpc.StatusCode}
 _CODES[0], _CODES[1] = "OK", "Canceled"  # as Go spells them
 
@@ -43,10 +40,9 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
         rpc = self._methods.get(handler_call_details.method)
         if handler is None or rpc is None:
             return handler
-        kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
-        return handler._replace(**{kind: self._counted(getattr(handler, kind), rpc)})
+        return wrapped(handler, lambda behavior: self._counted(behavior, rpc))
 
-    def _counted(self, behavior: Callable[..., Any], rpc: Rpc) -> Callable[..., Any]:
+    def _counted(self, behavior: Behavior, rpc: Rpc) -> Behavior:
         """The same method. Ours are coroutines, also those that stream."""
 
         @functools.wraps(behavior)

@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Callable
 
+from frontend.bounds import limit_memory, lower
 from pagewire import process
 from pagewire.errors import StartupError
 
@@ -45,16 +46,9 @@ def _read_and_exit(read: Callable[[], object], parent: int) -> None:
         process.die_with(parent, signal.SIGKILL)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 2)
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[0])
-        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY)
-        _lower(resource.RLIMIT_CPU, CPU_SECONDS)
-        _lower(resource.RLIMIT_CORE, 0)
+        limit_memory(MEMORY)
+        lower(resource.RLIMIT_CPU, CPU_SECONDS)
+        lower(resource.RLIMIT_CORE, 0)
         read()
     finally:
         os._exit(0)
-
-
-def _lower(limit: int, most: int) -> None:
-    _, hard = resource.getrlimit(limit)
-    resource.setrlimit(limit, (most if hard < 0 else min(most, hard), hard))

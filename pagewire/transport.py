@@ -9,6 +9,7 @@ import secrets
 import socket as sockets
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -85,22 +86,29 @@ def bind_router(
     ipc: its folder gets mode 0700. tcp: needs a key, and a curve.Gatekeeper in the context.
     max_unsent: messages that it queues for a peer that does not read.
     """
-    if not _is_tcp(address):
+    if _is_tcp(address):
+        key = _need_key(address, key)
+    else:
+        key = None
         _prepare(address)
     socket = context.socket(zmq.ROUTER)
     configure(socket)
     socket.setsockopt(zmq.SNDHWM, max_unsent)
+    if key is not None:
+        key.protect(socket)
+    _open(socket, socket.bind, address, "cannot open the engine's socket")
+    return socket
+
+
+def _open(
+    socket: "zmq.Socket[bytes]", bind_or_connect: Callable[[str], object], address: str, what: str
+) -> None:
+    """Raises StartupError, and then the socket is closed."""
     try:
-        if _is_tcp(address):
-            _need_key(address, key).protect(socket)
-        socket.bind(address)
+        bind_or_connect(address)
     except zmq.ZMQError as error:
         socket.close()
-        raise StartupError("cannot open the engine's socket", f"{address}: {error}") from error
-    except StartupError:
-        socket.close()
-        raise
-    return socket
+        raise StartupError(what, f"{address}: {error}") from error
 
 
 def _prepare(address: str) -> None:
@@ -136,7 +144,10 @@ def connect_dealer(
     immediate: sending fails with EAGAIN while there is no connection, and what was sent over a lost
     one is not sent again to the next peer at that address.
     """
-    if not _is_tcp(address):
+    if _is_tcp(address):
+        key = _need_key(address, key)
+    else:
+        key = None
         _ipc_path(address)
     socket = context.socket(zmq.DEALER)
     configure(socket)
@@ -144,16 +155,9 @@ def connect_dealer(
     socket.setsockopt(zmq.IDENTITY, identity)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    try:
-        if _is_tcp(address):
-            _need_key(address, key).protect(socket)
-        socket.connect(address)
-    except zmq.ZMQError as error:
-        socket.close()
-        raise StartupError("cannot use this address", f"{address}: {error}") from error
-    except StartupError:
-        socket.close()
-        raise
+    if key is not None:
+        key.protect(socket)
+    _open(socket, socket.connect, address, "cannot use this address")
     return socket
 
 

@@ -11,10 +11,8 @@ import grpc
 from frontend.auth.caller import set_caller
 from frontend.auth.gate import Access, Gate, access_of
 from frontend.errors import AdminsOnly, ServiceError, to_grpc
-
-Handler = Any
-"""A grpc.RpcMethodHandler, which in truth is a named tuple: its type does not say so."""
-Context = grpc.aio.ServicerContext[Any, Any]
+from frontend.handlers import Behavior, Handler, wrapped
+from frontend.servicers.guard import Context
 
 
 class GateInterceptor(grpc.aio.ServerInterceptor):
@@ -70,7 +68,7 @@ def _refuse(error: ServiceError) -> Handler:
 def _for_this_machine(handler: Handler) -> Handler:
     """The same, for peers on this machine: without tokens nobody else can be told from an operator."""
 
-    def wrapped(behavior: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(behavior: Behavior) -> Behavior:
         @functools.wraps(behavior)
         async def check(request: object, context: Context) -> Any:
             if not is_local(context.peer()):
@@ -80,9 +78,4 @@ def _for_this_machine(handler: Handler) -> Handler:
 
         return check
 
-    return handler._replace(
-        **{kind: wrapped(behavior) for kind in _KINDS if (behavior := getattr(handler, kind)) is not None}
-    )
-
-
-_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    return wrapped(handler, checked)

@@ -3,15 +3,13 @@
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from pagewire import Client, SamplingParams
 from pagewire.curve import make_keys
-from tests.e2e.services import PATIENCE_S, ROOT, _read
+from tests.e2e.services import PATIENCE_S, _read, alone
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 """127.0.0.1, and the same in IPv6 sockets."""
@@ -21,23 +19,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pagewire", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PAGEWIRE_HTTP_PORT": "0"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def listening(pids: list[int]) -> set[tuple[str, int]]:
@@ -70,15 +51,18 @@ def test_a_stream_over_tcp_and_nobody_listens_elsewhere(tmp_path):
     grpc_port, frontends, workers = free_port(), free_port(), free_port()
     key = f"--curve-key={client_key}"
     with contextlib.ExitStack() as stack:
-        worker = running("worker", f"--engine=tcp://127.0.0.1:{workers}", key, "--log-level=error")
-        frontend = running(
+        worker = alone(tmp_path, "worker", f"--engine=tcp://127.0.0.1:{workers}", key, "--log-level=error")
+        frontend = alone(
+            tmp_path,
             "frontend",
             f"--engine=tcp://127.0.0.1:{frontends}",
             key,
             f"--port={grpc_port}",
+            "--http-port=0",
             "--log-level=error",
         )
-        engine = running(
+        engine = alone(
+            tmp_path,
             "engine",
             f"--listen=tcp://127.0.0.1:{frontends}",
             f"--listen-workers=tcp://127.0.0.1:{workers}",
@@ -102,14 +86,14 @@ def test_a_stream_over_tcp_and_nobody_listens_elsewhere(tmp_path):
     ("arguments", "why"),
     [
         (("engine", "--listen=tcp://127.0.0.1:7", "--device=simulated"), "needs keys"),
-        (("frontend", "--engine=tcp://127.0.0.1:7", "--port=0"), "needs keys"),
+        (("frontend", "--engine=tcp://127.0.0.1:7", "--port=0", "--http-port=0"), "needs keys"),
         (("worker", "--engine=tcp://127.0.0.1:7"), "needs keys"),
         (("worker", "--engine=tcp://127.0.0.1:7", "--curve-key=/nowhere"), "cannot use --curve-key"),
         (("engine", "--listen-workers=tcp://127.0.0.1:7", "--device=simulated"), "add --external-workers"),
     ],
 )
-def test_without_keys_nobody_starts(arguments, why):
-    with running(*arguments) as process:
+def test_without_keys_nobody_starts(tmp_path, arguments, why):
+    with alone(tmp_path, *arguments) as process:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert why in errors and "Traceback" not in errors

@@ -2,6 +2,7 @@
 # Builds a wheel from the tree and tries it in an empty environment, without torch, away from the
 # tree: what a base install can do, and what it says about what it cannot.
 set -euo pipefail
+unset PYTHONPATH # else pip takes the tree itself for an installed package
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=$(mktemp -d)
@@ -33,7 +34,6 @@ done
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel"
 cd "$work" # where no folder of the tree can be imported by accident
 export PATH="$work/venv/bin:$PATH"
-unset PYTHONPATH
 for absent in torch numpy transformers; do
   ! python -c "import $absent" 2>/dev/null || fail "the base install brings $absent"
 done

@@ -98,10 +98,14 @@ def paged_attention_reference(
     window: int | None,
     scale: float,
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
 
-    soft_cap: scores become soft_cap * tanh(score / soft_cap).
+    soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
+    to them. sinks: [H], the score of one more key of each head, whose value is zero. The last two are the
+    GPU's.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[1] // key_cache.shape[1]
@@ -117,7 +121,13 @@ def paged_attention_reference(
             scores = torch.einsum("hd,hjd->hj", one, keys[:, seen]) * scale
             if soft_cap is not None:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
-            rows.append(torch.einsum("hj,hjd->hd", scores.softmax(-1), values[:, seen]))
+            if slopes is not None:
+                distances = torch.arange(seen.start, seen.stop, device=query.device) - position
+                scores = scores + slopes.to(wide)[:, None] * distances
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.to(wide)[:, None]), -1)
+            weights = scores.softmax(-1)[:, : seen.stop - seen.start]
+            rows.append(torch.einsum("hj,hjd->hd", weights, values[:, seen]))
     return torch.stack(rows).to(query.dtype)
 
 

@@ -1,24 +1,73 @@
-"""kernels.store_kv on CUDA, and in the same launch the rotation of queries and keys (kernels.rotary).
+"""kernels.store_kv on CUDA, and in the same launch what comes before it: head norms (kernels.rms_norm) and
+the rotation of queries and keys (kernels.rotary).
 
-    query[t, h] <- rotated(query[t, h])                           in place
-    key_cache[block, k, offset]   = rotated(key[t, k])            slots[t] = block * S + offset
+    x[t, h]     <- x / sqrt(mean(x ** 2) + eps) * weight          x: query, key; if the family has it (Qwen3)
+    query[t, h] <- rotated(x)                                     in place
+    key_cache[block, k, offset]   = rotated(x)                    slots[t] = block * S + offset
     value_cache[block, k, offset] = value[t, k]
 
 query: [T, H, D]; key, value: [T, K, D], views of one fused projection as they come, tokens strided, heads
-contiguous. cos, sin: [T, D] float32 as kernels.rotary describes them. slots: [T] integers; -1 stores
-nothing: padding. Products in float32, rounded once. float32, bfloat16, float16; any even D up to 256.
-Bytes moved: 2 * (H + 2 * K) * D values per token, where three operations one after the other move
-2 * K * D more and are three launches. Speed: not yet measured on a GPU.
+contiguous. cos, sin: [T, D] float32 as kernels.rotary describes them; weights: [D], one for all query heads
+and one for all key heads. slots: [T] integers; -1 stores nothing: padding. Everything is computed in
+float32 and rounded once, to the dtype or, into a cache of e4m3, to that (kernels.gpu.fp8). float32,
+bfloat16, float16; any even D up to 256. Bytes moved: 2 * (H + 2 * K) * D values per token, those stored
+half as large in e4m3, where the operations one after the other move 2 * K * D more for the rotation and 2 *
+(H + K) * D for the norms, and are five launches. Speed: not yet measured on a GPU.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
+from kernels.gpu.fp8 import DTYPE as E4M3
+from kernels.gpu.fp8 import KVScales, quantized
 from kernels.gpu.support import next_power_of_2
 
 HEADS = 8
 """Of a program: at a head size of 128 and 4 warps a thread rotates two loads of 8 bytes with two others."""
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """RMS norms over each head, before the rotation."""
+
+    query: torch.Tensor  # [D]
+    key: torch.Tensor  # [D]
+    eps: float
+
+
+@triton.jit
+def _normed(first, second, weight, eps, dims, HEAD_DIM: tl.constexpr):
+    """Both halves of some heads, float32. Those that are not there are 0, and stay it."""
+    half: tl.constexpr = HEAD_DIM // 2
+    squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
+    factor = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
+    there = dims < half
+    w = tl.load(weight + dims, mask=there, other=0.0).to(tl.float32)[None, :]
+    v = tl.load(weight + half + dims, mask=there, other=0.0).to(tl.float32)[None, :]
+    return first * factor * w, second * factor * v
+
+
+@triton.jit
+def _rotated(first, second, cos, sin, token, dims, HEAD_DIM: tl.constexpr):
+    """Both halves of some heads. The second halves of cos and sin are those without a sign."""
+    half: tl.constexpr = HEAD_DIM // 2
+    at = token * HEAD_DIM + half + dims
+    c = tl.load(cos + at, mask=dims < half, other=0.0)[None, :]
+    s = tl.load(sin + at, mask=dims < half, other=0.0)[None, :]
+    return first * c - second * s, second * c + first * s
+
+
+@triton.jit
+def _put(cache, at, x, inside, scales, heads, NUM_KV: tl.constexpr):
+    """x: float32, half of some heads."""
+    if scales is None:
+        tl.store(cache + at, x.to(cache.dtype.element_ty), mask=inside)
+    else:
+        scale = tl.load(scales + heads, mask=heads < NUM_KV, other=1.0)
+        tl.store(cache + at, quantized(x, scale), mask=inside)
 
 
 @triton.jit
@@ -31,9 +80,14 @@ def _store_kernel(
     slots,  # [T]
     key_cache,  # [B, K, S, D]
     value_cache,  # [B, K, S, D]
+    query_weight,  # [D], or None; so the next three
+    key_weight,  # [D]
+    key_scales,  # [K] float32
+    value_scales,  # [K] float32
     query_stride,
     key_stride,
     value_stride,
+    eps,
     NUM_HEADS: tl.constexpr,
     NUM_KV: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -54,9 +108,13 @@ def _store_kernel(
             heads = program * HEADS + tl.arange(0, HEADS)
             inside = (heads < NUM_HEADS)[:, None] & (dims < half)[None, :]
             at = query + token * query_stride + heads[:, None] * HEAD_DIM + dims[None, :]
-            first, second = _rotated(at, at + half, inside, cos, sin, token, dims, HEAD_DIM)
-            tl.store(at, first, mask=inside)
-            tl.store(at + half, second, mask=inside)
+            first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+            second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+            if query_weight is not None:
+                first, second = _normed(first, second, query_weight, eps, dims, HEAD_DIM)
+            first, second = _rotated(first, second, cos, sin, token, dims, HEAD_DIM)
+            tl.store(at, first.to(query.dtype.element_ty), mask=inside)
+            tl.store(at + half, second.to(query.dtype.element_ty), mask=inside)
             return
     slot = tl.load(slots + token).to(tl.int64)
     if slot < 0:
@@ -69,28 +127,20 @@ def _store_kernel(
     target = (tiles * BLOCK_SIZE + slot % BLOCK_SIZE)[:, None] * HEAD_DIM + dims[None, :]
     if program < kv_programs:
         at = key + token * key_stride + source
+        first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+        if key_weight is not None:
+            first, second = _normed(first, second, key_weight, eps, dims, HEAD_DIM)
         if ROTATE:
-            first, second = _rotated(at, at + half, inside, cos, sin, token, dims, HEAD_DIM)
-        else:
-            first, second = tl.load(at, mask=inside), tl.load(at + half, mask=inside)
-        tl.store(key_cache + target, first, mask=inside)
-        tl.store(key_cache + target + half, second, mask=inside)
+            first, second = _rotated(first, second, cos, sin, token, dims, HEAD_DIM)
+        _put(key_cache, target, first, inside, key_scales, heads, NUM_KV)
+        _put(key_cache, target + half, second, inside, key_scales, heads, NUM_KV)
     else:
         at = value + token * value_stride + source
-        tl.store(value_cache + target, tl.load(at, mask=inside), mask=inside)
-        tl.store(value_cache + target + half, tl.load(at + half, mask=inside), mask=inside)
-
-
-@triton.jit
-def _rotated(first_at, second_at, inside, cos, sin, token, dims, HEAD_DIM: tl.constexpr):
-    """Both halves of some heads. The second halves of cos and sin are those without a sign."""
-    half: tl.constexpr = HEAD_DIM // 2
-    at = token * HEAD_DIM + half + dims
-    c = tl.load(cos + at, mask=dims < half, other=0.0)[None, :]
-    s = tl.load(sin + at, mask=dims < half, other=0.0)[None, :]
-    first, second = tl.load(first_at, mask=inside, other=0.0), tl.load(second_at, mask=inside, other=0.0)
-    x, y = first.to(tl.float32), second.to(tl.float32)
-    return (x * c - y * s).to(first.dtype), (y * c + x * s).to(first.dtype)
+        first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+        _put(value_cache, target, first, inside, value_scales, heads, NUM_KV)
+        _put(value_cache, target + half, second, inside, value_scales, heads, NUM_KV)
 
 
 def rotary_store_kv(
@@ -102,11 +152,14 @@ def rotary_store_kv(
     slots: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
+    norms: HeadNorms | None = None,
+    scales: KVScales | None = None,
 ) -> None:
-    """Rotates query in place, and stores the rotated key and the value. key itself stays."""
+    """Norms and rotates query in place, and stores the normed and rotated key, and the value. key itself
+    stays."""
     assert cos.shape == sin.shape == (query.shape[0], query.shape[2])
     assert cos.is_contiguous() and sin.is_contiguous()
-    _launch(query, key, value, cos, sin, slots, key_cache, value_cache)
+    _launch(query, key, value, cos, sin, slots, key_cache, value_cache, norms, scales)
 
 
 def store_kv(
@@ -115,9 +168,10 @@ def store_kv(
     slots: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
+    scales: KVScales | None = None,
 ) -> None:
-    """Without rotation: of models that know positions otherwise."""
-    _launch(None, key, value, None, None, slots, key_cache, value_cache)
+    """Without norm and rotation: of models that know positions otherwise."""
+    _launch(None, key, value, None, None, slots, key_cache, value_cache, None, scales)
 
 
 def _launch(
@@ -129,10 +183,13 @@ def _launch(
     slots: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
+    norms: HeadNorms | None,
+    scales: KVScales | None,
 ) -> None:
     tokens, num_kv, head_dim = key.shape
     assert head_dim % 2 == 0 and key_cache.is_contiguous() and value_cache.is_contiguous()
     assert key.stride()[1:] == value.stride()[1:] == (head_dim, 1)
+    assert key_cache.dtype == value_cache.dtype == (key.dtype if scales is None else E4M3)
     num_heads = 0 if query is None else query.shape[1]
     assert query is None or query.stride()[1:] == (head_dim, 1)
     programs = triton.cdiv(num_heads, HEADS) + 2 * triton.cdiv(num_kv, HEADS)
@@ -146,9 +203,14 @@ def _launch(
             slots,
             key_cache,
             value_cache,
+            None if norms is None else norms.query,
+            None if norms is None else norms.key,
+            None if scales is None else scales.key,
+            None if scales is None else scales.value,
             0 if query is None else query.stride(0),
             key.stride(0),
             value.stride(0),
+            0.0 if norms is None else norms.eps,
             NUM_HEADS=num_heads,
             NUM_KV=num_kv,
             HEAD_DIM=head_dim,

@@ -55,7 +55,13 @@ class Case:
     def run(self, window: int | None = None) -> torch.Tensor:
         return paged_attention(self.query, self.key_cache, self.value_cache, self.plan(window), self.scale)
 
-    def exact(self, window: int | None = None, soft_cap: float | None = None) -> torch.Tensor:
+    def exact(
+        self,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Dense, in float64, from the keys and values as they were before they went into blocks."""
         parts = []
         for row, query in enumerate(self.query.double().split(self.counts.tolist())):
@@ -67,7 +73,13 @@ class Case:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
             position = torch.arange(len(query))[:, None] + int(self.starts[row])
             other = torch.arange(len(keys))
+            if slopes is not None:
+                scores = scores + slopes.double()[:, None, None] * (other - position)
             hidden = (other > position) | (other <= position - (window or len(keys)))
-            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            scores = scores.masked_fill(hidden, -torch.inf)
+            if sinks is not None:
+                column = sinks.double()[:, None, None].expand(-1, len(query), 1)
+                scores = torch.cat((scores, column), -1)
+            weights = scores.softmax(-1)[..., : len(keys)]
             parts.append(torch.einsum("htj,jhd->thd", weights, values))
         return torch.cat(parts)

@@ -37,6 +37,10 @@ def test_reference(window: int | None, soft_cap: float | None):
         case.query, case.key_cache, case.value_cache, *blocks, window, case.scale, soft_cap
     )
     assert_close(result, case.exact(window, soft_cap), 2e-6, 2e-6)
+    sinks, slopes = torch.tensor([-2.0, 0, 3, 1, 9, -9]), torch.tensor([0.5, 0.2, 0.1, 0.05, 0.02, 0.01])
+    options = window, case.scale, soft_cap, sinks, slopes
+    result = paged_attention_reference(case.query, case.key_cache, case.value_cache, *blocks, *options)
+    assert_close(result, case.exact(window, soft_cap, sinks, slopes), 2e-6, 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -13,114 +13,17 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import torch
 
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Of a model's attention."""
-
-    query: int
-    kv: int
-    dim: int
-    models: str
-
-
-HEADS = [
-    Heads(32, 8, 128, "Llama-3-8B"),
-    Heads(14, 2, 64, "Qwen2.5-0.5B"),
-    Heads(32, 32, 80, "Phi-2"),
-    Heads(32, 32, 96, "Phi-3-mini"),
-    Heads(16, 8, 256, "Gemma-2-9B"),
-    Heads(71, 1, 64, "Falcon-7B"),
-]
-Launch = Callable[[], Any]
-
-
-def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    """Shape, strides and dtype, no memory."""
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def attention(
-    heads: Heads,
-    dtype: torch.dtype,
-    rows: int,
-    decode: bool,
-    block_size: int = 16,
-    window: int | None = None,
-    soft_cap: float | None = None,
-) -> None:
-    """rows: as many as fill an H200 without splits, or fewer."""
-    from kernels.gpu.paged_attention import PagedBatch, paged_attention
-
-    tokens = rows if decode else 1024
-    query = empty(tokens, heads.query, heads.dim, dtype=dtype)
-    cache = empty(512, heads.kv, block_size, heads.dim, dtype=dtype)
-    decodes = rows if decode else 0
-    batch = PagedBatch(empty(rows + 1), empty(rows), empty(rows, 64), decodes, decodes, 4096)
-    paged_attention(query, cache, cache, batch, 0.1, window, soft_cap)
-
-
-def attention_launches() -> Iterator[tuple[str, Launch]]:
-    """Decode in splits and without, prefill; by heads, dtype, block size and option."""
-    for heads in HEADS:
-        for dtype in (BF16, FP32):
-            name = f"{_short(dtype)} {heads.query}/{heads.kv} x {heads.dim}"
-            yield f"decode {name}", partial(attention, heads, dtype, 512, True)
-            yield f"decode, splits {name}", partial(attention, heads, dtype, 2, True)
-            yield f"prefill {name}", partial(attention, heads, dtype, 2, False)
-    for what, decode, rows in (("decode", True, 512), ("prefill", False, 2)):
-        make = partial(attention, HEADS[0], rows=rows, decode=decode)
-        yield f"{what} fp16 32/8 x 128", partial(make, dtype=FP16)
-        yield f"{what} bf16 32/8 x 128, blocks of 64", partial(make, dtype=BF16, block_size=64)
-        yield f"{what} bf16 32/8 x 128, window", partial(make, dtype=BF16, window=1000)
-        capped = partial(attention, HEADS[4], BF16, rows, decode)
-        yield f"{what} bf16 16/8 x 256, cap", partial(capped, soft_cap=50.0)
-        yield f"{what} bf16 16/8 x 256, window, cap", partial(capped, window=1000, soft_cap=50.0)
-
-
-def row_launches() -> Iterator[tuple[str, Launch]]:
-    """Norms by width, activations by kind, rotation and store by head size, copies."""
-    from kernels.gpu.activation import gated_activation
-    from kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
-    from kernels.gpu.rms_norm import add_rms_norm, rms_norm
-    from kernels.gpu.store_kv import rotary_store_kv, store_kv
-
-    for dtype in (BF16, FP32):
-        for width in (896, 4096, 8192):
-            x, weight = empty(32, width, dtype=dtype), empty(width, dtype=dtype)
-            yield f"rms_norm {_short(dtype)} {width}", partial(rms_norm, x, weight, 1e-5)
-            yield f"add_rms_norm {_short(dtype)} {width}", partial(add_rms_norm, x, x, weight, 1e-5)
-        for kind in ("silu", "gelu", "gelu_new", "relu"):
-            gate_up = empty(32, 28672, dtype=dtype)
-            yield f"gated {kind} {_short(dtype)}", partial(gated_activation, gate_up, kind)
-        cache, ids = empty(32, 2, 512, 8, 16, 128, dtype=dtype), empty(4, dtype=torch.int64)
-        yield f"gather_blocks {_short(dtype)}", partial(gather_blocks, cache, ids)
-        yield (
-            f"scatter_blocks {_short(dtype)}",
-            partial(scatter_blocks, cache, empty(4, 32, 2, 8, 16, 128, dtype=dtype), ids),
-        )
-    for heads in HEADS:
-        qkv = empty(32, heads.query + 2 * heads.kv, heads.dim, dtype=BF16)
-        query, key, value = qkv.split([heads.query, heads.kv, heads.kv], 1)
-        angles, slots = empty(32, heads.dim, dtype=FP32), empty(32, dtype=torch.int64)
-        cache = empty(512, heads.kv, 16, heads.dim, dtype=BF16)
-        name = f"bf16 {heads.query}/{heads.kv} x {heads.dim}"
-        yield (
-            f"rotary_store_kv {name}",
-            partial(rotary_store_kv, query, key, value, angles, angles, slots, cache, cache),
-        )
-    yield f"store_kv {name}", partial(store_kv, key, value, slots, cache, cache)
+from benchmarks.gpu_launches import Launch, attention_launches, row_launches
+from benchmarks.gpu_shapes import FP32, empty
 
 
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
@@ -206,10 +109,6 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
             row["products"],
         )
         yield "| " + " | ".join(map(str, columns)) + " |"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return {BF16: "bf16", FP16: "fp16", FP32: "fp32"}[dtype]
 
 
 def main() -> None:

@@ -28,22 +28,26 @@ class Sizes:
     stages: int
 
 
-def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype) -> Sizes:
+def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
     """rows: query heads of a KV head, times tokens. 16 is the least that the matrix units take, and enough:
     the bytes decide. 3 stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a
-    processor needs 27 KB at all times to saturate the memory of an H200."""
+    processor needs 27 KB at all times to saturate the memory of an H200. quantized: the cache has 8 bits a
+    value: half as much in flight, but four programs fit where three did; at a head size of 64 the tile is
+    twice as long, since with all options one of 64 spills. Of float32 and such a cache two stages spill."""
     rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
     if dtype == torch.float32:
-        return Sizes(rows, 16, 4 if rows <= 32 else 8, 2)
-    return Sizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
+        return Sizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
+    tile = 128 if quantized and dim <= 64 and rows <= 32 else 64 if dim <= 128 else 32
+    return Sizes(rows, tile, 4 if rows <= 32 else 8, 3)
 
 
-def prefill_sizes(head_dim: int, dtype: torch.dtype) -> Sizes:
-    """M of 64 and more become wgmma on Hopper. Compiled for sm_90, 128 x 64 on 4 warps spills; 8 do not."""
+def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
+    """M of 64 and more become wgmma on Hopper. Compiled for sm_90, 128 x 64 on 4 warps spills; 8 do not. At a
+    head size of 256, tiles of 64 out of 8 bits spill with a window, a cap, slopes and sinks together."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
-        return Sizes(32, 16, 8, 2)
-    return Sizes(128, 64, 8, 3) if dim <= 128 else Sizes(64, 64, 8, 2)
+        return Sizes(32, 16, 8, 1 if quantized else 2)
+    return Sizes(128, 64, 8, 3) if dim <= 128 else Sizes(64, 32 if quantized else 64, 8, 2)
 
 
 def choose_splits(

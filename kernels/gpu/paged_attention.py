@@ -209,8 +209,9 @@ def paged_attention(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decode_rows, rows = batch.num_decode_rows, batch.lengths.shape[0]
     inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, soft_cap, sinks, slopes, scales)
+    precision = query.dtype, scales is not None
     if decode_rows:
-        sizes = decode_sizes(batch.decode_queries * (num_heads // num_kv), head_dim, query.dtype)
+        sizes = decode_sizes(batch.decode_queries * (num_heads // num_kv), head_dim, *precision)
         splits, least = choose_splits(decode_rows * num_kv, batch.max_length, chunk, sizes.tile, query.device)
         if splits == 1:
             _launch(out, None, (decode_rows, num_kv, 1), 0, decode_rows, least, sizes, inputs)
@@ -221,7 +222,7 @@ def paged_attention(
             _launch(parts, stats, (decode_rows, num_kv, splits), 0, decode_rows, least, sizes, inputs)
             merge_splits(parts, stats, out)
     if rows > decode_rows:
-        sizes = prefill_sizes(head_dim, query.dtype)
+        sizes = prefill_sizes(head_dim, *precision)
         queries = max(1, sizes.rows // (num_heads // num_kv))
         programs = (query.shape[0] - batch.num_decode_tokens) // queries + rows - decode_rows
         _launch(out, None, (programs, num_kv, 1), decode_rows, rows - decode_rows, 0, sizes, inputs)

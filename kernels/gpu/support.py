@@ -14,6 +14,8 @@ import torch
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16 products and asynchronous copies, which the sizes here count on."""
+E4M3_CAPABILITY = (8, 9)
+"""Ada: the first that converts from and to float8 e4m3."""
 LARGEST_HEAD = 256
 DEFAULT_PROCESSORS = 132
 """Multiprocessors of an H100 or H200: what sizes are chosen for where there is no device to ask."""
@@ -24,19 +26,25 @@ def uses_triton(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda or INTERPRETED
 
 
-def why_not(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """What stands in the way, in words; None where the kernels can run."""
+def why_not(
+    device: torch.device, dtype: torch.dtype, head_dim: int, cache_dtype: torch.dtype | None = None
+) -> str | None:
+    """What stands in the way, in words; None where the kernels can run. cache_dtype: default dtype."""
     if find_spec("triton") is None:
         return "triton is not installed"
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
+        name, has = torch.cuda.get_device_name(device), ".".join(map(str, capability))
         if capability < LEAST_CAPABILITY:
-            name, has = torch.cuda.get_device_name(device), ".".join(map(str, capability))
             return f"{name} has compute capability {has}; 8.0 (A100) and later are supported"
+        if cache_dtype == torch.float8_e4m3fn and capability < E4M3_CAPABILITY:
+            return f"{name} has compute capability {has}; a KV cache of 8 bits needs 8.9 (L4, H100) or later"
     elif not INTERPRETED:
         return f"the kernels are for CUDA, not for {device.type}"
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"they are for float32, float16 and bfloat16, not for {dtype}"
+    if cache_dtype not in (None, dtype, torch.float8_e4m3fn):
+        return f"the KV cache is {dtype} or float8_e4m3fn, not {cache_dtype}"
     if head_dim > LARGEST_HEAD:
         return f"the head size is {head_dim}; up to {LARGEST_HEAD} is supported"
     return None

@@ -61,7 +61,8 @@ def test_nothing_is_compiled_for_another_batch():
     """Numbers that change from step to step are no part of what Triton compiles for."""
     code = """
 from functools import partial
-from benchmarks.gpu_compile import BF16, FP32, HEADS, attention, empty
+from benchmarks.gpu_launches import attention
+from benchmarks.gpu_shapes import BF16, FP32, HEADS, empty
 from kernels.gpu.offline import compiling
 from kernels.gpu.prepare_inputs import append_tokens
 from kernels.gpu.token_logprobs import token_logprobs

@@ -71,5 +71,11 @@ def test_why_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     assert "7.5" in (support.why_not(torch.device("cuda"), torch.float16, 64) or "")
+    assert support.why_not(cpu, torch.float16, 64, torch.float8_e4m3fn) is None
+    assert "int8" in (support.why_not(cpu, torch.float16, 64, torch.int8) or "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    cuda = torch.device("cuda")
+    assert support.why_not(cuda, torch.float16, 64) is None
+    assert "8 bits" in (support.why_not(cuda, torch.float16, 64, torch.float8_e4m3fn) or "")
     monkeypatch.setattr(support, "find_spec", lambda name: None)
     assert support.why_not(cpu, torch.float16, 64) == "triton is not installed"

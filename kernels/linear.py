@@ -17,11 +17,14 @@ company. The sums of torch's variant may depend on T.
 Bytes moved: N * K values of weights, once per 256 tokens, T * K read and T * N written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from kernels.cpu.team import Team
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,29 @@ class PackedWeight:
     bias: torch.Tensor  # [ceil(N / 48) * 48] float32; zeros where there is none, which costs nothing
     out_features: int  # N
     in_features: int  # K
-    kernel: Callable[[int, int, int, int, int, int, int, int], None]  # kernels.cpu.linear.linear_bf16
+    team: "Team"
+    product: int  # kernels.cpu.linear.linear
+    gather: int  # kernels.cpu.linear.packed_rows
+
+    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
+        """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous."""
+        return (
+            x.data_ptr(),
+            self.pairs.data_ptr(),
+            self.bias.data_ptr(),
+            out.data_ptr(),
+            self.out_features,
+            self.pairs.shape[1],
+            out.dtype.itemsize,
+        )
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:
         """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
-        blocks, half, columns = self.pairs.shape
-        pairs = self.pairs.view(torch.bfloat16).view(blocks, half, columns, 2)
-        picked = pairs[indexes // columns, :, indexes % columns]  # [T, ceil(K / 2), 2]
-        return picked.reshape(len(indexes), 2 * half)[:, : self.in_features]
+        half = self.pairs.shape[1]
+        out = torch.empty((len(indexes), 2 * half), dtype=torch.bfloat16)
+        fields = (indexes.data_ptr(), self.pairs.data_ptr(), out.data_ptr(), half)
+        self.team.run_one(self.gather, len(indexes), fields, 8)
+        return out[:, : self.in_features]
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -65,16 +83,7 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> 
         x = F.pad(x, (0, 1))
     x = x.contiguous()
     out = x.new_empty((tokens, columns), dtype=torch.float32 if wide else torch.bfloat16)
-    weight.kernel(
-        x.data_ptr(),
-        weight.pairs.data_ptr(),
-        weight.bias.data_ptr(),
-        out.data_ptr(),
-        tokens,
-        columns,
-        pairs,
-        4 if wide else 2,
-    )
+    weight.team.run_one(weight.product, tokens, weight.fields(x, out), 0)
     return out
 
 
@@ -83,7 +92,8 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight
 
     Memory: one copy of the weight, block by block.
     """
-    from kernels.cpu.linear import COLUMNS, linear_bf16  # compiles, the first time
+    from kernels.cpu.linear import COLUMNS, linear, packed_rows  # compiles, the first time
+    from kernels.cpu.team import TEAM
 
     out_features, in_features = weight.shape
     blocks, half = -(-out_features // COLUMNS), -(-in_features // 2)
@@ -95,4 +105,4 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight
     added = torch.zeros(blocks * COLUMNS)
     if bias is not None:
         added[:out_features] = bias
-    return PackedWeight(pairs, added, out_features, in_features, linear_bf16)
+    return PackedWeight(pairs, added, out_features, in_features, TEAM, linear, packed_rows)

@@ -7,26 +7,30 @@ its addition takes 3 us instead of 16 for one row of 576 values. Widths are mult
 sizes of 32, otherwise torch computes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from kernels.cpu.team import Team
 
 
 @dataclass(frozen=True)
 class RowKernels:
     """The compiled operations."""
 
-    norm_kernel: Callable[..., None]  # kernels.cpu.rms_norm.rms_norm_bf16
-    silu_kernel: Callable[..., None]  # kernels.cpu.activation.gated_silu_bf16
-    rotary_kernel: Callable[..., None]  # kernels.cpu.rotary.rotary_bf16
+    team: "Team"
+    norm: int  # kernels.cpu.rms_norm.rms_norm
+    silu: int  # kernels.cpu.activation.gated_silu
+    rotary: int  # kernels.cpu.rotary.rotary
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """[..., E] -> [..., E], contiguous."""
         x = x.contiguous()
-        normed, width = torch.empty_like(x), weight.shape[0]
-        at, rows = x.data_ptr(), x.numel() // width
-        self.norm_kernel(at, 0, weight.data_ptr(), normed.data_ptr(), at, rows, width, eps)
+        normed = torch.empty_like(x)
+        self._norm(x, 0, weight, normed, x, eps)
         return normed
 
     def add_rms_norm(
@@ -34,41 +38,66 @@ class RowKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The normed sum and the sum, both [..., E]. Neither input is changed."""
         x, residual = x.contiguous(), residual.contiguous()
-        normed, total, width = torch.empty_like(x), torch.empty_like(x), weight.shape[0]
-        self.norm_kernel(
-            x.data_ptr(),
-            residual.data_ptr(),
-            weight.data_ptr(),
-            normed.data_ptr(),
-            total.data_ptr(),
-            x.numel() // width,
-            width,
-            eps,
-        )
+        normed, total = torch.empty_like(x), torch.empty_like(x)
+        self._norm(x, residual.data_ptr(), weight, normed, total, eps)
         return normed, total
+
+    def _norm(
+        self,
+        x: torch.Tensor,
+        residual: int,
+        weight: torch.Tensor,
+        normed: torch.Tensor,
+        total: torch.Tensor,
+        eps: float,
+    ) -> None:
+        """residual: address, or 0."""
+        width = weight.shape[0]
+        addresses = x.data_ptr(), residual, weight.data_ptr(), normed.data_ptr(), total.data_ptr()
+        fields = norm_fields(addresses, width, eps)
+        self.team.run_one(self.norm, x.numel() // width, fields, row_grain(width))
 
     def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]."""
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, width))
-        self.silu_kernel(gate_up.data_ptr(), out.data_ptr(), rows, width)
+        fields = (gate_up.data_ptr(), out.data_ptr(), width)
+        self.team.run_one(self.silu, rows, fields, row_grain(width))
         return out
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, N, D] -> x itself, changed; its heads are contiguous, its tokens may be strided."""
         tokens, heads, head_dim = x.shape
         assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
-        self.rotary_kernel(
-            x.data_ptr(), 2 * x.stride(0), cos.data_ptr(), sin.data_ptr(), tokens, heads, head_dim
-        )
+        fields = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), 2 * x.stride(0), heads, head_dim)
+        self.team.run_one(self.rotary, tokens, fields, row_grain(heads * head_dim))
         return x
+
+
+def norm_fields(
+    addresses: tuple[int, int, int, int, int], width: int, eps: float, heads: int = 1, stride: int = 0
+) -> tuple[int, ...]:
+    """Of a record (kernels.cpu.rms_norm). addresses: x, residual or 0, weight, normed, total. stride: bytes
+    from row to row; 0: rows lie side by side."""
+    return (*addresses, width, float_bits(eps), heads, stride or 2 * width * heads)
+
+
+def row_grain(width: int) -> int:
+    """The fewest rows that a thread takes: below a microsecond or two, another thread only costs."""
+    return max(1, 4096 // width)
+
+
+def float_bits(value: float) -> int:
+    """A float32 as a field of a record holds it."""
+    return int(np.float32(value).view(np.int32))
 
 
 def row_kernels() -> RowKernels:
     """Call where kernels.cpu.support.why_not() is None."""
-    from kernels.cpu.activation import gated_silu_bf16  # compiles, the first time
-    from kernels.cpu.rms_norm import rms_norm_bf16
-    from kernels.cpu.rotary import rotary_bf16
+    from kernels.cpu.activation import gated_silu  # compiles, the first time
+    from kernels.cpu.rms_norm import rms_norm
+    from kernels.cpu.rotary import rotary
+    from kernels.cpu.team import TEAM
 
-    return RowKernels(rms_norm_bf16, gated_silu_bf16, rotary_bf16)
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary)

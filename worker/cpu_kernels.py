@@ -31,11 +31,12 @@ def use_cpu_kernels(
     device: torch.device,
     block_size: int,
     head_dim: int,
+    group: int,
     report: Report,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
-    They get as many threads as torch has. Where they cannot be used, nothing is changed. What is
+    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used, nothing is changed. What is
     chosen is logged in one line.
     """
     if device.type != "cpu":
@@ -45,10 +46,10 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
-    from kernels.cpu.compiler import set_num_threads
+    from kernels.cpu.team import TEAM  # compiles, the first time
 
-    set_num_threads(torch.get_num_threads())
-    blocks = block_kernels(dtype, block_size, head_dim)
+    TEAM.set_threads(torch.get_num_threads())
+    blocks = block_kernels(dtype, block_size, head_dim, group)
     rows = row_kernels()
     layers = faster_layers(model)
     for done, layer in enumerate(layers):

@@ -48,7 +48,8 @@ def load(
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     torch.set_num_threads(choose_threads(threads, weight_bytes, max(1, initialize.data_parallel_size)))
-    kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, report)
+    group = config.num_heads // config.num_kv_heads
+    kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, group, report)
 
     report("KV cache", 0.0)
     cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)

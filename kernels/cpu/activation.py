@@ -3,11 +3,11 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.compiler import FEW_VALUES, compiled
-from kernels.cpu.vectors import F32S, LANES, exp, repeat, rounded, store, widened, word
+from kernels.cpu.compiler import operation
+from kernels.cpu.vectors import F32S, LANES, exp, read_i64, repeat, rounded, store, widened, word
 
 
 @intrinsic
@@ -32,18 +32,10 @@ def _gated_silu(typing: Any, gate: Any, up: Any, out: Any, vectors: Any) -> Any:
     return types.void(*[types.int64] * 4), generate
 
 
-@njit(error_model="numpy")
-def _row(row: int, gate_up: int, out: int, width: int) -> None:
-    gate = gate_up + 4 * width * row
-    _gated_silu(gate, gate + 2 * width, out + 2 * width * row, width // 16)
-
-
-@compiled("void(int64, int64, int64, int64)")
-def gated_silu_bf16(gate_up: int, out: int, rows: int, width: int) -> None:
-    """gate_up: address of [rows, 2 * width], out: of [rows, width]."""
-    if rows * width < FEW_VALUES:
-        for row in range(rows):
-            _row(row, gate_up, out, width)
-    else:
-        for row in prange(rows):
-            _row(row, gate_up, out, width)
+@operation
+def gated_silu(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, address of [rows, 2 * width], of [rows, width], width."""
+    gate_up, out, width = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    for row in range(first, first + count):
+        gate = gate_up + 4 * width * row
+        _gated_silu(gate, gate + 2 * width, out + 2 * width * row, width // 16)

@@ -15,10 +15,10 @@ how a prompt was cut, nor on which blocks hold it: bit for bit.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.compiler import compiled
+from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import (
     F32,
     F32S,
@@ -31,6 +31,7 @@ from kernels.cpu.vectors import (
     exp,
     load,
     pairs_at,
+    read_f32,
     read_i64,
     read_u32,
     repeat,
@@ -42,15 +43,13 @@ from kernels.cpu.vectors import (
     zeros,
 )
 
-QUERIES = 8
-"""Pairs of query and head in an item: that many sums hide the latency of the instruction."""
 COLUMNS = 2 * LANES
 """Of values that are mixed at a time, in 8 x 2 registers."""
 
 
 def scratch_bytes(positions: int, head_dim: int) -> int:
     """What one thread needs for rows of up to that many positions."""
-    return QUERIES * (64 * (positions // LANES + 2) + 6 * head_dim + 4) + 4 * head_dim
+    return 8 * (64 * (positions // LANES + 2) + 6 * head_dim + 4) + 4 * head_dim
 
 
 def _make_scores(rows: int) -> Any:
@@ -258,63 +257,44 @@ def _attend(
         _divide(sums + 4 * m * head_dim, total + 4 * m, to, head_dim // 16)
 
 
-@compiled("void(" + "int64, " * 19 + "float32)")
-def attention_bf16(
-    query: int,
-    query_stride: int,
-    keys: int,
-    values: int,
-    out: int,
-    out_stride: int,
-    tables: int,
-    table_stride: int,
-    starts: int,
-    counts: int,
-    rows: int,
-    kv_heads: int,
-    group: int,
-    head_dim: int,
-    block_size: int,
-    window: int,
-    scratch: int,
-    scratch_stride: int,
-    threads: int,
-    scale: float,
-) -> None:
-    """Addresses, and strides in bytes.
+@operation
+def attention(record: int, first: int, count: int, thread: int) -> None:
+    """record: items * KV heads, addresses of queries, keys, values, results and plan; bytes from token to
+    token of queries and results; KV heads, query heads per KV head, head size, block size, scale.
 
-    query, out: [T, H, D], heads contiguous. keys, values: the layer's cache. tables: [rows, N] int64;
-    starts, counts: [rows] int64; see kernels.paged_attention. group: query heads per KV head. window:
-    0 for none. scratch: scratch_bytes() for each thread, scratch_stride apart.
+    Queries, results: [T, H, D], heads side by side. Keys, values: the layer's cache. The plan is that of
+    kernels.block_attention: addresses of items, tables and starts, bytes of a table, window (0: none),
+    address of scratch memory, bytes of it for a thread (scratch_bytes()).
     """
-    for thread in prange(threads):
-        item = token = 0
-        for row in range(rows):
-            count = read_i64(counts + 8 * row)
-            for first in range(0, count * group, 8):
-                for head in range(kv_heads):
-                    item += 1
-                    if item % threads != thread:
-                        continue
-                    offset = 2 * head * group * head_dim
-                    _attend(
-                        query + token * query_stride + offset,
-                        query_stride,
-                        keys,
-                        values,
-                        out + token * out_stride + offset,
-                        out_stride,
-                        tables + row * table_stride,
-                        read_i64(starts + 8 * row),
-                        first,
-                        min(8, count * group - first),
-                        head,
-                        kv_heads,
-                        group,
-                        head_dim,
-                        block_size,
-                        window,
-                        scale,
-                        scratch + thread * scratch_stride,
-                    )
-            token += count
+    query, keys, values = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    out, plan = read_i64(record + 40), read_i64(record + 48)
+    query_stride, out_stride = read_i64(record + 56), read_i64(record + 64)
+    kv_heads, group, head_dim = read_i64(record + 72), read_i64(record + 80), read_i64(record + 88)
+    block_size, scale = read_i64(record + 96), read_f32(record + 104)
+    items, tables, starts = read_i64(plan), read_i64(plan + 8), read_i64(plan + 16)
+    table_stride, window = read_i64(plan + 24), read_i64(plan + 32)
+    scratch = read_i64(plan + 40) + thread * read_i64(plan + 48)
+    for unit in range(first, first + count):
+        item, head = items + 32 * (unit // kv_heads), unit % kv_heads
+        row, token = read_i64(item), read_i64(item + 8)
+        offset = 2 * head * group * head_dim
+        _attend(
+            query + token * query_stride + offset,
+            query_stride,
+            keys,
+            values,
+            out + token * out_stride + offset,
+            out_stride,
+            tables + row * table_stride,
+            read_i64(starts + 8 * row),
+            read_i64(item + 16),
+            read_i64(item + 24),
+            head,
+            kv_heads,
+            group,
+            head_dim,
+            block_size,
+            window,
+            scale,
+            scratch,
+        )

@@ -20,33 +20,28 @@ from numba.core.registry import cpu_target
 
 logger = logging.getLogger(__name__)
 
-FEW_VALUES = 1 << 15
-"""Below that many values an operation on rows stays on one thread: that takes up to 5 us, and a parallel
-region 3 us at best, half a millisecond when the other core is busy with something else."""
-
 Kernel = TypeVar("Kernel", bound=Callable[..., None])
 
 
 def compiled(signature: str) -> Callable[[Kernel], Kernel]:
-    """Decorates a kernel whose outer `prange` is to run on all threads."""
-    decorator = numba.njit(signature, parallel=True, cache=CACHED, error_model="numpy")
+    """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
+    decorator = numba.njit(signature, nogil=True, cache=CACHED, error_model="numpy")
     return cast(Callable[[Kernel], Kernel], decorator)
+
+
+def operation(function: Callable[[int, int, int, int], None]) -> int:
+    """Decorates an operation of a program: it becomes its address.
+
+    (record, first, count, thread): computes units first .. first + count of a record, see kernels.cpu.program.
+    """
+    decorator = numba.cfunc("void(int64, int64, int64, int64)", cache=CACHED, error_model="numpy")
+    return int(decorator(function).address)
 
 
 def target_features() -> str:
     """Of the CPU that Numba compiles for: "+avx512f,-amx-tile,..."."""
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     return str(features)
-
-
-def set_num_threads(threads: int) -> None:
-    """Of all kernels. As many as there are cores is the most."""
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-
-
-def get_num_threads() -> int:
-    """Threads that a kernel runs on."""
-    return int(numba.get_num_threads())
 
 
 def cache_folder() -> Path:

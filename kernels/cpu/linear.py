@@ -15,10 +15,10 @@ is, on how many rows there are.
 
 from typing import Any
 
-from numba import prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.compiler import compiled
+from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import (
     F32S,
     LANES,
@@ -26,11 +26,14 @@ from kernels.cpu.vectors import (
     first_lanes,
     load,
     pairs_at,
+    read_i64,
+    read_u32,
     repeat,
     repeated_pair,
     rounded,
     store_lanes,
     word,
+    write_u32,
     zeros,
 )
 
@@ -43,30 +46,31 @@ ROWS = 256
 weights come from memory once per chunk."""
 
 
-def _make_tile(rows: int) -> Any:
+def _make_tile(rows: int, vectors: int) -> Any:
     """tile(x, x_stride, w, bias, out, out_stride, pairs, columns, width): addresses; strides in bytes;
-    pairs: of k; columns: how many of the 48 exist; width: bytes of a result, 4: float32, 2: bfloat16."""
+    pairs: of k; columns: how many of the 16 * vectors exist; width: bytes of a result, 4: float32, 2:
+    bfloat16."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, x_stride, w, bias, out, out_stride, pairs, columns, width = args
 
         def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
             w_at = builder.add(w, builder.mul(k, word(4 * COLUMNS)))
-            weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(VECTORS)]
+            weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
             x_at = builder.add(x, builder.mul(k, word(4)))
             totals = []
             for m in range(rows):
                 pair = repeated_pair(builder, builder.add(x_at, builder.mul(x_stride, word(m))))
-                of_row = sums[m * VECTORS : (m + 1) * VECTORS]
+                of_row = sums[m * vectors : (m + 1) * vectors]
                 totals += [dot_pairs(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
             return totals
 
-        totals = repeat(builder, pairs, zeros(rows * VECTORS), add_pairs)
-        for v in range(VECTORS):
+        totals = repeat(builder, pairs, zeros(rows * vectors), add_pairs)
+        for v in range(vectors):
             mask = first_lanes(builder, builder.sub(columns, word(v * LANES)))
             added = load(builder, builder.add(bias, word(64 * v)), F32S)
             first = builder.add(out, builder.mul(width, word(v * LANES)))
-            results = [builder.fadd(total, added) for total in totals[v::VECTORS]]
+            results = [builder.fadd(total, added) for total in totals[v::vectors]]
             to = [builder.add(first, builder.mul(out_stride, word(m))) for m in range(rows)]
             with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
                 with wide:
@@ -95,31 +99,130 @@ def _make_tile(rows: int) -> Any:
     return tile
 
 
-_tile_1, _tile_2, _tile_4, _tile_8 = (_make_tile(rows) for rows in (1, 2, 4, 8))
+_tile_1, _tile_2, _tile_4, _tile_8 = (_make_tile(rows, VECTORS) for rows in (1, 2, 4, 8))
+_strip_1, _strip_2, _strip_4, _strip_8 = (_make_tile(rows, 1) for rows in (1, 2, 4, 8))
 
 
-@compiled("void(int64, int64, int64, int64, int64, int64, int64, int64)")
-def linear_bf16(x: int, w: int, bias: int, out: int, rows: int, columns: int, pairs: int, width: int) -> None:
-    """x: address of [rows, 2 * pairs] bfloat16. w, bias: of a packed weight (kernels.linear).
-    out: of [rows, columns], float32 where width is 4, bfloat16 where it is 2."""
-    x_stride, out_stride = pairs * 4, columns * width
-    for first in range(0, rows, ROWS):
-        last = min(rows, first + ROWS)
-        for block in prange((columns + COLUMNS - 1) // COLUMNS):
-            w_at, b_at = w + block * pairs * 4 * COLUMNS, bias + block * 4 * COLUMNS
-            left = columns - block * COLUMNS
-            row = first
-            while row < last:
-                x_at, out_at = x + row * x_stride, out + row * out_stride + block * COLUMNS * width
-                if last - row >= 8:
-                    _tile_8(x_at, x_stride, w_at, b_at, out_at, out_stride, pairs, left, width)
-                    row += 8
-                elif last - row >= 4:
-                    _tile_4(x_at, x_stride, w_at, b_at, out_at, out_stride, pairs, left, width)
-                    row += 4
-                elif last - row >= 2:
-                    _tile_2(x_at, x_stride, w_at, b_at, out_at, out_stride, pairs, left, width)
-                    row += 2
-                else:
-                    _tile_1(x_at, x_stride, w_at, b_at, out_at, out_stride, pairs, left, width)
-                    row += 1
+@njit(error_model="numpy")
+def _block(
+    x: int,
+    x_stride: int,
+    w: int,
+    bias: int,
+    out: int,
+    out_stride: int,
+    pairs: int,
+    left: int,
+    width: int,
+    rows: int,
+) -> None:
+    """So many rows of 48 columns."""
+    row = 0
+    while row < rows:
+        x_at, out_at = x + row * x_stride, out + row * out_stride
+        if rows - row >= 8:
+            _tile_8(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 8
+        elif rows - row >= 4:
+            _tile_4(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 4
+        elif rows - row >= 2:
+            _tile_2(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 2
+        else:
+            _tile_1(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 1
+
+
+@njit(error_model="numpy")
+def _strip(
+    x: int,
+    x_stride: int,
+    w: int,
+    bias: int,
+    out: int,
+    out_stride: int,
+    pairs: int,
+    left: int,
+    width: int,
+    rows: int,
+) -> None:
+    """So many rows of 16 columns."""
+    row = 0
+    while row < rows:
+        x_at, out_at = x + row * x_stride, out + row * out_stride
+        if rows - row >= 8:
+            _strip_8(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 8
+        elif rows - row >= 4:
+            _strip_4(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 4
+        elif rows - row >= 2:
+            _strip_2(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 2
+        else:
+            _strip_1(x_at, x_stride, w, bias, out_at, out_stride, pairs, left, width)
+            row += 1
+
+
+@njit(error_model="numpy")
+def linear_units(record: int) -> int:
+    """Strips of 16 columns, once per chunk of rows."""
+    rows, columns = read_i64(record + 8), read_i64(record + 48)
+    return (rows + ROWS - 1) // ROWS * ((columns + LANES - 1) // LANES)
+
+
+@njit(error_model="numpy")
+def linear_share(record: int, unit: int, left: int, threads: int) -> int:
+    """How many units to take from `unit` on, of those that are left: whole blocks within one chunk of rows;
+    strips at the very end, so that threads end together."""
+    strips = (read_i64(record + 48) + LANES - 1) // LANES
+    at = unit % strips
+    if left <= VECTORS * threads:
+        return 1
+    taken = max(VECTORS, left // (2 * threads))
+    taken -= (at + taken) % VECTORS
+    return min(max(taken, 1), strips - at)
+
+
+@operation
+def linear(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of x, weight, bias and result, columns, pairs, width.
+
+    x: [rows, 2 * pairs] bfloat16. Weight, bias: of a packed weight (kernels.linear). Result: [rows,
+    columns], float32 where width is 4, bfloat16 where it is 2.
+    """
+    rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
+    bias, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
+    pairs, width = read_i64(record + 56), read_i64(record + 64)
+    strips = (columns + LANES - 1) // LANES
+    row = first // strips * ROWS
+    strip, end = first % strips, first % strips + count
+    x, out = x + row * pairs * 4, out + row * columns * width
+    rows = min(rows - row, ROWS)
+    while strip < end:
+        block, inner = strip // VECTORS, strip % VECTORS
+        w_at = w + block * pairs * 4 * COLUMNS + 64 * inner
+        b_at, out_at = bias + 64 * strip, out + strip * LANES * width
+        left = columns - strip * LANES
+        if inner == 0 and (strip + VECTORS <= end or end == strips):
+            _block(x, pairs * 4, w_at, b_at, out_at, columns * width, pairs, left, width, rows)
+            strip += VECTORS
+        else:
+            _strip(x, pairs * 4, w_at, b_at, out_at, columns * width, pairs, left, width, rows)
+            strip += 1
+
+
+@operation
+def packed_rows(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of indexes, weight and result, pairs. Rows of a packed weight as they were.
+
+    Indexes: [rows] int64. Result: [rows, 2 * pairs] bfloat16.
+    """
+    indexes, w, out = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    pairs = read_i64(record + 40)
+    for row in range(first, first + count):
+        index = read_i64(indexes + 8 * row)
+        at = w + index // COLUMNS * pairs * 4 * COLUMNS + index % COLUMNS * 4
+        for k in range(pairs):
+            write_u32(out + 4 * (row * pairs + k), read_u32(at + 4 * COLUMNS * k))

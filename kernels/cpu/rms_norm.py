@@ -4,11 +4,23 @@ sums from left to right. Widths are multiples of 16."""
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.compiler import FEW_VALUES, compiled
-from kernels.cpu.vectors import F32, broadcast, call, repeat, rounded, store, widened, word, zeros
+from kernels.cpu.compiler import operation
+from kernels.cpu.vectors import (
+    F32,
+    broadcast,
+    call,
+    read_f32,
+    read_i64,
+    repeat,
+    rounded,
+    store,
+    widened,
+    word,
+    zeros,
+)
 
 
 @intrinsic
@@ -57,23 +69,18 @@ def _add_norm(
     return types.void(*[types.int64] * 6, types.float32, types.float32), generate
 
 
-@njit(error_model="numpy")
-def _row(
-    row: int, x: int, residual: int, weight: int, normed: int, total: int, width: int, eps: float
-) -> None:
-    at = 2 * width * row
-    other = residual + at if residual else 0
-    _add_norm(x + at, other, weight, normed + at, total + at, width // 16, width, eps)
+@operation
+def rms_norm(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of x, residual, weight, normed and total, width, eps, heads, stride.
 
-
-@compiled("void(int64, int64, int64, int64, int64, int64, int64, float32)")
-def rms_norm_bf16(
-    x: int, residual: int, weight: int, normed: int, total: int, rows: int, width: int, eps: float
-) -> None:
-    """Addresses of [rows, width] bfloat16, weight [width]. residual: 0 for none; then total is x."""
-    if rows * width < FEW_VALUES:
-        for row in range(rows):
-            _row(row, x, residual, weight, normed, total, width, eps)
-    else:
-        for row in prange(rows):
-            _row(row, x, residual, weight, normed, total, width, eps)
+    x, residual, normed, total: [rows, heads, width] bfloat16, heads side by side, `stride` bytes from row
+    to row; weight: [width]. residual: 0 for none; then total is x.
+    """
+    x, residual, weight = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    normed, total, width = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
+    eps, heads, stride = read_f32(record + 64), read_i64(record + 72), read_i64(record + 80)
+    for row in range(first, first + count):
+        for head in range(heads):
+            at = stride * row + 2 * width * head
+            other = residual + at if residual else 0
+            _add_norm(x + at, other, weight, normed + at, total + at, width // 16, width, eps)

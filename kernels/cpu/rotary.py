@@ -3,11 +3,11 @@ multiples of 32."""
 
 from typing import Any
 
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.compiler import FEW_VALUES, compiled
-from kernels.cpu.vectors import F32S, load, repeat, rounded, store, widened, word
+from kernels.cpu.compiler import operation
+from kernels.cpu.vectors import F32S, load, read_i64, repeat, rounded, store, widened, word
 
 
 @intrinsic
@@ -36,21 +36,16 @@ def _rotate(typing: Any, x: Any, cos: Any, sin: Any, half: Any) -> Any:
     return types.void(*[types.int64] * 4), generate
 
 
-@njit(error_model="numpy")
-def _token(token: int, x: int, stride: int, cos: int, sin: int, heads: int, head_dim: int) -> None:
-    """The second halves of cos and sin are as the formula has them."""
-    at = 4 * head_dim * token + 2 * head_dim
-    for head in range(heads):
-        _rotate(x + stride * token + 2 * head_dim * head, cos + at, sin + at, head_dim // 2)
+@operation
+def rotary(record: int, first: int, count: int, thread: int) -> None:
+    """record: tokens, addresses of x, cos and sin, stride, heads, head size.
 
-
-@compiled("void(int64, int64, int64, int64, int64, int64, int64)")
-def rotary_bf16(x: int, stride: int, cos: int, sin: int, tokens: int, heads: int, head_dim: int) -> None:
-    """x: address of [tokens, heads, head_dim], `stride` bytes from token to token, changed in place. cos,
-    sin: of [tokens, head_dim] float32, see kernels.rotary."""
-    if tokens * heads * head_dim < FEW_VALUES:
-        for token in range(tokens):
-            _token(token, x, stride, cos, sin, heads, head_dim)
-    else:
-        for token in prange(tokens):
-            _token(token, x, stride, cos, sin, heads, head_dim)
+    x: [tokens, heads, D], `stride` bytes from token to token, changed in place. cos, sin: [tokens, D]
+    float32, see kernels.rotary; their second halves are as the formula has them.
+    """
+    x, cos, sin = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    stride, heads, head_dim = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
+    for token in range(first, first + count):
+        at = 4 * head_dim * token + 2 * head_dim
+        for head in range(heads):
+            _rotate(x + stride * token + 2 * head_dim * head, cos + at, sin + at, head_dim // 2)

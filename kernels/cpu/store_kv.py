@@ -9,9 +9,9 @@ So the scores of 16 positions, and the values of two, are dot products of pairs 
 reordering, as in a packed weight.
 """
 
-from numba import njit, prange
+from numba import njit
 
-from kernels.cpu.compiler import FEW_VALUES, compiled
+from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import read_i64, read_u16, read_u32, write_u16, write_u32
 
 
@@ -38,23 +38,16 @@ def _token(
             write_u16(v_to + 4 * d, read_u16(value + source + 2 * d))
 
 
-@compiled("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def store_kv_bf16(
-    key: int,
-    value: int,
-    stride: int,
-    key_cache: int,
-    value_cache: int,
-    rows: int,
-    tokens: int,
-    heads: int,
-    head_dim: int,
-) -> None:
-    """key, value: addresses of [tokens, heads, head_dim], `stride` bytes from token to token. rows: of
-    [tokens * heads] int64. Tokens differ in their slots, so that threads never write to one address."""
-    if tokens * heads * head_dim < FEW_VALUES:
-        for token in range(tokens):
-            _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)
-    else:
-        for token in prange(tokens):
-            _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)
+@operation
+def store_kv(record: int, first: int, count: int, thread: int) -> None:
+    """record: tokens, addresses of keys, values, key cache, value cache and slot rows, stride, heads, head
+    size.
+
+    Keys, values: [tokens, heads, D], `stride` bytes from token to token. Slot rows: [tokens * heads] int64.
+    Tokens differ in their slots, so that threads never write to one address.
+    """
+    key, value = read_i64(record + 16), read_i64(record + 24)
+    key_cache, value_cache, rows = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
+    stride, heads, head_dim = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
+    for token in range(first, first + count):
+        _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)

@@ -65,11 +65,10 @@ def test_nothing_is_written_past_the_result():
     """The last block of columns is stored under a mask: neighbours in memory keep their values."""
     x, weight, bias = inputs(3, 8, 50, torch.bfloat16)
     packed = pack_weight(weight, bias)
-    for width, dtype in ((4, torch.float32), (2, torch.bfloat16)):
+    for dtype in (torch.float32, torch.bfloat16):
         memory = torch.full((3 * 50 + 64,), 7.0, dtype=dtype)
-        addresses = (x, packed.pairs, packed.bias, memory)
-        packed.kernel(*(tensor.data_ptr() for tensor in addresses), 3, 50, 4, width)
-        assert torch.equal(memory[:150].view(3, 50), packed_linear(x, packed, wide=width == 4))
+        packed.team.run_one(packed.product, 3, packed.fields(x, memory), 0)
+        assert torch.equal(memory[:150].view(3, 50), packed_linear(x, packed, wide=dtype == torch.float32))
         assert (memory[150:] == 7).all()
 
 

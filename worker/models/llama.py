@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from kernels.activation import gated_activation
+from kernels.block_attention import BlockPlan
 from kernels.row_kernels import RowKernels
 from worker.configs.llama import LlamaConfig
+from worker.decoder_program import DecoderProgram, fits
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache
 from worker.layers.embedding import VocabEmbedding
@@ -62,6 +64,10 @@ class LlamaAttention(Layer):
     def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
         """[T, H + K, D] -> the same; here nothing."""
         return query_key
+
+    def head_norms(self, query: int, key: int) -> list[tuple[RMSNorm, int, int]]:
+        """What norm_heads() does: norms, the addresses of what they norm, and how many heads."""
+        return []
 
 
 class LlamaMLP(Layer):
@@ -130,16 +136,40 @@ class LlamaModel(LanguageModel):
         self.head = (
             self.embedding if config.tied else VocabEmbedding(config.vocab_size, config.hidden_size, place)
         )
+        self.kernels: RowKernels | None = None
+        self._program: DecoderProgram | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """For steps in one call; see worker.decoder_program."""
+        self.kernels = kernels
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """-> [T, E]."""
         rotation = self.rotary.rotation(batch)
         x = self.embedding(batch.token_ids)
+        if self.kernels is not None and fits(self, batch):
+            return self._run_program(self.kernels, x, rotation, batch, caches)
         residual = torch.zeros_like(x)
         for block, cache in zip(self.blocks, caches, strict=True):
             x, residual = block(x, residual, rotation, batch, cache)
         x, _ = self.norm.add(x, residual)
         return x
+
+    def _run_program(
+        self,
+        kernels: RowKernels,
+        x: torch.Tensor,
+        rotation: Rotation,
+        batch: InputBatch,
+        caches: Sequence[LayerCache],
+    ) -> torch.Tensor:
+        """The rest of forward(), as one program."""
+        if self._program is None or self._program.most_tokens < len(x):
+            plan = next(iter(batch.attention.values()))
+            assert isinstance(plan, BlockPlan)
+            most = 1 << (len(x) - 1).bit_length()
+            self._program = DecoderProgram(self, kernels, caches, plan, most)
+        return self._program.run(x, rotation, batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""

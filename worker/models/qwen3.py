@@ -22,6 +22,10 @@ class Qwen3Attention(LlamaAttention):
         query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
         return torch.cat((self.query_norm(query), self.key_norm(key)), dim=1)
 
+    def head_norms(self, query: int, key: int) -> list[tuple[RMSNorm, int, int]]:
+        """One for each kind."""
+        return [(self.query_norm, query, self.num_heads), (self.key_norm, key, self.num_kv_heads)]
+
 
 def build_qwen3(config: LlamaConfig, place: Placement) -> LlamaModel:
     """Llama with the attention above."""

@@ -1,0 +1,95 @@
+"""Memory that threads share: atomic reads and writes of 64-bit words, waiting, and waking.
+
+Every read acquires and every write releases: what a thread wrote before it wrote a word is seen by
+whoever has read that word.
+"""
+
+from typing import Any
+
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kernels.cpu.vectors import I64, call, ir
+
+_syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+_FUTEX = 202  # of x86-64, the only architecture with these vector instructions
+_WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, I64.as_pointer())
+
+
+@intrinsic
+def read(typing: Any, address: Any) -> Any:
+    """The word at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def write(typing: Any, address: Any, value: Any) -> Any:
+    """The word at an address becomes the value."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add(typing: Any, address: Any, value: Any) -> Any:
+    """Adds to the word, and returns what it was. A full barrier."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(builder, args[0]), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def replace(typing: Any, address: Any, expected: Any, value: Any) -> Any:
+    """The word becomes the value if it is as expected. Whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address, expected, value = args
+        outcome = builder.cmpxchg(_pointer(builder, address), expected, value, "acq_rel", "acquire")
+        return builder.extract_value(outcome, 1)
+
+    return types.boolean(*[types.int64] * 3), generate
+
+
+@intrinsic
+def pause(typing: Any) -> Any:
+    """A moment, in a loop that reads a word again and again."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@njit(error_model="numpy")
+def give_way() -> None:
+    """Another process that waits for this core gets it."""
+    _sched_yield()
+
+
+@njit(error_model="numpy")
+def sleep_while(address: int, value: int) -> None:
+    """Until wake_all() on this address, unless the lower half of the word is another already. May also
+    return for no reason."""
+    _syscall(_FUTEX, address, _WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
+
+
+@njit(error_model="numpy")
+def wake_all(address: int) -> None:
+    """Those who sleep on this address."""
+    _syscall(_FUTEX, address, _WAKE_PRIVATE, 1 << 30, 0, 0, 0)

@@ -1,0 +1,148 @@
+"""A program: operations one after the other, each shared among threads. A whole forward pass is one call.
+
+    record   256 bytes       0  address of the operation     8  rows     16 .. 111  its own fields
+                           112  units     120  grain: the fewest rows that a thread takes; 0: a product
+                           128  claim: run << 32 | units that are taken
+                           192  done: units that are computed
+
+Nobody divides the work beforehand. A thread takes some units of the operation at hand, computes them,
+and takes more; when all are taken it waits until they are done, then goes on to the next operation. So
+a thread that comes late, or whose core is busy with another process, is not waited for: the others
+compute what it did not take. Which thread computes a unit changes no result.
+
+A thread that comes too late finds other runs' numbers in the claims, and leaves. That is why the
+records of a program stay in memory for as long as the process lives.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kernels.cpu import atomics
+from kernels.cpu.compiler import compiled
+from kernels.cpu.linear import linear_share, linear_units
+from kernels.cpu.vectors import I64, read_i64, write_i64
+
+RECORD = 256
+_UNITS, _GRAIN, _CLAIM, _DONE = 112, 120, 128, 192
+_TAKEN = 0xFFFFFFFF
+
+# The control block, a cache line for each word that is written while threads run.
+CONTROL = 512
+_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS = 0, 64, 128, 192, 256
+
+SPINS = 2000
+"""Looks at a word before a thread lets others have its core: about 50 us."""
+
+
+@njit(error_model="numpy")
+def _units(record: int) -> int:
+    """A unit is a row, except in products."""
+    return read_i64(record + 8) if read_i64(record + _GRAIN) else linear_units(record)
+
+
+@njit(error_model="numpy")
+def _share(record: int, unit: int, left: int, threads: int) -> int:
+    """Large shares first, small ones at the end, so that all threads end at about the same time."""
+    grain = read_i64(record + _GRAIN)
+    if grain == 0:
+        return linear_share(record, unit, left, threads)
+    return min(left, max(grain, left // (2 * threads)))
+
+
+@intrinsic
+def _compute(typing: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> Any:
+    """Calls an operation."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+@njit(error_model="numpy")
+def _take_part(program: int, run: int, thread: int, threads: int) -> None:
+    """program: address of the number of records, RECORD bytes before the first. Until all is done, or
+    another run has begun."""
+    for index in range(read_i64(program)):
+        record = program + RECORD * (index + 1)
+        units = read_i64(record + _UNITS)
+        while True:
+            claim = atomics.read(record + _CLAIM)
+            if claim >> 32 != run:
+                return
+            unit = claim & _TAKEN
+            if unit >= units:
+                break
+            count = _share(record, unit, units - unit, threads)
+            if atomics.replace(record + _CLAIM, claim, claim + count):
+                _compute(read_i64(record), record, unit, count, thread)
+                atomics.add(record + _DONE, count)
+        spins = 0
+        while atomics.read(record + _DONE) < units:
+            if atomics.read(record + _CLAIM) >> 32 != run:
+                return
+            spins += 1
+            if spins < SPINS:
+                atomics.pause()
+            else:
+                atomics.give_way()
+
+
+@njit(error_model="numpy")
+def _begin(control: int, program: int) -> int:
+    """Makes the records ready and calls the helpers. Returns the number of the run."""
+    run = (atomics.read(control + _RUN) + 1) & 0x3FFFFFFF
+    for index in range(read_i64(program)):
+        record = program + RECORD * (index + 1)
+        write_i64(record + _UNITS, _units(record))
+        atomics.write(record + _DONE, 0)
+        atomics.write(record + _CLAIM, run << 32)
+    atomics.write(control + _PROGRAM, program)
+    atomics.add(control + _RUN, run - atomics.read(control + _RUN))
+    if atomics.read(control + _SLEEPERS):
+        atomics.wake_all(control + _RUN)
+    return run
+
+
+@njit(error_model="numpy")
+def _end(program: int, run: int) -> None:
+    """Leaves nothing to take: records may be changed now."""
+    for index in range(read_i64(program)):
+        atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 32 | _TAKEN)
+
+
+@njit(error_model="numpy")
+def _help(control: int, thread: int) -> None:
+    """Takes part in every run, until the process is to end."""
+    seen = spins = 0
+    while atomics.read(control + _STOP) == 0:
+        run = atomics.read(control + _RUN)
+        if run != seen:
+            seen, spins = run, 0
+            helpers = atomics.read(control + HELPERS)
+            if thread <= helpers:
+                _take_part(atomics.read(control + _PROGRAM), run, thread, helpers + 1)
+        elif spins < SPINS:
+            spins += 1
+            atomics.pause()
+        else:
+            atomics.add(control + _SLEEPERS, 1)
+            atomics.sleep_while(control + _RUN, seen)
+            atomics.add(control + _SLEEPERS, -1)
+            spins = 0
+
+
+@compiled("void(int64, int64, int64)")
+def enter(control: int, program: int, thread: int) -> None:
+    """Thread 0 runs the program; others help with every run from now on. Addresses."""
+    if thread > 0:
+        _help(control, thread)
+    else:
+        run = _begin(control, program)
+        _take_part(program, run, 0, atomics.read(control + HELPERS) + 1)
+        _end(program, run)

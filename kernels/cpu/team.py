@@ -1,0 +1,85 @@
+"""The threads that run programs (kernels.cpu.program): the caller's, and helpers that wait for runs.
+
+Helpers are threads of this process that never hold the interpreter's lock while they compute. Between
+runs they look for work for about 50 us, then sleep. There is one team in a process; who calls it while
+it runs waits.
+"""
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu import program
+
+Words = npt.NDArray[np.int64]
+WORDS = program.RECORD // 8
+LINE = 64
+
+
+class Program:
+    """Records that run one after the other. Their memory is never freed: see kernels.cpu.program."""
+
+    _all: list[Words] = []
+
+    def __init__(self, size: int) -> None:
+        """size: how many records."""
+        self._memory = _zeros((1 + size) * WORDS)
+        self._all.append(self._memory)
+        self._memory[0] = size
+        self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
+        self.address = int(self._memory.ctypes.data)
+
+    def put(self, index: int, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
+        """operation: its address. fields: as it has them. grain: the fewest rows that a thread takes; 0 for
+        a product."""
+        record = self.records[index]
+        record[0], record[1], record[15] = operation, rows, grain
+        record[2 : 2 + len(fields)] = fields
+
+
+class Team:
+    """Runs programs on several threads."""
+
+    def __init__(self) -> None:
+        self._control = _zeros(program.CONTROL // 8)
+        self._address = int(self._control.ctypes.data)
+        self._started = 0
+        self._one = Program(1)
+        self._lock = threading.Lock()
+
+    @property
+    def threads(self) -> int:
+        """That run programs."""
+        return int(self._control[program.HELPERS // 8]) + 1
+
+    def set_threads(self, threads: int) -> None:
+        """From the next run on."""
+        while self._started < threads - 1:
+            self._started += 1
+            arguments = (self._address, 0, self._started)
+            name = f"kernels-{self._started}"
+            threading.Thread(target=program.enter, args=arguments, name=name, daemon=True).start()
+        self._control[program.HELPERS // 8] = threads - 1
+
+    def run(self, work: Program) -> None:
+        """Returns when all is done."""
+        with self._lock:
+            program.enter(self._address, work.address, 0)
+
+    def run_one(self, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
+        """A program of one record."""
+        with self._lock:
+            self._one.put(0, operation, rows, fields, grain)
+            program.enter(self._address, self._one.address, 0)
+
+
+def _zeros(words: int) -> Words:
+    """Where a cache line begins."""
+    memory = np.zeros(words + LINE // 8, np.int64)
+    first = -memory.ctypes.data % LINE // 8
+    return memory[first : first + words]
+
+
+TEAM = Team()
+"""Of this process."""

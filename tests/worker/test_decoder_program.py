@@ -1,0 +1,68 @@
+"""A step in one call against its twin, layer by layer: the same bits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.worker.fakes import Driver
+from worker.models import llama
+
+pytestmark = pytest.mark.avx512_bf16
+
+Checkpoints = Callable[..., Path]
+FAMILIES = {
+    "llama": {"head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "qwen2": {
+        "hidden_size": 128,
+        "tie_word_embeddings": True,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"head_dim": 32, "attention_bias": True},
+}
+
+
+def run(folder: Path) -> tuple[Driver, list[torch.Tensor]]:
+    """Prompts of several lengths, in chunks, and what follows them. The logits of every sequence."""
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8, budget=40)
+    sequences = [
+        driver.add([3 + (number + i) % 200 for i in range(1 + 9 * number)], 6)[0] for number in range(6)
+    ]
+    driver.run()
+    return driver, [torch.stack(sequence.logits) for sequence in sequences]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_bits(family: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    folder = checkpoint(family, **FAMILIES[family])
+    driver, logits = run(folder)
+    assert driver.runner._model._program is not None
+    monkeypatch.setattr(llama, "fits", lambda model, batch: False)
+    layered, expected = run(folder)
+    assert layered.runner._model._program is None
+    for one, other in zip(logits, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
+    """Sizes are powers of two, so that few are made."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
+    driver.runner._model._program = None  # what loading has made
+    sizes = []
+    for length in (3, 2, 70, 60):
+        driver.add([5] * length, 2)
+        driver.run()
+        sizes.append(driver.runner._model._program.most_tokens)
+    assert sizes[0] <= sizes[1] < sizes[2] == sizes[3] == 128
+
+
+def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
+    """Layer by layer then, with torch where it must."""
+    driver = Driver(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values, blocks of 4 tokens
+    driver.add([3, 4, 5], 3)
+    driver.run()
+    assert driver.runner._model._program is None

@@ -1,0 +1,196 @@
+"""A Llama-like model's forward pass as one program of the CPU kernels: one call per step.
+
+The layered forward() makes some ten calls per layer, which cost more than a small model's arithmetic.
+This is the same sequence of the same operations, written down once as records (kernels.cpu.program);
+a step fills in how many tokens it has and where its positions and plans are. It gives the same bits as
+the layered forward, which stays as its twin.
+
+    embedding  [T, E] -> residual
+    per layer  norm -> qkv -> (norms of heads) -> rotary -> store -> attention -> output
+               add and norm -> gate and up -> gated SiLU -> down
+    add and norm -> hidden
+
+Activations live in buffers that are made for the most tokens that came so far, and are used again in
+every layer and step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernels.block_attention import BlockPlan, attention_fields
+from kernels.row_kernels import RowKernels, norm_fields, row_grain
+from worker.input_batch import InputBatch
+from worker.layers.attention import LayerCache
+from worker.layers.matrix import Matrix
+from worker.layers.norm import RMSNorm
+from worker.layers.rotary import Rotation
+
+if TYPE_CHECKING:
+    from worker.models.llama import LlamaAttention, LlamaBlock, LlamaModel
+
+ROWS, COS, SIN, SLOTS, PLAN = 1, 3, 4, 6, 6
+"""Words of records that change from step to step."""
+
+
+def fits(model: "LlamaModel", batch: InputBatch) -> bool:
+    """Whether every operation of the model has a kernel."""
+    return all(isinstance(plan, BlockPlan) for plan in batch.attention.values()) and all(
+        block.attention.kernels is not None
+        and block.attention.qkv.packed is not None
+        and block.mlp.kernels is not None
+        and block.attention_norm.kernels is not None
+        and block.attention.output.group.size == 1
+        for block in model.blocks
+    )
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """Of one size. M: the most tokens."""
+
+    residual: torch.Tensor  # [M, E]
+    normed: torch.Tensor  # [M, E]: input of products; at the end the hidden states
+    qkv: torch.Tensor  # [M, H + 2 K, D]
+    mixed: torch.Tensor  # [M, H * D]
+    added: torch.Tensor  # [M, E]: what is still to be added to the residual stream
+    gate_up: torch.Tensor  # [M, 2 I]
+    gated: torch.Tensor  # [M, I]
+
+
+class DecoderProgram:
+    """For one model, one cache, and steps of at most `most_tokens`."""
+
+    def __init__(
+        self,
+        model: "LlamaModel",
+        kernels: RowKernels,
+        caches: Sequence[LayerCache],
+        plan: BlockPlan,
+        most: int,
+    ) -> None:
+        """plan: of any step; its kernels are used. most: tokens of a step."""
+        from kernels.cpu.team import Program
+
+        self.most_tokens = most
+        self._rows, self._blocks = kernels, plan.kernels
+        self._buffers = _make_buffers(model, most)
+        self._program = Program(sum(_records(block) for block in model.blocks) + 1)
+        self._next = 0
+        self._rotaries: list[int] = []
+        self._stores: list[int] = []
+        self._attentions: dict[int | None, list[int]] = {}
+        for number, (block, cache) in enumerate(zip(model.blocks, caches, strict=True)):
+            self._add_block(block, cache, first=number == 0)
+        self._add_norm(model.norm, first=False)
+
+    def run(self, embedded: torch.Tensor, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
+        """embedded: [T, E]. -> [T, E], which the next step overwrites."""
+        tokens, records = len(embedded), self._program.records
+        self._buffers.residual[:tokens] = embedded
+        records[:, ROWS] = tokens
+        records[self._rotaries, COS] = rotation.cos.data_ptr()
+        records[self._rotaries, SIN] = rotation.sin.data_ptr()
+        records[self._stores, SLOTS] = batch.slot_rows.data_ptr()
+        for window, indexes in self._attentions.items():
+            plan = batch.attention[window]
+            assert isinstance(plan, BlockPlan)
+            records[indexes, ROWS] = len(plan.items) * self._kv_heads
+            records[indexes, PLAN] = plan.addresses.ctypes.data
+        self._rows.team.run(self._program)
+        return self._buffers.normed[:tokens]
+
+    def _add_block(self, block: "LlamaBlock", cache: LayerCache, first: bool) -> None:
+        """first: nothing is to be added to the residual stream yet."""
+        buffers, mlp = self._buffers, block.mlp
+        self._add_norm(block.attention_norm, first)
+        self._add_product(block.attention.qkv, buffers.normed, buffers.qkv)
+        self._add_attention(block.attention, cache)
+        self._add_product(block.attention.output, buffers.mixed, buffers.added)
+        self._add_norm(block.mlp_norm, first=False)
+        self._add_product(mlp.gate_up, buffers.normed, buffers.gate_up)
+        width = buffers.gated.shape[1]
+        fields = (buffers.gate_up.data_ptr(), buffers.gated.data_ptr(), width)
+        self._put(self._rows.silu, fields, row_grain(width))
+        self._add_product(mlp.down, buffers.gated, buffers.added)
+
+    def _add_norm(self, norm: RMSNorm, first: bool) -> None:
+        buffers, width = self._buffers, norm.weight.shape[0]
+        residual = buffers.residual.data_ptr()
+        x, other = (residual, 0) if first else (buffers.added.data_ptr(), residual)
+        addresses = x, other, norm.weight.data_ptr(), buffers.normed.data_ptr(), residual
+        self._put(self._rows.norm, norm_fields(addresses, width, norm.eps), row_grain(width))
+
+    def _add_product(self, layer: Matrix, x: torch.Tensor, out: torch.Tensor) -> None:
+        packed = layer.packed
+        assert packed is not None
+        self._put(packed.product, packed.fields(x, out), 0)
+
+    def _add_attention(self, attention: "LlamaAttention", cache: LayerCache) -> None:
+        """Head norms, rotation, cache, attention: from qkv to mixed."""
+        qkv, mixed, blocks = self._buffers.qkv, self._buffers.mixed, self._blocks
+        heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
+        self._kv_heads = kv_heads
+        stride = 2 * head_dim * (heads + 2 * kv_heads)
+        query = qkv.data_ptr()
+        key, value = query + 2 * head_dim * heads, query + 2 * head_dim * (heads + kv_heads)
+        for norm, at, count in attention.head_norms(query, key):
+            addresses = at, 0, norm.weight.data_ptr(), at, at
+            fields = norm_fields(addresses, head_dim, norm.eps, count, stride)
+            self._put(self._rows.norm, fields, row_grain(count * head_dim))
+        turned = heads + kv_heads
+        self._rotaries.append(self._next)
+        self._put(self._rows.rotary, (query, 0, 0, stride, turned, head_dim), row_grain(turned * head_dim))
+        self._stores.append(self._next)
+        caches = cache.key.data_ptr(), cache.value.data_ptr()
+        self._put(
+            blocks.store,
+            (key, value, *caches, 0, stride, kv_heads, head_dim),
+            row_grain(2 * kv_heads * head_dim),
+        )
+        self._attentions.setdefault(attention.attention.window, []).append(self._next)
+        strides = stride, 2 * heads * head_dim
+        self._put(
+            blocks.attend,
+            attention_fields(
+                query,
+                mixed.data_ptr(),
+                (cache.key, cache.value),
+                0,
+                strides,
+                heads,
+                attention.attention.scale,
+            ),
+            1,
+        )
+
+    def _put(self, operation: int, fields: tuple[int, ...], grain: int) -> None:
+        self._program.put(self._next, operation, 0, fields, grain)
+        self._next += 1
+
+
+def _records(block: "LlamaBlock") -> int:
+    """Of one layer."""
+    return 10 + len(block.attention.head_norms(0, 0))
+
+
+def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
+    attention, mlp = model.blocks[0].attention, model.blocks[0].mlp
+    width = model.embedding.width
+    heads, head_dim = attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim
+    inner = mlp.down.in_features
+
+    def empty(*shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.bfloat16)
+
+    return _Buffers(
+        residual=empty(most, width),
+        normed=empty(most, width),
+        qkv=empty(most, heads, head_dim),
+        mixed=empty(most, attention.num_heads * head_dim),
+        added=empty(most, width),
+        gate_up=empty(most, 2 * inner),
+        gated=empty(most, inner),
+    )

@@ -95,13 +95,13 @@ def plan_blocks(
     head_dim: int,
 ) -> BlockPlan:
     """starts, counts, block_tables: as in kernels.paged_attention.plan_attention."""
-    starts, tables = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(block_tables, np.int64)
-    items = _items(starts, np.asarray(counts, np.int64), kernels.group)
+    begins, tables = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(block_tables, np.int64)
+    items = _items(begins, np.asarray(counts, np.int64), kernels.group)
     size = -(-kernels.scratch_bytes(int((starts + counts).max()), head_dim) // 64) * 64
     scratch = torch.empty((kernels.team.threads, size), dtype=torch.uint8)
-    parts = items.ctypes.data, tables.ctypes.data, starts.ctypes.data, tables.strides[0], window or 0
+    parts = items.ctypes.data, tables.ctypes.data, begins.ctypes.data, tables.strides[0], window or 0
     addresses = np.array((*parts, scratch.data_ptr(), size), np.int64)
-    return BlockPlan(kernels, items, starts, tables, scratch, addresses)
+    return BlockPlan(kernels, items, begins, tables, scratch, addresses)
 
 
 def _items(starts: Int64s, counts: Int64s, group: int) -> Int64s:

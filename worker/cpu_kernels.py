@@ -36,8 +36,8 @@ def use_cpu_kernels(
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
-    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used, nothing is changed. What is
-    chosen is logged in one line.
+    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used,
+    nothing is changed. What is chosen is logged in one line.
     """
     if device.type != "cpu":
         return CPUKernels()

@@ -43,7 +43,7 @@ def fits(model: "LlamaModel", batch: InputBatch) -> bool:
         and block.mlp.kernels is not None
         and block.attention_norm.kernels is not None
         and block.attention.output.group.size == 1
-        for block in model.blocks
+        for block in model.layers
     )
 
 
@@ -77,12 +77,12 @@ class DecoderProgram:
         self.most_tokens = most
         self._rows, self._blocks = kernels, plan.kernels
         self._buffers = _make_buffers(model, most)
-        self._program = Program(sum(_records(block) for block in model.blocks) + 1)
+        self._program = Program(sum(_records(block) for block in model.layers) + 1)
         self._next = 0
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
-        for number, (block, cache) in enumerate(zip(model.blocks, caches, strict=True)):
+        for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             self._add_block(block, cache, first=number == 0)
         self._add_norm(model.norm, first=False)
 
@@ -177,7 +177,7 @@ def _records(block: "LlamaBlock") -> int:
 
 
 def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
-    attention, mlp = model.blocks[0].attention, model.blocks[0].mlp
+    attention, mlp = model.layers[0].attention, model.layers[0].mlp
     width = model.embedding.width
     heads, head_dim = attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim
     inner = mlp.down.in_features

@@ -6,10 +6,11 @@ whoever has read that word.
 
 from typing import Any
 
+from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu.vectors import I64, call, ir
+from kernels.cpu.vectors import I64, call
 
 _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())

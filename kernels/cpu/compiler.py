@@ -32,7 +32,8 @@ def compiled(signature: str) -> Callable[[Kernel], Kernel]:
 def operation(function: Callable[[int, int, int, int], None]) -> int:
     """Decorates an operation of a program: it becomes its address.
 
-    (record, first, count, thread): computes units first .. first + count of a record, see kernels.cpu.program.
+    (record, first, count, thread): computes units first .. first + count of a record; see
+    kernels.cpu.program.
     """
     decorator = numba.cfunc("void(int64, int64, int64, int64)", cache=CACHED, error_model="numpy")
     return int(decorator(function).address)

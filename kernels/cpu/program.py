@@ -40,7 +40,8 @@ SPINS = 2000
 @njit(error_model="numpy")
 def _units(record: int) -> int:
     """A unit is a row, except in products."""
-    return read_i64(record + 8) if read_i64(record + _GRAIN) else linear_units(record)
+    units: int = read_i64(record + 8) if read_i64(record + _GRAIN) else linear_units(record)
+    return units
 
 
 @njit(error_model="numpy")
@@ -48,8 +49,10 @@ def _share(record: int, unit: int, left: int, threads: int) -> int:
     """Large shares first, small ones at the end, so that all threads end at about the same time."""
     grain = read_i64(record + _GRAIN)
     if grain == 0:
-        return linear_share(record, unit, left, threads)
-    return min(left, max(grain, left // (2 * threads)))
+        share: int = linear_share(record, unit, left, threads)
+    else:
+        share = min(left, max(grain, left // (2 * threads)))
+    return share
 
 
 @intrinsic
@@ -96,7 +99,7 @@ def _take_part(program: int, run: int, thread: int, threads: int) -> None:
 @njit(error_model="numpy")
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
-    run = (atomics.read(control + _RUN) + 1) & 0x3FFFFFFF
+    run: int = (atomics.read(control + _RUN) + 1) & 0x3FFFFFFF
     for index in range(read_i64(program)):
         record = program + RECORD * (index + 1)
         write_i64(record + _UNITS, _units(record))

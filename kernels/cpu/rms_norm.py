@@ -4,7 +4,7 @@ sums from left to right. Widths are multiples of 16."""
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu.compiler import operation

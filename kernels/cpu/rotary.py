@@ -3,7 +3,7 @@ multiples of 32."""
 
 from typing import Any
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from kernels.cpu.compiler import operation

@@ -180,10 +180,10 @@ def _make_writer(kind: Any, value_type: Any) -> Any:
 
 
 # What lies at an address, and what is to lie there.
-read_i64 = _make_reader(I64, types.int64)
-read_u32 = _make_reader(I32, types.uint32)
-read_u16 = _make_reader(I16, types.uint16)
-read_f32 = _make_reader(F32, types.float32)
+read_i64: Callable[[int], int] = _make_reader(I64, types.int64)
+read_u32: Callable[[int], int] = _make_reader(I32, types.uint32)
+read_u16: Callable[[int], int] = _make_reader(I16, types.uint16)
+read_f32: Callable[[int], float] = _make_reader(F32, types.float32)
 write_i64 = _make_writer(I64, types.int64)
 write_u32 = _make_writer(I32, types.uint32)
 write_u16 = _make_writer(I16, types.uint16)

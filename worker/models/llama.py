@@ -129,9 +129,10 @@ class LlamaModel(LanguageModel):
         super().__init__()
         self.embedding = VocabEmbedding(config.vocab_size, config.hidden_size, place)
         self.rotary = Rotary(config.rope, config.head_dim, place.device)
-        self.blocks = torch.nn.ModuleList(
+        self.layers = tuple(
             LlamaBlock(config, attention(config, i, place), place) for i in range(config.num_layers)
         )
+        self.blocks = torch.nn.ModuleList(self.layers)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, place)
         self.head = (
             self.embedding if config.tied else VocabEmbedding(config.vocab_size, config.hidden_size, place)
@@ -150,7 +151,7 @@ class LlamaModel(LanguageModel):
         if self.kernels is not None and fits(self, batch):
             return self._run_program(self.kernels, x, rotation, batch, caches)
         residual = torch.zeros_like(x)
-        for block, cache in zip(self.blocks, caches, strict=True):
+        for block, cache in zip(self.layers, caches, strict=True):
             x, residual = block(x, residual, rotation, batch, cache)
         x, _ = self.norm.add(x, residual)
         return x

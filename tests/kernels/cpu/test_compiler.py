@@ -16,8 +16,8 @@ import torch
 from kernels.linear import pack_weight, packed_linear
 x = torch.ones(3, 4, dtype=torch.bfloat16)
 print(packed_linear(x, pack_weight(x, None)).sum().item())
-from kernels.cpu.linear import linear_bf16
-print(sum(linear_bf16.stats.cache_hits.values()), sum(linear_bf16.stats.cache_misses.values()))
+from kernels.cpu.program import enter
+print(sum(enter.stats.cache_hits.values()), sum(enter.stats.cache_misses.values()))
 """
 
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from kernels.memory import Arena
+
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
 
@@ -87,7 +89,7 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> 
     return out
 
 
-def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight:
+def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedWeight:
     """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.support.why_not() is None.
 
     Memory: one copy of the weight, block by block.
@@ -97,7 +99,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedWeight
 
     out_features, in_features = weight.shape
     blocks, half = -(-out_features // COLUMNS), -(-in_features // 2)
-    pairs = torch.zeros(blocks, half, COLUMNS, dtype=torch.int32)
+    pairs = (arena or Arena()).zeros((blocks, half, COLUMNS), torch.int32)
     for block in range(blocks):
         rows = weight[block * COLUMNS : (block + 1) * COLUMNS]
         even = F.pad(rows, (0, 1)) if in_features % 2 else rows.contiguous()

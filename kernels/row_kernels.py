@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kernels.memory import Arena
+
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
 
@@ -25,6 +27,7 @@ class RowKernels:
     norm: int  # kernels.cpu.rms_norm.rms_norm
     silu: int  # kernels.cpu.activation.gated_silu
     rotary: int  # kernels.cpu.rotary.rotary
+    arena: Arena  # of the model's packed weights
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """[..., E] -> [..., E], contiguous."""
@@ -100,4 +103,4 @@ def row_kernels() -> RowKernels:
     from kernels.cpu.rotary import rotary
     from kernels.cpu.team import TEAM
 
-    return RowKernels(TEAM, rms_norm, gated_silu, rotary)
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary, Arena())

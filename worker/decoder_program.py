@@ -16,11 +16,12 @@ every layer and step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.block_attention import BlockPlan, attention_fields
+from kernels.memory import zeros
 from kernels.row_kernels import RowKernels, norm_fields, row_grain
 from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
@@ -182,8 +183,8 @@ def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
     heads, head_dim = attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim
     inner = mlp.down.in_features
 
-    def empty(*shape: int) -> Any:
-        return torch.empty(shape, dtype=torch.bfloat16)
+    def empty(*shape: int) -> torch.Tensor:
+        return zeros(shape, torch.bfloat16)
 
     return _Buffers(
         residual=empty(most, width),

@@ -5,13 +5,12 @@ all layers; why K stands before S is said in kernels.paged_attention. The last b
 own: padding is written to it and read from it, so that it holds finite values and nobody's.
 """
 
-import math
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from kernels import memory
 from kernels.copy_blocks import copy_blocks
 from kernels.paged_attention import CacheShape
 from pagewire.errors import StartupError
@@ -20,8 +19,6 @@ from worker.layers.attention import LayerCache
 MEMORY_PART = 0.5
 """Of the memory that is available once the weights are loaded, what the cache may take on a CPU.
 The rest is for activations, the other processes and whatever else runs there."""
-ALIGNMENT = 64
-"""Of its memory, in bytes: a register of a CPU's vector unit is then filled from one cache line."""
 WHAT = "cannot allocate the KV cache"
 NO_MEMORY = (MemoryError, RuntimeError, ValueError)
 """What numpy and torch raise when an allocation fails."""
@@ -119,6 +116,4 @@ def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> to
     """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
-    memory = np.zeros(math.prod(size) * dtype.itemsize + ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % ALIGNMENT
-    return torch.from_numpy(memory)[begin : begin - ALIGNMENT].view(dtype).view(size)
+    return memory.zeros(size, dtype)

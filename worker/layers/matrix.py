@@ -23,7 +23,7 @@ class Matrix(WeightOwner):
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight."""
-        self.packed = pack_weight(self.weight, self.bias if self.adds_bias else None)
+        self.packed = pack_weight(self.weight, self.bias if self.adds_bias else None, kernels.arena)
         del self.weight
 
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:

@@ -88,7 +88,7 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
 
 def row_launches() -> Iterator[tuple[str, Launch]]:
     """Norms by width, activations by kind, copies; what comes before attention."""
-    from kernels.gpu.activation import gated_activation
+    from kernels.gpu.activation import activation, gated_activation
     from kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
     from kernels.gpu.rms_norm import add_rms_norm, rms_norm
 
@@ -97,9 +97,10 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
             x, weight = empty(32, width, dtype=dtype), empty(width, dtype=dtype)
             yield f"rms_norm {SHORT[dtype]} {width}", partial(rms_norm, x, weight, 1e-5)
             yield f"add_rms_norm {SHORT[dtype]} {width}", partial(add_rms_norm, x, x, weight, 1e-5)
-        for kind in ("silu", "gelu", "gelu_new", "relu"):
+        for kind in ("silu", "gelu", "gelu_new", "quick_gelu", "relu"):
             gate_up = empty(32, 28672, dtype=dtype)
             yield f"gated {kind} {SHORT[dtype]}", partial(gated_activation, gate_up, kind)
+            yield f"plain {kind} {SHORT[dtype]}", partial(activation, gate_up, kind)
     for name, dtype in (("bf16", BF16), ("fp32", FP32), ("e4m3", E4M3)):
         cache, ids = empty(32, 2, 512, 8, 16, 128, dtype=dtype), empty(4, dtype=torch.int64)
         yield f"gather_blocks {name}", partial(gather_blocks, cache, ids)
@@ -126,3 +127,18 @@ def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
     yield f"rotary_store_kv bf16 {heads}, norms", partial(rotate, cache, cache, norms)
     cache = empty(512, heads.kv, 16, heads.dim, dtype=E4M3)
     yield f"rotary_store_kv bf16 {heads}, norms, e4m3", partial(rotate, cache, cache, norms, scales)
+
+
+def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
+    """By model, dtype and number of rows, which decides on sizes."""
+    from kernels.gpu.embedding import embed
+    from kernels.gpu.selected_logits import selected_logits
+
+    for held, width in ((128256, 4096), (151936, 896), (50257, 768)):
+        for dtype in (BF16, FP32):
+            name = f"{SHORT[dtype]} {held} x {width}"
+            table = empty(held, width, dtype=dtype)
+            yield f"embed {name}", partial(embed, empty(32, dtype=torch.int64), table)
+            for rows in (1, 32, 64, 256):
+                hidden, ids = empty(512, width, dtype=dtype), empty(rows, dtype=torch.int64)
+                yield f"selected_logits {name}, {rows} rows", partial(selected_logits, hidden, ids, table)

@@ -6,6 +6,7 @@ gate_up: [T, 2 * I], gate before up, as one matrix product leaves them
     silu(x)     = x * sigmoid(x)
     gelu(x)     = x * Phi(x), Phi the normal distribution's cumulative function
     gelu_new(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2
+    quick_gelu(x) = x * sigmoid(1.702 * x)
     relu(x)     = max(x, 0)
 
 The functions are computed in float32 and rounded once per operation. Bytes moved: gated reads
@@ -27,6 +28,11 @@ def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.sigmoid(1.702 * wide)).to(x.dtype)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "swish": F.silu,
@@ -34,6 +40,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": _gelu_tanh,
     "gelu_fast": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
     "relu": F.relu,
 }
 """By the names that config.json files use."""
@@ -46,6 +53,8 @@ def activation_reference(x: torch.Tensor, name: str) -> torch.Tensor:
         result = wide / (1 + torch.exp(-wide))
     elif name == "gelu":
         result = wide * (1 + torch.erf(wide / math.sqrt(2))) / 2
+    elif name == "quick_gelu":
+        result = wide / (1 + torch.exp(-1.702 * wide))
     elif name == "relu":
         result = wide.clamp(min=0)
     else:
@@ -54,7 +63,11 @@ def activation_reference(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """[T, I] -> [T, I]."""
+    """[T, I] -> [T, I]. Dispatches on the device."""
+    if uses_triton(x):
+        from kernels.gpu import activation as gpu
+
+        return gpu.activation(x, name)
     return ACTIVATIONS[name](x)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.gpu.support import uses_triton
+
 
 def swap_out_reference(
     cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]
@@ -30,13 +32,21 @@ def swap_in_reference(
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Copies out, block by block. On CUDA this only queues the copies, in the order of the stream, if `host`
-    is pinned."""
+    """Copies out. Dispatches on the device: on CUDA this only queues the copies, in the order of the
+    stream, if `host` is pinned."""
+    if uses_triton(cache):
+        from kernels.gpu import swap_blocks as gpu
+
+        return gpu.swap_out(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):
-        host[target].copy_(cache[:, :, source], non_blocking=True)
+        host[target].copy_(cache[:, :, source])
 
 
 def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
     """Copies back. As swap_out()."""
+    if uses_triton(cache):
+        from kernels.gpu import swap_blocks as gpu
+
+        return gpu.swap_in(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):
-        cache[:, :, target].copy_(host[source], non_blocking=True)
+        cache[:, :, target].copy_(host[source])

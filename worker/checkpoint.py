@@ -16,7 +16,7 @@ from pagewire.errors import StartupError
 
 WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
+ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish")
 """Those of kernels.activation, which needs torch to be imported."""
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""

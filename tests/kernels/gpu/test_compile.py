@@ -57,6 +57,12 @@ def test_attention_uses_the_matrix_units(compiled: list[Row]):
     assert min(row["programs"] for row in decode) >= 2
 
 
+def test_logits_use_the_matrix_units_of_hopper(compiled: list[Row]):
+    """For one row too: it is the table that fills them."""
+    half = [row for row in compiled if row["launch"].startswith("selected_logits bf16")]
+    assert {row["products"] for row in half} == {"wgmma"}
+
+
 def test_nothing_is_compiled_for_another_batch():
     """Numbers that change from step to step are no part of what Triton compiles for."""
     code = """
@@ -65,6 +71,7 @@ from benchmarks.gpu_launches import attention
 from benchmarks.gpu_shapes import BF16, FP32, HEADS, empty
 from kernels.gpu.offline import compiling
 from kernels.gpu.prepare_inputs import append_tokens
+from kernels.gpu.selected_logits import selected_logits
 from kernels.gpu.token_logprobs import token_logprobs
 from kernels.gpu.top_n import top_n
 
@@ -75,6 +82,7 @@ def step(n):
     append_tokens(ids, ids, empty(512, 8192), empty(512))
     token_logprobs(logits, empty(n, n))
     top_n(logits, 16 + n)
+    selected_logits(empty(n, 64, dtype=BF16), ids, empty(320, 64, dtype=BF16))
 
 with compiling() as compiled:
     step(2)
@@ -88,4 +96,4 @@ print(first, len(compiled))
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     first, after = map(int, run.stdout.split())
-    assert first == after == 7
+    assert first == after == 8

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.activation import gated_activation_reference
-from kernels.gpu.activation import KINDS, gated_activation
+from kernels.activation import ACTIVATIONS, activation_reference, gated_activation_reference
+from kernels.gpu.activation import KINDS, activation, gated_activation
 from kernels.gpu.rms_norm import add_rms_norm, rms_norm
 from kernels.rms_norm import rms_norm_reference
 from tests.kernels.gpu.conftest import Where
@@ -31,11 +31,17 @@ def test_rms_norm(where: Where, shape: tuple[int, ...], scale: float):
 @pytest.mark.parametrize("name", sorted(KINDS))
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1031), (0, 8)])
 def test_gated_activation(where: Where, rows: int, width: int, name: str):
-    """More than one program per row; a width that ends within one."""
+    """Gated and plain; more than one program per row; a width that ends within one."""
     gate_up = random(rows, 2 * width, dtype=where.dtype, scale=3.0)
     exact = gated_activation_reference(gate_up.double(), name)
     result = gated_activation(gate_up.to(where.device), name)
     assert_close(result.cpu(), exact, 2 * where.absolute, where.relative)
+    plain = activation(gate_up.to(where.device), name)
+    assert_close(plain.cpu(), activation_reference(gate_up.double(), name), where.absolute, where.relative)
+
+
+def test_all_activations_are_known():
+    assert set(KINDS) == set(ACTIVATIONS)
 
 
 def test_activations_of_what_exp_cannot_hold(where: Where):

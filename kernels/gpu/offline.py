@@ -44,6 +44,7 @@ class Compiled:
     shared: int  # bytes per program
     products: str  # "wgmma", "mma" or ""
     widest_load: int  # bytes of the widest load from global memory in one instruction of a thread
+    widest_copy: int  # the same of those that go to shared memory while the program computes: cp.async
 
     @property
     def programs(self) -> int:
@@ -106,7 +107,8 @@ def inspect(binary: Any) -> Compiled:
         usage["STACK"] + usage["LOCAL"],
         metadata.shared,
         "wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
-        _widest_load(ptx),
+        max(_loads(ptx) + _copies(ptx), default=0),
+        max(_copies(ptx), default=0),
     )
 
 
@@ -120,14 +122,13 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", text.stdout)}
 
 
-def _widest_load(ptx: str) -> int:
-    """In bytes: of ld.global.v4.b32, of cp.async ..., 16."""
-    widths = [
-        int(count or 1) * int(bits) // 8
-        for count, bits in re.findall(r"ld\.global(?:\.[a-zA-Z_0-9:]+)*?(?:\.v(\d))?\.b(\d+)", ptx)
-    ]
-    widths += [
-        int(size)
-        for size in re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^,]+, \[[^,]+, 0x([0-9a-f]+)", ptx)
-    ]
-    return max(widths, default=0)
+def _loads(ptx: str) -> list[int]:
+    """In bytes: of ld.global.v4.b32, 16."""
+    found = re.findall(r"ld\.global(?:\.[a-zA-Z_0-9:]+)*?(?:\.v(\d))?\.b(\d+)", ptx)
+    return [int(count or 1) * int(bits) // 8 for count, bits in found]
+
+
+def _copies(ptx: str) -> list[int]:
+    """In bytes: of cp.async.cg.shared.global [a], [b], 0x10, 16."""
+    found = re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^,]+, \[[^,]+, 0x([0-9a-f]+)", ptx)
+    return [int(size, 16) for size in found]

@@ -47,6 +47,13 @@ def test_loads_are_wide(compiled: list[Row]):
     assert narrow == []
 
 
+def test_the_next_tiles_are_on_their_way(compiled: list[Row]):
+    """Of attention and of the logits: by asynchronous copies of 16 bytes, also out of 8 bits a value."""
+    piped = [row for row in compiled if row["name"] in ("_attention_kernel", "_logits_kernel")]
+    narrow = {row["launch"] for row in piped if row["widest_copy"] < 16}
+    assert all("fp32" in launch and "e4m3" in launch for launch in narrow), narrow
+
+
 def test_attention_uses_the_matrix_units(compiled: list[Row]):
     """Prefill in half precision those of Hopper (wgmma), decode those that take 16 rows; and as many
     decoding programs fit on a processor as hide each other's ramp."""

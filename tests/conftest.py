@@ -12,7 +12,7 @@ from kernels.cpu.support import why_not
 # nothing after it but execute another program. It counts when gRPC is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-collect_ignore = [] if find_spec("triton") else ["kernels/gpu"]  # there is no Triton but for Linux
+collect_ignore = [] if find_spec("triton") else ["kernels/gpu", "worker/cuda"]  # Triton is for Linux alone
 
 
 def on_a_gpu(config: pytest.Config) -> bool:

@@ -9,7 +9,8 @@ in float32 and in this order: kernels.penalties, kernels.logit_bias and kernels.
 these are, bit for bit. What a row has said is dense here, not a list: counts [S, V] int32 and a bit per token
 of the prompt, so that nothing grows with the length of a sequence, and programs do not meet in a token.
 
-logits: [A, V] float32, rows contiguous; of them U are adjusted. slots: [U], where a row's state lies.
+logits: [A, V] float32, rows contiguous; of them U are adjusted. slots: [U], where a row's state lies; -1: it
+has none, and stays as it is.
 masks: [S, ceil(V / 32)] int32, bit i % 32 of word i // 32 for token i; a grammar's bitmask is one.
 Bytes moved: 12 * V per adjusted row (logits read and written, counts), and two bits per token.
 Speed: not yet measured on a GPU.
@@ -66,6 +67,8 @@ def _adjust_kernel(
 ):
     user, first = tl.program_id(0), tl.program_id(1) * BLOCK
     row, slot = tl.load(batch_index + user).to(tl.int64), tl.load(slots + user).to(tl.int64)
+    if slot < 0:
+        return
     ids = first + tl.arange(0, BLOCK)
     inside = ids < vocab_size
     x = tl.load(logits + row * stride + ids, mask=inside, other=0.0)
@@ -89,7 +92,7 @@ def _adjust_kernel(
 def adjust_logits(
     logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor, state: Adjustments
 ) -> None:
-    """batch_index [U]: rows of logits, all different; slots [U]: the state of each."""
+    """batch_index [U]: rows of logits, all different; slots [U]: the state of each, or -1."""
     vocab_size, users = logits.shape[1], batch_index.shape[0]
     words = triton.cdiv(vocab_size, 32)
     assert logits.dtype == torch.float32 and logits.stride(1) == 1

@@ -1,0 +1,93 @@
+"""Sampled tokens become part of what their rows have said, on CUDA, without a look from the host.
+
+For a < A, with r = rows[a], t = tokens[a] (0 where it is negative: there was no token) and p = positions[r]:
+
+    counts[count_slots[r], t]  += 1           where the row has such a slot: penalties
+    outputs[output_slots[r], p] = t           where the row has such a slot: bad words
+    positions[r]               += 1
+
+tokens: [A] integers; rows: [A], all different but for padding, a row without slots whose position means
+nothing; positions, count_slots, output_slots: [R] int32, a slot of -1: none; counts: [S, V] int32; outputs:
+[S, P] int32; a row that says more than P tokens is not recorded further. Bytes moved: 40 * A: nothing beside
+the launch. Speed: not yet measured on a GPU.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 128
+"""Rows of a program."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of rows' outputs."""
+
+    positions: torch.Tensor  # [R] int32: output tokens of each row
+    count_slots: torch.Tensor  # [R] int32
+    output_slots: torch.Tensor  # [R] int32
+    counts: torch.Tensor  # [S, V] int32
+    outputs: torch.Tensor  # [S, P] int32
+
+
+def record_tokens_reference(tokens: torch.Tensor, rows: torch.Tensor, history: History) -> None:
+    """In place, row by row."""
+    for token, row in zip(tokens.clamp(min=0).tolist(), rows.tolist(), strict=True):
+        position, slot = int(history.positions[row]), int(history.count_slots[row])
+        if slot >= 0:
+            history.counts[slot, token] += 1
+        slot = int(history.output_slots[row])
+        if slot >= 0 and position < history.outputs.shape[1]:
+            history.outputs[slot, position] = token
+        history.positions[row] += 1
+
+
+@triton.jit(do_not_specialize=["num_rows", "room"])
+def _record_kernel(
+    tokens,  # [A]
+    rows,  # [A]
+    positions,  # [R]
+    count_slots,  # [R]
+    output_slots,  # [R]
+    counts,  # [S, V]
+    outputs,  # [S, room]
+    num_rows,
+    vocab_size,
+    room,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < num_rows
+    row = tl.load(rows + at, mask=inside, other=0)
+    token = tl.maximum(tl.load(tokens + at, mask=inside, other=0).to(tl.int32), 0)
+    position = tl.load(positions + row, mask=inside, other=0)
+    slot = tl.load(count_slots + row, mask=inside, other=-1).to(tl.int64)
+    count = tl.load(counts + slot * vocab_size + token, mask=slot >= 0, other=0)
+    tl.store(counts + slot * vocab_size + token, count + 1, mask=slot >= 0)
+    slot = tl.load(output_slots + row, mask=inside, other=-1).to(tl.int64)
+    tl.store(outputs + slot * room + position, token, mask=(slot >= 0) & (position < room))
+    tl.store(positions + row, position + 1, mask=inside)
+
+
+def record_tokens(tokens: torch.Tensor, rows: torch.Tensor, history: History) -> None:
+    """In place."""
+    num_rows = rows.shape[0]
+    assert tokens.shape == rows.shape and history.counts.is_contiguous() and history.outputs.is_contiguous()
+    if num_rows:
+        _record_kernel[(triton.cdiv(num_rows, BLOCK),)](
+            tokens,
+            rows,
+            history.positions,
+            history.count_slots,
+            history.output_slots,
+            history.counts,
+            history.outputs,
+            num_rows,
+            history.counts.shape[1],
+            history.outputs.shape[1],
+            BLOCK=BLOCK,
+            num_warps=4,
+        )

@@ -1,0 +1,195 @@
+"""The sampler on a CUDA device: worker.sampler.Sampler, in kernels. Steps, formulas and order: docs/sampling.md.
+
+State is on the device, by row: what is sampled in one step changes it for the next without a look from the
+host. The host keeps what says which kernels a step needs, and never waits.
+"""
+
+from collections.abc import Sequence
+from enum import IntFlag
+
+import numpy as np
+import torch
+
+from kernels.gpu.filtered_sample import filtered_sample
+from kernels.gpu.record_tokens import History, record_tokens
+from kernels.gpu.sample import argmax, sample
+from kernels.gpu.tile_stats import tile_stats
+from kernels.gpu.top_n import MOST, top_n
+from kernels.log_softmax import log_softmax
+from kernels.ranking import ranking
+from pagewire.internal.v1 import worker_pb2
+from worker.cuda.sampling.adjusting import Adjusting
+from worker.cuda.sampling.columns import (
+    ADJUST_SLOT,
+    ALIGNMENT,
+    FORBID_SLOT,
+    POSITION,
+    Columns,
+    Parameters,
+)
+from worker.cuda.sampling.forbidding import Forbidding
+from worker.cuda.scores import SampledScores
+from worker.sampling.batch import NewSequence
+
+
+class Work(IntFlag):
+    """What a step's rows need, between them, beyond taking the likeliest token."""
+
+    NONE = 0
+    DRAW = 1
+    FILTER = 2
+    TYPICAL = 4
+    ADJUST = 8
+    FORBID = 16
+
+
+class Sampler:
+    """Chooses tokens for rows, and keeps of each row what the choice depends on.
+
+    max_num_rows: rows are numbers below it. vocab_size: V. sample() is begin(), which is for the host, and
+    choose(), which is kernels alone. With Work.NONE or Work.DRAW a graph can capture choose(): all that it
+    reads stays where it is. The tables of the others grow.
+    """
+
+    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._columns = Columns(max_num_rows, device)
+        self._adjusting = Adjusting(vocab_size, device)
+        self._forbidding = Forbidding(max_num_rows, vocab_size, device)
+        self._work = np.zeros(max_num_rows, np.uint8)
+        self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
+
+    @property
+    def padding(self) -> int:
+        """The row of those that are none."""
+        return self._columns.padding
+
+    @torch.inference_mode()
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: tokens that the sequence has already; the next one's position is
+        their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
+        """
+        sequence = NewSequence(new, prompt_ids, output_ids)
+        self.remove_row(row)
+        adjust_slot = self._adjusting.add_row(row, sequence)
+        forbid_slot = self._forbidding.add_row(row, sequence)
+        self._columns.set(row, sequence, (adjust_slot, forbid_slot))
+        self._work[row] = _work_of(sequence, adjust_slot)
+
+    @torch.inference_mode()
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another, with random numbers of its own."""
+        self.remove_row(row)
+        slots = self._adjusting.fork_row(row, source_row), self._forbidding.fork_row(row, source_row)
+        self._columns.copy(row, source_row, sequence_index, slots)
+        self._work[row] = self._work[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row; one that does not exist is none."""
+        self._adjusting.remove_row(row)
+        self._forbidding.remove_row(row)
+
+    @torch.inference_mode()
+    def sample(
+        self, logits: torch.Tensor, rows: Sequence[int], scores: SampledScores | None = None
+    ) -> torch.Tensor:
+        """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
+
+        scores: what is to see the logits before they are overwritten, and the tokens.
+
+        The tokens become part of the rows' output. -1 where a row's largest logit is not finite after the
+        masks: see worker.sampler.
+        """
+        if not len(rows):
+            return torch.empty(0, dtype=torch.int64, device=logits.device)
+        kept = scores.keep(logits, rows) if scores is not None else None
+        work = self.begin(rows)
+        tokens = self.choose(logits, self._columns.index(rows), work)
+        if scores is not None and kept is not None:
+            scores.add(kept, rows, tokens)
+        return tokens
+
+    def begin(self, rows: Sequence[int]) -> Work:
+        """The host's part of a step that these rows sample in, each of them once: brings over what is new,
+        and says what they need. To be followed by choose()."""
+        work = Work(int(np.bitwise_or.reduce(self._work[rows])))
+        positions = self._columns.position(rows)
+        if self._forbidding.concerns(rows, positions):
+            work |= Work.FORBID
+        self._forbidding.make_room(rows, positions)
+        self._columns.bring_over()
+        self._columns.advance(rows)
+        return work
+
+    def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
+        """The device's part: logits [A, V], row_index [P] integers -> tokens [A] int64, which become output.
+
+        P is a multiple of columns.ALIGNMENT and at least A. What is beyond the rows is `padding`, and its
+        tokens mean nothing.
+        """
+        count = logits.shape[0]
+        parameters = self._columns.gather(row_index)
+        self._process(logits, parameters, work)
+        if work & Work.DRAW:
+            stats = tile_stats(logits, parameters.draws.temperature, groups=bool(work & Work.FILTER))
+            tokens = sample(logits, parameters.draws, stats)
+            if work & Work.FILTER:
+                filtered_sample(logits, parameters.draws, parameters.filters, stats, tokens)
+        else:
+            tokens = argmax(logits)
+        record_tokens(tokens, row_index[:count], self._history())
+        return tokens
+
+    @torch.inference_mode()
+    def offer(
+        self, logits: torch.Tensor, rows: Sequence[int], most: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
+        id first, and the log-probabilities [B, K] float32: see worker.sampler."""
+        work = Work(int(np.bitwise_or.reduce(self._work[rows]))) | Work.FORBID
+        self._columns.bring_over()
+        scores = log_softmax(logits)
+        self._process(scores, self._columns.gather(self._columns.index(rows)), work)
+        best = top_n(scores, most) if most <= MOST else ranking(scores, most)
+        broken = ~scores.amax(-1, keepdim=True).isfinite()
+        return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
+
+    @torch.inference_mode()
+    def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
+        """The tokens [A] int64 become part of the rows' output."""
+        self._forbidding.make_room(rows, self._columns.position(rows))
+        self._columns.bring_over()
+        self._columns.advance(rows)
+        record_tokens(tokens, self._columns.index(rows)[: len(rows)], self._history())
+
+    def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
+        """Penalties, bias and masks, in place."""
+        count = scores.shape[0]
+        if work & Work.ADJUST:
+            self._adjusting.apply(scores, self._every[:count], parameters.adjust_slots[:count])
+        if work & Work.FORBID:
+            positions = parameters.draws.positions[:count]
+            self._forbidding.apply(scores, parameters.forbid_slots[:count], positions)
+
+    def _history(self) -> History:
+        """What the rows have said, as far as anybody asks."""
+        columns = self._columns
+        return History(
+            columns.on_device(POSITION),
+            columns.on_device(ADJUST_SLOT),
+            columns.on_device(FORBID_SLOT),
+            self._adjusting.counts,
+            self._forbidding.outputs,
+        )
+
+
+def _work_of(sequence: NewSequence, adjust_slot: int) -> Work:
+    """What a row needs in each of its steps."""
+    work = Work.ADJUST if adjust_slot >= 0 else Work.NONE
+    if sequence.scalar("temperature", 1.0) == 0:
+        return work
+    neutral = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+    if any(sequence.scalar(name, value) != value for name, value in neutral.items()):
+        work |= Work.FILTER
+    if sequence.scalar("typical_p", 1.0) < 1:
+        work |= Work.TYPICAL
+    return work | Work.DRAW

@@ -1,0 +1,6 @@
+"""What the sampler of worker.cuda.sampler keeps of rows, on the device.
+
+columns      numbers that every row has: parameters, position, slots
+adjusting    of rows with penalties, a bias or an allowed set: dense state in a slot
+forbidding   of rows with bad words or min_tokens: lists in a slot
+"""

@@ -1,0 +1,104 @@
+"""Bad words, bad token ids and min_tokens on the device: what kernels.gpu.forbid_tokens needs, in a slot."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kernels.gpu.forbid_tokens import ANY, Prohibitions, forbid_tokens
+from kernels.ranges import Integers
+from worker.cuda.upload import upload
+from worker.sampling.batch import NewSequence
+from worker.sampling.tables import Slots, Table
+
+
+ALWAYS = np.iinfo(np.int32).max
+"""Until when tokens are forbidden to rows that have bad words."""
+
+
+class Forbidding:
+    """A slot has the words, what the row has said, and what would end it."""
+
+    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size, self._device = vocab_size, device
+        self._slots = Slots(device)
+        self._last = Table((0,), 0, torch.int32, device)
+        self._prefix = Table((0, 0), ANY, torch.int32, device)
+        self._outputs = Table((1,), 0, torch.int32, device)
+        self._stop_ids = Table((0,), 0, torch.int32, device)
+        self._numbers = Table((3,), 0, torch.int32, device)
+        # By row: the length of output from which on nothing is forbidden to it.
+        self._until = np.zeros(max_num_rows, np.int64)
+        self._tables = (self._last, self._prefix, self._outputs, self._stop_ids, self._numbers)
+
+    @property
+    def outputs(self) -> torch.Tensor:
+        """[S, P] int32: the outputs of rows, from their first tokens on."""
+        return self._outputs.data
+
+    def add_row(self, row: int, sequence: NewSequence) -> int:
+        """The row's slot; -1: it needs none. Sequences with ids that the model does not have cannot occur
+        and are left out, and so are such stop ids."""
+        words = [list(word.ids) for word in sequence.new.bad_words]
+        words += [[token] for token in sequence.new.sampling.bad_token_ids]
+        words = [word for word in words if max(word) < self._vocab_size]
+        stop_ids = [token for token in sequence.new.stop_token_ids if token < self._vocab_size]
+        if len(sequence.output_ids) >= sequence.new.min_tokens:
+            stop_ids = []
+        self._until[row] = ALWAYS if words else sequence.new.min_tokens if stop_ids else 0
+        if not words and not stop_ids:
+            return -1
+        slot = self._slots.take(row)
+        numbers = [len(words), len(stop_ids), min(sequence.new.min_tokens, ALWAYS)]
+        self._numbers.set(slot, self._upload(numbers))
+        self._outputs.set(slot, self._upload(sequence.output_ids))
+        self._stop_ids.set(slot, self._upload(stop_ids))
+        self._set_words(slot, words)
+        return slot
+
+    def fork_row(self, row: int, source_row: int) -> int:
+        """The copy's slot, with the same in it; -1: none."""
+        self._until[row] = self._until[source_row]
+        if source_row not in self._slots:
+            return -1
+        slot, source = self._slots.take(row), self._slots[source_row]
+        for table in self._tables:
+            table.copy(slot, source)
+        return slot
+
+    def remove_row(self, row: int) -> None:
+        """Takes the slot back."""
+        self._slots.remove(row)
+
+    def concerns(self, rows: Sequence[int], positions: Integers) -> bool:
+        """Whether something may be forbidden to one of the rows, whose outputs have these lengths [A]."""
+        return bool((self._until[rows] > positions).any())
+
+    def make_room(self, rows: Sequence[int], positions: Integers) -> None:
+        """For one more token behind the outputs of those rows that have bad words."""
+        users = self._until[rows] == ALWAYS
+        if users.any():
+            self._outputs.widen(int(positions[users].max()) + 1)
+
+    def apply(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
+        """logits [A, V] float32, in place; slots [A], -1: none; positions [A] int32."""
+        state = Prohibitions(
+            self._last.data,
+            self._prefix.data,
+            self._outputs.data,
+            self._stop_ids.data,
+            self._numbers.data,
+        )
+        forbid_tokens(logits, slots, positions, state)
+
+    def _set_words(self, slot: int, words: list[list[int]]) -> None:
+        """Their last tokens, and what stands before them, nearest token first."""
+        longest = max((len(word) - 1 for word in words), default=0)
+        prefixes = np.full((len(words), longest), ANY, np.int32)
+        for prefix, word in zip(prefixes, words, strict=True):
+            prefix[: len(word) - 1] = word[-2::-1] if len(word) > 1 else []
+        self._last.set(slot, self._upload([word[-1] for word in words]))
+        self._prefix.set(slot, upload(prefixes, self._device))
+
+    def _upload(self, values: list[int]) -> torch.Tensor:
+        return upload(np.array(values, np.int32), self._device)

@@ -53,7 +53,7 @@ def _weights(scores, ids, count, top, heat):
 
 
 @triton.jit
-def _mass(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
+def mass_of(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
     """The weight of all candidates whose key is not below least_key, and the number of them."""
     mass, number = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
@@ -66,7 +66,44 @@ def _mass(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _kept(
+def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
+    """What top-k and top-p keep of candidates, whose weights with all others' are `total`.
+
+    Returns a key, how many candidates with this key may stay, the weight of all with a greater one, and the
+    sum that the weights must reach: what kept() wants.
+    """
+    key, equals = tl.zeros([], tl.int64), tl.full([], 2147483647, tl.int32)
+    if (k > 0) & (k < count):
+        key = kth_key(scores, count, k, WIDTH)
+        _, greater = mass_of(scores, count, top, heat, key + 1, WIDTH)
+        equals = k - greater
+    above, target = tl.zeros([], tl.float64), tl.full([], float("inf"), tl.float64)
+    if p < 1:
+        whole = total
+        if k > 0:  # what the k largest have together
+            greater_mass, greater = mass_of(scores, count, top, heat, key + 1, WIDTH)
+            whole, number = mass_of(scores, count, top, heat, key, WIDTH)
+            if number - greater > equals:  # of those with the key some are too many
+                whole = greater_mass + (whole - greater_mass) / (number - greater) * equals
+        target = p * whole
+        k_key = key
+        key = tl.zeros([], tl.int64)
+        bit = tl.full([], 2147483648, tl.int64)
+        for _ in range(32):
+            pivot = key + bit
+            enough = pivot <= k_key
+            if not enough:
+                mass, _ = mass_of(scores, count, top, heat, pivot, WIDTH)
+                enough = mass >= target
+            key = tl.where(enough, pivot, key)
+            bit = bit // 2
+        equals = tl.where(key > k_key, 2147483647, equals)
+        above, _ = mass_of(scores, count, top, heat, key + 1, WIDTH)
+    return key, equals, above, target
+
+
+@triton.jit
+def kept(
     scores, start, count, top, heat, key, equals, seen, above, target, least_weight, WIDTH: tl.constexpr
 ):
     """Weights of a tile of candidates, 0 for those that go, and how many with the key there were so far.
@@ -87,47 +124,20 @@ def _kept(
 @triton.jit
 def _draw(scores, ids, count, k, p, min_p, top, heat, total, u, HAS_IDS: tl.constexpr, WIDTH: tl.constexpr):
     """From `count` candidates in order of their ids. total: the weight of the row, candidates or not."""
-    key, equals = tl.zeros([], tl.int64), tl.full([], 2147483647, tl.int32)
-    if (k > 0) & (k < count):
-        key = kth_key(scores, count, k, WIDTH)
-        _, greater = _mass(scores, count, top, heat, key + 1, WIDTH)
-        equals = k - greater
-    above, target = tl.zeros([], tl.float64), tl.full([], float("inf"), tl.float64)
-    if p < 1:
-        whole = total
-        if k > 0:  # what the k largest have together
-            greater_mass, greater = _mass(scores, count, top, heat, key + 1, WIDTH)
-            whole, number = _mass(scores, count, top, heat, key, WIDTH)
-            if number - greater > equals:  # of those with the key some are too many
-                whole = greater_mass + (whole - greater_mass) / (number - greater) * equals
-        target = p * whole
-        k_key = key
-        key = tl.zeros([], tl.int64)
-        bit = tl.full([], 2147483648, tl.int64)
-        for _ in range(32):
-            pivot = key + bit
-            enough = pivot <= k_key
-            if not enough:
-                mass, _ = _mass(scores, count, top, heat, pivot, WIDTH)
-                enough = mass >= target
-            key = tl.where(enough, pivot, key)
-            bit = bit // 2
-        equals = tl.where(key > k_key, 2147483647, equals)
-        above, _ = _mass(scores, count, top, heat, key + 1, WIDTH)
-
-    kept, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
+    key, equals, above, target = thresholds(scores, count, k, p, top, heat, total, WIDTH)
+    whole, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
-        weights, seen = _kept(scores, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH)
-        kept += tl.sum(weights, 0)
+        weights, seen = kept(scores, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH)
+        whole += tl.sum(weights, 0)
     found, last = tl.full([], 2147483647, tl.int32), tl.full([], 0, tl.int32)
     before, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
         if found == 2147483647:
-            weights, seen = _kept(
+            weights, seen = kept(
                 scores, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH
             )
             at = start + tl.arange(0, WIDTH)
-            passed = (weights > 0) & (before + tl.cumsum(weights, 0) > u * kept)
+            passed = (weights > 0) & (before + tl.cumsum(weights, 0) > u * whole)
             found = tl.min(tl.where(passed, at, 2147483647), 0)
             last = tl.maximum(last, tl.max(tl.where(weights > 0, at, 0), 0))
             before += tl.sum(weights, 0)

@@ -1,4 +1,4 @@
-"""The sampler on a CUDA device: worker.sampler.Sampler, in kernels. Steps, formulas and order: docs/sampling.md.
+"""The sampler on a CUDA device: worker.sampler.Sampler, in kernels. What it computes: docs/sampling.md.
 
 State is on the device, by row: what is sampled in one step changes it for the next without a look from the
 host. The host keeps what says which kernels a step needs, and never waits.
@@ -15,6 +15,7 @@ from kernels.gpu.record_tokens import History, record_tokens
 from kernels.gpu.sample import argmax, sample
 from kernels.gpu.tile_stats import tile_stats
 from kernels.gpu.top_n import MOST, top_n
+from kernels.gpu.typical_p import typical_p
 from kernels.log_softmax import log_softmax
 from kernels.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
@@ -130,6 +131,8 @@ class Sampler:
         parameters = self._columns.gather(row_index)
         self._process(logits, parameters, work)
         if work & Work.DRAW:
+            if work & Work.TYPICAL:
+                typical_p(logits, parameters.draws.temperature, parameters.filters, parameters.typical_p)
             stats = tile_stats(logits, parameters.draws.temperature, groups=bool(work & Work.FILTER))
             tokens = sample(logits, parameters.draws, stats)
             if work & Work.FILTER:

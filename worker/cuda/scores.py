@@ -50,19 +50,19 @@ class SampledScores:
     def __init__(self, wishes: LogprobWishes) -> None:
         self._wishes = wishes.sampled
         self._pending: list[PendingScores] = []
-        self._members = np.empty(0, np.int64)
+        self._members: list[int] = []
 
     def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
         """A copy of the logits [A, V] of those rows [A] that want to know; None: none of them does."""
         members = [index for index, row in enumerate(rows) if row in self._wishes] if self._wishes else []
         if not members:
             return None
-        self._members = np.array(members)
-        return logits.index_select(0, upload(self._members, logits.device))
+        self._members = members
+        return logits.index_select(0, upload(np.array(members), logits.device))
 
     def add(self, kept: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:
         """kept: what keep() gave for these rows. tokens [A]: what they were given; negative: none."""
-        chosen = tokens.index_select(0, upload(self._members, tokens.device)).clamp(min=0)
+        chosen = tokens.index_select(0, upload(np.array(self._members), tokens.device)).clamp(min=0)
         self._pending += score(kept, chosen, [self._wishes[rows[member]] for member in self._members])
 
     def columns(self) -> engine_pb2.LogprobColumns | None:
@@ -108,7 +108,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidate
     """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each."""
     counts = [wish.count(logits.shape[1]) for wish in wishes]
     if any(count > MOST for count in counts):
-        rows = zip(logits.split(1), tokens.split(1), wishes, strict=True)
+        rows = zip(torch.split(logits, 1), torch.split(tokens, 1), wishes, strict=True)
         return [_sorted(x, token, wish) for x, token, wish in rows]
     ids = _ids(logits, tokens, wishes, max(counts))
     logprobs, ranks = token_logprobs(logits, ids)

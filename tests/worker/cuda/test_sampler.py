@@ -13,13 +13,14 @@ from tests.worker.sampling_reference import Case
 from worker.cuda.sampler import Sampler
 from worker.sampler import Sampler as CpuSampler
 
-ROWS = 9
+ROWS = 7
 CPU = torch.device("cpu")
 Rng = random.Random
 
 
 def random_case(rng: Rng, vocab_size: int) -> Case:
-    """Any combination of parameters, each absent half of the time."""
+    """Any combination of parameters, each absent half of the time; filters, which take their time in the
+    interpreter, more often."""
 
     def tokens(most: int) -> list[int]:
         return rng.sample(range(vocab_size), rng.randint(1, min(most, vocab_size)))
@@ -29,6 +30,7 @@ def random_case(rng: Rng, vocab_size: int) -> Case:
         "top_k": rng.choice([0, 1, 2, 7, vocab_size - 1, vocab_size, 10**9]),
         "top_p": rng.choice([1e-6, 0.3, 0.9, 0.999, 1.0]),
         "min_p": rng.choice([0.0, 0.05, 0.5, 1.0]),
+        "typical_p": rng.choice([1e-6, 0.3, 0.9, 1.0]),
         "repetition_penalty": rng.choice([0.5, 1.0, 1.2]),
         "frequency_penalty": rng.choice([-1.0, 0.0, 0.7]),
         "presence_penalty": rng.choice([-1.0, 0.0, 0.7]),
@@ -36,7 +38,8 @@ def random_case(rng: Rng, vocab_size: int) -> Case:
         "allowed_token_ids": tokens(9),
         "bad_token_ids": tokens(9),
     }
-    sampling = {name: value for name, value in values.items() if rng.random() < 0.5}
+    slow = {"top_p": 0.25, "top_k": 0.25, "typical_p": 0.12}
+    sampling = {name: value for name, value in values.items() if rng.random() < slow.get(name, 0.5)}
     few = range(4)  # So that bad words come true.
     return Case(
         sampling={**sampling, "seed": rng.getrandbits(64)},
@@ -103,16 +106,16 @@ class Pair:
                 self.add(self.rng.choice([row for row in range(ROWS) if row not in self.cases]), case)
 
 
-@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 40, 0), (40, 40, 1), (2100, 8, 2)])
+@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 25, 0), (2100, 4, 2)])
 def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, device: torch.device) -> None:
     """Rows with anything, in any company, that come and go."""
     pair = Pair(vocab_size, device, seed)
-    for row in range(5):
+    for row in range(4):
         pair.add(row, random_case(pair.rng, vocab_size))
     for _ in range(steps):
         for _ in range(pair.rng.randint(0, 2)):
             pair.change()
-        rows = [row for row in pair.cases if pair.rng.random() < 0.8]
+        rows = [row for row in pair.cases if pair.rng.random() < 0.7]
         pair.rng.shuffle(rows)
         pair.step(rows)
-    assert len(pair.used) == 4 or steps < 40
+    assert len(pair.used) == 4 or steps < 25

@@ -1,4 +1,4 @@
-"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs of a row, in a slot."""
+"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs of rows, in slots."""
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class Adjusting:
         return self._counts.data
 
     def add_row(self, row: int, sequence: NewSequence) -> int:
-        """The row's slot; -1: it needs none. Raises ValueError when the model has none of the allowed tokens."""
+        """The row's slot; -1: none. Raises ValueError when the model has none of the allowed tokens."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
         strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
         bias = {
@@ -76,7 +76,7 @@ class Adjusting:
         return slot
 
     def remove_row(self, row: int) -> None:
-        """Takes the slot back. A step that is still running may use it: what follows on the device is behind it."""
+        """Takes the slot back. What is written there next is behind the steps that are still running."""
         self._slots.remove(row)
 
     def apply(self, logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor) -> None:
@@ -99,9 +99,7 @@ class Adjusting:
         if sequence is not None:
             tokens = np.array(sequence.prompt_ids + sequence.output_ids, np.int32)
             prompt_len = len(sequence.prompt_ids)
-            count_tokens(
-                upload(tokens, self._device), prompt_len, slot, self._counts.data, self._prompt.data
-            )
+            count_tokens(upload(tokens, self._device), prompt_len, slot, self._counts.data, self._prompt.data)
 
     def _allowed_words(self, sequence: NewSequence) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
         """The set as bits [W] int32; None: all tokens."""

@@ -30,8 +30,8 @@ from worker.sampling.batch import NewSequence
 ) = range(9)
 
 ALIGNMENT = 4
-"""Rows of a step are padded to multiples of this, so that each of its columns begins at a multiple of 16 bytes:
-Triton compiles once more for pointers that do not."""
+"""Rows of a step are padded to multiples of this, so that each of its columns begins at a multiple of 16
+bytes: Triton compiles once more for pointers that do not."""
 
 
 @dataclass(frozen=True, slots=True)

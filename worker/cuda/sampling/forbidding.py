@@ -11,7 +11,6 @@ from worker.cuda.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.tables import Slots, Table
 
-
 ALWAYS = np.iinfo(np.int32).max
 """Until when tokens are forbidden to rows that have bad words."""
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_launches import Launch, attention_launches, row_launches, vocabulary_launches
+from benchmarks.gpu_sampler_launches import sampler_state_launches
 from benchmarks.gpu_shapes import FP32, empty
 
 
@@ -68,7 +69,13 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
 
 def launches() -> list[tuple[str, Launch]]:
     """Everything, by name."""
-    return [*attention_launches(), *row_launches(), *vocabulary_launches(), *sampler_launches()]
+    return [
+        *attention_launches(),
+        *row_launches(),
+        *vocabulary_launches(),
+        *sampler_launches(),
+        *sampler_state_launches(),
+    ]
 
 
 def compile_share(part: int, parts: int, only: str) -> list[dict[str, Any]]:

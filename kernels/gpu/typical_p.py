@@ -16,7 +16,7 @@ Each distance is a float32 that is not negative, and its bits are in its order: 
 for which the weights with d < D are not enough; those with d = D are added by id. One program per row, and no
 candidates to begin with: the likeliest token may be the one that goes. Bytes moved: 4 * V some 40 times, with
 top-k and top-p 75 and 110 times, from L2: a parameter that few use pays for itself. The sums are trees within
-tiles of 1,024: see kernels.gpu.sample for what that means. Speed: not yet measured on a GPU.
+tiles of 2,048: see kernels.gpu.sample for what that means. Speed: not yet measured on a GPU.
 
 logits: [A, V] float32, rows contiguous; temperature, typical_p: [A] float32.
 """
@@ -25,8 +25,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.gpu.candidates import WIDTH
 from kernels.gpu.filtered_sample import Filters, kept, mass_of, thresholds
+
+WIDTH = 2048
+"""Logits at a time: 8 per thread. By the compiler's figures for sm_90 no spills, and two programs fit on a
+processor; with 1,024, which it fits four of, 16 bytes per thread spill."""
 
 
 @triton.jit

@@ -38,6 +38,8 @@ NARROW = {
     "_uniform_kernel": 4,
     "_prepare_kernel": 4,
     "_append_kernel": 4,
+    "_record_kernel": 4,
+    "_count_kernel": 8,
 }
 
 

@@ -1,4 +1,4 @@
-"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs of rows, in slots."""
+"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs, in slots."""
 
 import numpy as np
 import torch

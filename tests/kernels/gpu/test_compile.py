@@ -39,7 +39,7 @@ NARROW = {
     "_prepare_kernel": 4,
     "_append_kernel": 4,
     "_record_kernel": 4,
-    "_count_kernel": 8,
+    "_count_kernel": 4,  # one atomic addition per thread
 }
 
 

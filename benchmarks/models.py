@@ -1,0 +1,121 @@
+"""Writes the two models of the comparison: real shapes in bfloat16, weights drawn at random.
+
+    python benchmarks/models.py /data/models            # makes /data/models/M1 and /data/models/M2
+
+Speed does not depend on what the weights say, so nothing has to be downloaded. The tokenizer is made up as
+well, for peers that insist on one: byte pairs in order, one for every id, so that any id is a token. Whoever
+measures sends ids.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+END = "<|end|>"
+ROPE_THETA = 10_000.0
+
+
+def configs() -> dict[str, PretrainedConfig]:
+    """By name: M1, a Llama of 135 million parameters, and M2, the shape of Qwen2.5-0.5B."""
+    return {
+        "M1": LlamaConfig(
+            vocab_size=49_152,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=8192,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+        ),
+        "M2": Qwen2Config(
+            vocab_size=151_936,
+            hidden_size=896,
+            intermediate_size=4864,
+            num_hidden_layers=24,
+            num_attention_heads=14,
+            num_key_value_heads=2,
+            max_position_embeddings=32_768,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+        ),
+    }
+
+
+def tokenizer(vocab_size: int) -> Tokenizer:
+    """The end, all bytes, then merges: pairs of bytes, and pairs with a byte behind them."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([END, *letters])}
+    merges: list[tuple[str, str]] = []
+    heads = letters
+    while len(vocab) < vocab_size:
+        room = vocab_size - len(vocab)
+        pairs = [(head, letter) for head in heads[: room // len(letters) + 1] for letter in letters][:room]
+        merges += pairs
+        heads = [head + letter for head, letter in pairs]
+        vocab.update({head: len(vocab) + index for index, head in enumerate(heads)})
+    made = Tokenizer(BPE(vocab, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+    return made
+
+
+def write_tokenizer(folder: Path, vocab_size: int, context: int) -> None:
+    """tokenizer.json and its config, whose class name is one that all versions of transformers know."""
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer(vocab_size), bos_token=END, eos_token=END, pad_token=END
+    )
+    wrapped.save_pretrained(folder)
+    amend(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_max_length=context)
+
+
+def write_model(folder: Path, config: PretrainedConfig) -> int:
+    """Config, weights and tokenizer; the number of parameters."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    model.save_pretrained(folder)
+    # Where older readers look for them.
+    amend(folder / "config.json", rope_theta=ROPE_THETA, torch_dtype="bfloat16")
+    write_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def amend(path: Path, **values: object) -> None:
+    """Sets keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="outside a repository: 1.3 GB")
+    parser.add_argument("--only", choices=sorted(configs()), help="one of the two")
+    options = parser.parse_args()
+    for name, config in configs().items():
+        if options.only in (None, name):
+            parameters = write_model(options.folder / name, config)
+            print(f"{options.folder / name}: {parameters / 1e6:.1f} million parameters")
+
+
+if __name__ == "__main__":
+    main()

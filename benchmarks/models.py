@@ -84,7 +84,9 @@ def write_tokenizer(folder: Path, vocab_size: int, context: int) -> None:
         tokenizer_object=tokenizer(vocab_size), bos_token=END, eos_token=END, pad_token=END
     )
     wrapped.save_pretrained(folder)
-    amend(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_max_length=context)
+    amend(
+        folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_max_length=context
+    )
 
 
 def write_model(folder: Path, config: PretrainedConfig) -> int:

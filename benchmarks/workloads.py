@@ -37,16 +37,19 @@ class Workload:
 
     def requests(self, repetition: int, vocab_size: int, max_model_len: int) -> list[Request]:
         """The requests of one repetition, for a model with this vocabulary and context."""
-        shapes, factor = self.shapes(), self.factor(max_model_len)
+        lengths = self.lengths(max_model_len)
         draw = random.Random(f"{self.name} {repetition}")
-        longest = max(prefix for prefix, _, _ in shapes)
-        common = _ids(draw, longest, vocab_size)
+        common = _ids(draw, max(prefix for prefix, _, _ in lengths), vocab_size)
         return [
-            Request(
-                common[: int(prefix * factor)] + _ids(draw, max(1, int(own * factor)), vocab_size),
-                max(1, int(output * factor)),
-            )
-            for prefix, own, output in shapes
+            Request(common[:prefix] + _ids(draw, own, vocab_size), output) for prefix, own, output in lengths
+        ]
+
+    def lengths(self, max_model_len: int) -> list[tuple[int, int, int]]:
+        """The shapes, shrunk to this context."""
+        factor = self.factor(max_model_len)
+        return [
+            (int(prefix * factor), max(1, int(own * factor)), max(1, int(output * factor)))
+            for prefix, own, output in self.shapes()
         ]
 
 
@@ -55,7 +58,7 @@ def _ids(draw: random.Random, count: int, vocab_size: int) -> list[int]:
 
 
 def _ragged() -> list[tuple[int, int, int]]:
-    lengths = random.Random("ragged")
+    lengths = random.Random(3)
     return [(0, lengths.randint(16, 512), lengths.randint(16, 256)) for _ in range(64)]
 
 
@@ -69,3 +72,6 @@ WORKLOADS = {
         Workload("long", "1 request, 2048 + 64 tokens", lambda: [(0, 2048, 64)]),
     )
 }
+
+SHORT = {f"W{number}": name for number, name in enumerate(WORKLOADS, 1)}
+"""What they are called in tables."""

@@ -1,0 +1,95 @@
+"""Our service beside its peers, on the same cores: five workloads, two models, taking turns.
+
+    python benchmarks/models.py /data/peers/models                     # once: makes the models
+    BENCH_DIR=/data/peers benchmarks/versus/install.sh all             # once: vllm, openvino, llama.cpp
+    python -m benchmarks.versus --folder /data/peers --json runs.jsonl
+    python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
+    python -m benchmarks.versus --table runs.jsonl more.jsonl          # nothing is run
+
+A peer that is not installed is left out, with a line that says how to install it. Output tokens/s are
+those of the whole run, from the moment that all requests are handed over until the last token is here; ours
+come through gRPC, the peers' from their libraries in the process that asks. What follows `--` goes to
+`pagewire serve`. Figures are medians over the runs that nobody disturbed, with the least and the greatest.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from benchmarks.versus import records
+from benchmarks.versus.catalog import PEERS
+from benchmarks.versus.comparison import Comparison, Wishes
+from benchmarks.versus.table import render
+from benchmarks.workloads import SHORT
+
+MODELS = ("M1", "M2")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Of our own flags."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.versus",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--folder", type=Path, help="where models and peers are")
+    what.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="show what has been measured")
+    for name, known in (("peers", PEERS), ("models", MODELS), ("workloads", SHORT)):
+        parser.add_argument(f"--{name}", default=",".join(known), help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores"
+    )
+    parser.add_argument(
+        "--others", type=float, default=5, metavar="PERCENT", help="that do no harm; default: %(default)s"
+    )
+    parser.add_argument("--tries", type=int, default=3, help="of a disturbed run; default: %(default)s")
+    parser.add_argument("--patience", type=float, default=300, help="seconds for a run; default: %(default)s")
+    parser.add_argument("--json", type=Path, default=Path("runs.jsonl"), help="lines go there: %(default)s")
+    return parser
+
+
+def chosen(parser: argparse.ArgumentParser, text: str, known: Collection[str]) -> list[str]:
+    """Names with commas between."""
+    given = text.split(",")
+    for name in given:
+        if name not in known:
+            parser.error(f"{name!r} is none of {', '.join(known)}")
+    return given
+
+
+def main() -> None:
+    """Runs, or not, and shows."""
+    ours, _, theirs = " ".join(sys.argv[1:]).partition(" -- ")
+    parser = make_parser()
+    options = parser.parse_args(ours.split())
+    files = options.table
+    if options.folder:
+        wishes = Wishes(
+            folder=options.folder.absolute(),
+            peers=chosen(parser, options.peers, PEERS),
+            models=chosen(parser, options.models, MODELS),
+            workloads=chosen(parser, options.workloads, SHORT),
+            repeats=options.repeats,
+            threads=options.threads,
+            most_disturbance=options.others,
+            tries=options.tries,
+            patience_s=options.patience,
+            flags=theirs.split(),
+        )
+        files = [options.json]
+        with options.json.open("a", buffering=1) as file:
+            Comparison(
+                wishes, lambda line: print(line, file=file), lambda text: print(text, flush=True)
+            ).run()
+    found = records.read(files)
+    if not found.runs:
+        parser.exit(1, "no runs\n")
+    print(render(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A peer as a process: started with its settings, asked for runs, ended with all that it has started."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.versus.peers.harness import Settings
+from benchmarks.workloads import Request
+
+START_S = 300.0
+"""To load, and for some to compile."""
+STOP_S = 20.0
+
+
+class PeerFailed(Exception):
+    """It ended, or did not answer in time, or answered with too few tokens. One line."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of one run; times in seconds since the requests were handed over."""
+
+    seconds: float
+    sent: list[float]
+    arrivals: list[list[tuple[float, int]]]
+
+
+class Child:
+    """A peer that has loaded its model. Whoever waits for it waits no longer than is said."""
+
+    def __init__(
+        self, command: Sequence[str], settings: Settings, environment: Mapping[str, str], log: Path
+    ) -> None:
+        """log: for what it prints. Raises PeerFailed."""
+        self._log, self._has_expired = log, False
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(asdict(settings))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=dict(environment),
+                text=True,
+                start_new_session=True,
+            )
+        try:
+            self.versions: dict[str, str] = self._read(START_S)["versions"]
+        except PeerFailed:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process; what it has started is below it."""
+        return self._process.pid
+
+    def run(self, requests: Sequence[Request], patience_s: float) -> Answer:
+        """All of them at once. Raises PeerFailed."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # reading says more
+            self._process.stdin.write(json.dumps([asdict(request) for request in requests]) + "\n")
+            self._process.stdin.flush()
+        answer = Answer(**self._read(patience_s))
+        for request, arrivals in zip(requests, answer.arrivals, strict=True):
+            tokens = sum(count for _, count in arrivals)
+            if tokens != request.output:
+                raise PeerFailed(f"asked for {request.output} tokens, got {tokens}")
+        return answer
+
+    def close(self) -> None:
+        """Ends it, kindly at first; idempotent."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self._kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, patience_s: float) -> Any:
+        """The next line of its answers."""
+        assert self._process.stdout is not None
+        timer = threading.Timer(patience_s, self._expire)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        if line:
+            return json.loads(line)
+        if self._has_expired:
+            raise PeerFailed(f"it was killed after {patience_s:.0f} s without an answer")
+        raise PeerFailed(f"it ended with {self._process.wait()}: {self._last_words()}")
+
+    def _expire(self) -> None:
+        self._has_expired = True
+        self._kill()
+
+    def _kill(self) -> None:
+        """The process, and whatever it started and left in its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'it said nothing'} ({self._log})"

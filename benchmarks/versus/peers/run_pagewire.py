@@ -1,0 +1,57 @@
+"""Our own service, as anybody would use it: `pagewire serve`, and its Python client over gRPC."""
+
+import asyncio
+from collections.abc import Sequence
+
+from harness import Request, Settings, Trace, serve
+
+from pagewire import AsyncClient, SamplingParams, __version__, flags
+from pagewire.config import ServeConfig
+from pagewire.service import Service
+
+
+class Pagewire:
+    """The service with its processes, and a client here."""
+
+    def __init__(self, settings: Settings) -> None:
+        given = [
+            settings.model,
+            "--port=0",
+            "--log-level=warning",
+            "--dtype=bfloat16",
+            f"--max-model-len={settings.max_model_len}",
+            f"--max-num-seqs={settings.max_num_seqs}",
+            *(["--quantization=int8"] if settings.weights == "int8" else []),
+            *settings.flags,
+        ]
+        self._service = Service(flags.parse(ServeConfig, given, command="serve"))
+        self._runner = asyncio.Runner()
+        self._client = self._runner.run(self._connect())
+        self.versions = {"pagewire": __version__}
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Nothing."""
+
+    def run(self, requests: Sequence[Request]) -> list[Trace]:
+        """Streams of token ids."""
+        return self._runner.run(self._run(requests))
+
+    async def _connect(self) -> AsyncClient:
+        client = AsyncClient(self._service.address)
+        await client.wait_ready()
+        return client
+
+    async def _run(self, requests: Sequence[Request]) -> list[Trace]:
+        return list(await asyncio.gather(*(self._stream(request) for request in requests)))
+
+    async def _stream(self, request: Request) -> Trace:
+        params = SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
+        trace = Trace()
+        async with self._client.stream(request.prompt, params) as stream:
+            async for delta in stream:
+                trace.take(len(delta.token_ids))
+        return trace
+
+
+if __name__ == "__main__":
+    serve(Pagewire)

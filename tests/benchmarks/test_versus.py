@@ -1,0 +1,205 @@
+"""What a comparison makes of its runs: turns, repetitions, roofs, tables. No peer is run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from transformers import PretrainedConfig
+
+from benchmarks.models import configs, tokenizer
+from benchmarks.versus import comparison, records
+from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, environment
+from benchmarks.versus.child import Answer, Child
+from benchmarks.versus.comparison import Comparison, Wishes
+from benchmarks.versus.contention import Shares
+from benchmarks.versus.records import Failure, Records, Run
+from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
+from benchmarks.versus.table import render
+from benchmarks.workloads import SHORT, WORKLOADS, Request
+
+LIMITS = Limits(40e9, 469e9, 939e9)
+SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}
+QUIET = Shares(90, 1, 1)
+RUN = Run("M1", "W1", "vllm", "bf16", 0, "2026-11-21", {"vllm": "1"}, 2.0, 64.0, 90, 1, 1, True)
+WISHES = Wishes(Path("/nowhere"), ["vllm"], ["M1"], ["W1"], 1, 2, 5, 3, 60, [])
+
+
+# The models, and their roof.
+
+
+def test_the_models_have_their_sizes() -> None:
+    sizes = {name: shape.body + shape.head for name, shape in SHAPES.items()}
+    assert sizes["M1"] == pytest.approx(134.5e6, rel=1e-3)
+    assert sizes["M2"] == pytest.approx(494.0e6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "tokens_per_s"), [("M1", "W2", 943), ("M2", "W2", 273), ("M1", "W3", 673)]
+)
+def test_roofs_of_arithmetic(model: str, workload: str, tokens_per_s: float) -> None:
+    """As another program has computed them."""
+    lengths = WORKLOADS[SHORT[workload]].lengths(4096)
+    seconds = roof_seconds(SHAPES[model], "bf16", lengths, LIMITS)
+    assert sum(output for _, _, output in lengths) / seconds == pytest.approx(tokens_per_s, rel=2e-3)
+
+
+def test_the_roof_of_one_stream_is_that_of_memory() -> None:
+    """All weights once per step, and the prompt's arithmetic before it."""
+    shape = Shape(layers=1, attention=0, body=90, head=10)
+    limits = Limits(bandwidth=200, bf16=1800, int8=3600)
+    assert roof_seconds(shape, "bf16", [(0, 100, 11)], limits) == pytest.approx(18020 / 1800 + 10)
+    assert roof_seconds(shape, "int8", [(0, 100, 11)], limits) == pytest.approx(18020 / 3600 + 5)
+
+
+def test_a_common_prefix_is_computed_once() -> None:
+    shape = Shape(layers=1, attention=1, body=100, head=0)
+    limits = Limits(1e9, 1.0, 1.0)
+    whole = roof_seconds(shape, "bf16", [(0, 12, 1)], limits)
+    own = 2 * 100 * 2 + 4 * (12 * 13 - 10 * 11) / 2
+    assert roof_seconds(shape, "bf16", [(10, 2, 1)] * 3, limits) == pytest.approx(whole + 2 * own)
+
+
+def test_every_id_of_a_made_up_tokenizer_is_a_token() -> None:
+    made = tokenizer(1000)
+    assert made.get_vocab_size() == 1000 and len({made.id_to_token(id) for id in range(1000)}) == 1000
+    ids = made.encode("a b: é").ids
+    assert made.decode(ids) == "a b: é"
+
+
+# Peers.
+
+
+def test_whoever_is_missing_is_told_how_to_come(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="python benchmarks/models.py"):
+        command("pagewire", tmp_path, "M1")
+    (tmp_path / "models/M1").mkdir(parents=True)
+    script = (HERE / "install.sh").read_text()
+    for name, peer in PEERS.items():
+        assert (HERE / "peers" / peer.script).exists()
+        if peer.install:
+            with pytest.raises(Missing, match=f"install.sh {peer.install}$") as caught:
+                command(name, tmp_path, "M1")
+            assert "\n" not in str(caught.value) and f"\n{peer.install}() {{" in script
+        else:
+            assert command(name, tmp_path, "M1")[1] == tmp_path / "models/M1"
+
+
+def test_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours is anybody's; a peer gets its own packages, not ours."""
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    assert environment("pagewire", tmp_path, 2, 3)["PYTHONPATH"] == "/ours"
+    theirs = environment("llama.cpp", tmp_path, 2, 3)
+    assert "PYTHONPATH" not in theirs and theirs["OMP_NUM_THREADS"] == "2"
+    assert theirs["LLAMA_CPP_LIB_PATH"] == f"{tmp_path}/llama.cpp/build/bin"
+
+
+# Turns.
+
+
+class FakeChild:
+    """Answers at once."""
+
+    pid, versions = 1, {"vllm": "1"}
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[Request]] = []
+
+    def run(self, requests: Sequence[Request], patience_s: float) -> Answer:
+        self.asked.append(requests)
+        times = [[(0.5 * step, 1) for step in range(1, request.output + 1)] for request in requests]
+        return Answer(seconds=64.0, sent=[0.0] * len(requests), arrivals=times)
+
+
+@pytest.fixture
+def run_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Shares]], tuple[FakeChild, list[str]]]:
+    """Runs W1 on M1 while the cores are shared as is said."""
+    config: PretrainedConfig = configs()["M1"]
+    monkeypatch.setattr(Path, "read_text", lambda path: f'{{"vocab_size": {config.vocab_size}}}')
+
+    def run(used: list[Shares]) -> tuple[FakeChild, list[str]]:
+        left = iter(used)
+        monkeypatch.setattr(comparison, "look", lambda pid: None)
+        monkeypatch.setattr(comparison, "shares", lambda before, after, cores: next(left))
+        child, lines = FakeChild(), list[str]()
+        made = Comparison(WISHES, lines.append, lambda text: None)
+        made._run_workload("M1", "W1", {"vllm": cast(Child, child)})
+        return child, lines
+
+    return run
+
+
+def test_a_quiet_run_is_made_once(run_once: Callable[[list[Shares]], tuple[FakeChild, list[str]]]) -> None:
+    child, lines = run_once([QUIET])
+    assert len(child.asked) == len(lines) == 1 and '"is_quiet": true' in lines[0]
+
+
+def test_a_disturbed_run_is_made_again_with_new_requests(
+    run_once: Callable[[list[Shares]], tuple[FakeChild, list[str]]],
+) -> None:
+    child, lines = run_once([Shares(80, 4, 2), Shares(80, 0, 6), QUIET])
+    assert ['"is_quiet": true' in each for each in lines] == [False, False, True]
+    assert len({tuple(requests[0].prompt) for requests in child.asked}) == 3
+
+
+def test_a_run_that_is_always_disturbed_is_given_up(
+    run_once: Callable[[list[Shares]], tuple[FakeChild, list[str]]],
+) -> None:
+    child, lines = run_once([Shares(80, 9, 0)] * 3)
+    assert len(child.asked) == 3 and not any('"is_quiet": true' in each for each in lines)
+
+
+# What becomes of them.
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    failure = Failure("M1", "W5", "llama.cpp", "no room")
+    lines = [
+        records.line_of("limits", LIMITS),
+        records.line_of("model", SHAPES["M1"], name="M1"),
+        records.line_of("run", RUN),
+        records.line_of("failure", failure),
+    ]
+    (tmp_path / "a").write_text("\n".join(lines) + "\n")
+    (tmp_path / "b").write_text(records.line_of("limits", Limits(50e9, 1, 1)) + "\n")
+    found = records.read([tmp_path / "a", tmp_path / "b"])
+    assert found.runs == [RUN] and found.failures == [failure] and found.shapes == {"M1": SHAPES["M1"]}
+    assert found.best_limits() == Limits(50e9, LIMITS.bf16, LIMITS.int8)
+
+
+def test_timings_of_streams() -> None:
+    """Two tokens in one message came 20 ms after the one before them: 10 ms each."""
+    streams = [[(1.0, 1), (1.02, 2), (1.06, 1)], [(2.0, 1), (2.01, 1), (2.02, 1), (2.03, 1)]]
+    found = records.timings(Answer(3.0, [0.5, 0.5], streams))
+    assert found["ttft"] == pytest.approx(1000) and found["itl"] == pytest.approx(10)
+    assert found["itl_p99"] == pytest.approx(40)
+    assert found["decode_tokens_per_s"] == pytest.approx((3 / 0.06 + 3 / 0.03) / 2)
+    assert records.timings(Answer(3.0, [0.5], [[(2.0, 128)]])) == {}, "a peer that does not stream"
+
+
+def test_the_table() -> None:
+    """Medians with their spread; disturbed runs count only where there are no others, and are marked."""
+    ours = replace(RUN, peer="pagewire", versions={"pagewire": "2"}, itl=8.0, itl_p99=9.0, ttft=70.0)
+    ours = replace(ours, decode_tokens_per_s=120.0)
+    found = Records(
+        runs=[
+            *(replace(RUN, tokens_per_s=speed) for speed in (50.0, 40.0, 45.0)),
+            replace(RUN, tokens_per_s=1.0, is_quiet=False),
+            *(replace(ours, tokens_per_s=speed) for speed in (90.0, 99.0)),
+            replace(RUN, peer="transformers", tokens_per_s=20.0, is_quiet=False, others=30.0),
+        ],
+        failures=[Failure("M1", "W1", "openvino", "it ended")],
+        limits=[LIMITS, replace(LIMITS, bandwidth=20e9)],
+        shapes=SHAPES,
+    )
+    text = render(found)
+    rows = [row for row in text.splitlines() if row.startswith("| M1")]
+    assert rows == [
+        "| M1 W1 | pagewire | 2 | 94.5 (90.0..99.0) | 67% | 120.0 | 70 | 8.0 (9.0) | 1.0 | 1.0 |",
+        "| M1 W1 | vllm | 3 | 45.0 (40.0..50.0) | 32% |  |  |  | 1.0 | 1.0 |",
+        "| M1 W1 | transformers | 1* | 20.0 (20.0..20.0) | 14% |  |  |  | 30.0 | 1.0 |",
+    ]
+    assert "- M1 W1 bf16: 2.10 times vllm" in text
+    assert "- M1 W1 openvino: it ended" in text and "the best of 2 readings, the least 20.0" in text
+    assert "pagewire" in OURS

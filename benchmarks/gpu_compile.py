@@ -30,6 +30,7 @@ from benchmarks.gpu_shapes import FP32, empty
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
     """By vocabulary: the number of tiles is a constant of the kernels; and what comes before."""
     from kernels.gpu.adjust_logits import Adjustments, adjust_logits
+    from kernels.gpu.copy_segments import copy_segments
     from kernels.gpu.filtered_sample import Filters, filtered_sample
     from kernels.gpu.philox import uniforms
     from kernels.gpu.prepare_inputs import StepInputs, append_tokens, prepare_inputs
@@ -43,9 +44,10 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     seeds = empty(rows, dtype=torch.int64)
     draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
     yield "uniforms", partial(uniforms, seeds, numbers, numbers)
-    blocks, out = empty(512, 512), StepInputs(*(seeds,) * 3, empty(rows + 1), numbers, empty(rows, 512))
-    columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, 16, out
+    blocks, out = empty(512, 512), StepInputs(*(seeds,) * 4, empty(rows + 1), numbers, empty(rows, 512))
+    columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, empty(512), 16, out
     yield "prepare_inputs", partial(prepare_inputs, *columns)
+    yield "copy_segments", partial(copy_segments, *(empty(1 << 20),) * 2, numbers, numbers, numbers)
     yield "append_tokens", partial(append_tokens, seeds, seeds, empty(512, 8192), empty(512))
     for vocab_size in (32000, 128256, 151936):
         logits, words = empty(rows, vocab_size, dtype=FP32), empty(8, -(-vocab_size // 32))

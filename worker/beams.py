@@ -47,16 +47,25 @@ class Beams:
         """Which of the rows [A] are beams."""
         return self._counts[rows] > 0
 
+    def counts(self, rows: Integers) -> Integers:
+        """Tokens that each of these beams [B] offers."""
+        return self._counts[rows]
+
     def most(self, rows: Integers) -> int:
         """The largest number of tokens that one of these beams offers."""
         return int(self._counts[rows].max())
 
     def put(self, offers: Offers, rows: Integers, result: worker_pb2.StepResult) -> Integers:
-        """Writes the beams' [B] offers into the columns of the result.
+        """put_offers() of these beams [B]."""
+        return put_offers(offers, self._counts[rows], result)
 
-        Returns what stands in the place of a token: 0, or NO_TOKEN for a beam that has nothing to offer.
-        """
-        wanted = np.arange(offers.token_ids.shape[1]) < self._counts[rows][:, None]
-        result.beam_token_ids = offers.token_ids[wanted].astype("<u4").tobytes()
-        result.beam_logprobs = offers.logprobs[wanted].astype("<f4").tobytes()
-        return np.where(np.isfinite(offers.logprobs[:, 0]), 0, NO_TOKEN)
+
+def put_offers(offers: Offers, counts: Integers, result: worker_pb2.StepResult) -> Integers:
+    """Writes offers, of which each beam has counts [B], into the columns of the result.
+
+    Returns what stands in the place of a token: 0, or NO_TOKEN for a beam that has nothing to offer.
+    """
+    wanted = np.arange(offers.token_ids.shape[1]) < counts[:, None]
+    result.beam_token_ids = offers.token_ids[wanted].astype("<u4").tobytes()
+    result.beam_logprobs = offers.logprobs[wanted].astype("<f4").tobytes()
+    return np.where(np.isfinite(offers.logprobs[:, 0]), 0, NO_TOKEN)

@@ -3,12 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from kernels.block_attention import BlockPlan, plan_blocks
 from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention
+from kernels.paged_kernels import PagedPlan
 from kernels.ranges import Integers, ranges
 from kernels.store_kv import slot_rows
 from worker.rows import RowTable
@@ -16,18 +18,27 @@ from worker.rows import RowTable
 
 @dataclass(frozen=True)
 class InputBatch:
-    """What the model reads in one step. T: tokens in it, A: sampled rows, both with padding.
+    """What the model reads in one step. T: tokens in it, with padding.
 
     Rows do not stand in the plan's order: those that decode come first, the shorter ones before the
     longer ones, so that attention finds rows of about one length side by side. Padding comes last:
     token 0 at position 0 of a dummy row, which writes to the dummy block and attends to nothing.
     """
 
+    store_rotates: ClassVar[bool] = False
+    """Whether keys and queries are rotated where keys are stored (worker.layers.attention), and not before."""
+
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
-    slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv
-    attention: Mapping[int | None, AttentionPlan | BlockPlan]  # by window; without padding
+    slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv; on CUDA [T]
+    attention: Mapping[int | None, AttentionPlan | BlockPlan | PagedPlan]  # by window; without padding
+
+
+@dataclass(frozen=True)
+class StepBatch(InputBatch):
+    """And what the runner looks for in it. A: sampled rows, with padding."""
+
     logit_tokens: torch.Tensor  # [A] int64: token (index into T) whose logits are sampled from
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
 
@@ -56,7 +67,7 @@ def build_input_batch(
     windows: Iterable[int | None],
     sizes: tuple[int, ...],
     shape: CacheShape,
-) -> InputBatch:
+) -> StepBatch:
     """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. sizes: see
     token_sizes()."""
     order = np.lexsort((starts, counts > 1))
@@ -79,7 +90,7 @@ def build_input_batch(
         return torch.from_numpy(values).to(shape.device)
 
     padded_slots = tensor(slots, shape.pad_block * block_size)
-    return InputBatch(
+    return StepBatch(
         token_ids=tensor(rows.token_ids[token_rows, positions], 0),
         positions=tensor(positions, 0),
         prompt_lens=tensor(rows.prompt_lens[token_rows], 1),

@@ -1,4 +1,4 @@
-"""From `Initialize` to a runner: configuration, weights, KV cache, warm-up."""
+"""From `Initialize` to a runner on a CPU: configuration, weights, KV cache, warm-up. On a GPU: worker.cuda.load."""
 
 import logging
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from kernels.block_attention import BlockKernels
+from kernels.gpu.support import why_not
 from kernels.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -40,7 +41,7 @@ def load(
 ) -> tuple[Runner, worker_pb2.Ready]:
     """threads: as asked for, 0 to choose. Raises StartupError when anything does not fit."""
     folder = Path(initialize.model_path)
-    device = choose_device(initialize.device)
+    device = torch.device("cpu")
     check_group(rank, initialize.tensor_parallel_size)
     config = read_model_config(folder)
     family = FAMILIES[config.architecture]
@@ -76,7 +77,23 @@ def load(
         cache.num_bytes / 2**20,
         torch.get_num_threads(),
     )
-    return runner, worker_pb2.Ready(
+    prefill_us = measure_prefill(runner.execute, most_tokens, initialize.block_size)
+    ready = make_ready(config, dtype, max_model_len, weight_bytes, cache, swap_space, prefill_us)
+    ready.num_threads = torch.get_num_threads()
+    return runner, ready
+
+
+def make_ready(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    max_model_len: int,
+    weight_bytes: int,
+    cache: KVCache,
+    swap_space: SwapSpace,
+    prefill_us_per_token: float,
+) -> worker_pb2.Ready:
+    """What the core is told."""
+    return worker_pb2.Ready(
         model=engine_pb2.ModelFacts(
             architecture=config.architecture,
             dtype=_dtype_name(dtype),
@@ -88,11 +105,10 @@ def load(
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,
         depends_on_prompt_len=config.depends_on_prompt_len,
-        device=device.type,
+        device=cache.shape.device.type,
         num_host_blocks=swap_space.num_blocks,
-        prefill_us_per_token=measure_prefill(runner.execute, most_tokens, initialize.block_size),
+        prefill_us_per_token=prefill_us_per_token,
         swap_us_per_block=swap_space.measure_us_per_block(),
-        num_threads=torch.get_num_threads(),
     )
 
 
@@ -103,8 +119,10 @@ def load_model(
     initialize: worker_pb2.Initialize,
     device: torch.device,
     report: Report,
+    check: Callable[[torch.dtype], None] = lambda dtype: None,
 ) -> tuple[LanguageModel, torch.dtype]:
-    """The model with its weights, and the dtype that it computes in."""
+    """The model with its weights, and the dtype that it computes in. check: called with it before anything
+    is made."""
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
@@ -112,12 +130,14 @@ def load_model(
     progress(0.0)
     if initialize.load_format == "dummy":
         dtype = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
+        check(dtype)
         model = _build(family, config, Placement(dtype, device))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
     with Checkpoint(folder) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         dtype = _choose_dtype(initialize.dtype, stored)
+        check(dtype)
         model = _build(family, config, Placement(dtype, device))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
@@ -177,11 +197,14 @@ def make_swap_space(num_bytes: int, cache: KVCache) -> SwapSpace:
 
 
 def choose_device(name: str) -> torch.device:
-    """auto is the CPU for as long as that is the only device."""
-    if name not in ("auto", "cpu"):
-        raise StartupError(
-            "cannot use this device", f"device {name!r} is not built yet", "leave --device out, or use cpu"
-        )
+    """auto is the GPU that torch finds, unless our kernels are not for it."""
+    if name == "cuda":
+        return torch.device("cuda")
+    if name == "auto" and torch.cuda.is_available():
+        reason = why_not(torch.device("cuda"), torch.bfloat16, head_dim=128)
+        if reason is None:
+            return torch.device("cuda")
+        logger.warning("computing on the CPU: %s", reason)
     return torch.device("cpu")
 
 

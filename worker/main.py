@@ -158,14 +158,14 @@ def _load_model(
     initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
-    if config.fails_on_purpose and initialize.device not in ("auto", "cpu"):
-        raise StartupError(
-            "cannot start a worker",
-            f"a device {initialize.device!r} does not fail on purpose",
-            "leave --fault-... out",
-        )
     try:
-        from worker.load import load
+        from worker.load import choose_device, load
+
+        if choose_device(initialize.device).type == "cuda":
+            _refuse_faults(config, "a GPU")
+            from worker.cuda.load import load as load_cuda
+
+            return load_cuda(initialize, config.rank, report)
     except ModuleNotFoundError as error:
         raise StartupError(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
@@ -173,6 +173,13 @@ def _load_model(
     runner, ready = load(initialize, config.rank, config.threads, report)
     execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
     return BlockingRunner(execute), ready
+
+
+def _refuse_faults(config: WorkerConfig, device: str) -> None:
+    if config.fails_on_purpose:
+        raise StartupError(
+            "cannot start a worker", f"{device} does not fail on purpose", "leave --fault-... out"
+        )
 
 
 def _load_simulated(

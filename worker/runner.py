@@ -9,7 +9,7 @@ from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.beams import Beams, Offers
-from worker.input_batch import InputBatch, build_input_batch, padded
+from worker.input_batch import StepBatch, build_input_batch, padded
 from worker.kv_cache import KVCache
 from worker.logprobs.prompts import score_prompts
 from worker.logprobs.sampled import SampledScores
@@ -143,7 +143,7 @@ class Runner:
         return result
 
     def _score_prompts(
-        self, hidden: torch.Tensor, batch: InputBatch, step: Step, result: worker_pb2.StepResult
+        self, hidden: torch.Tensor, batch: StepBatch, step: Step, result: worker_pb2.StepResult
     ) -> None:
         """hidden: [T, E]. The log-probabilities of prompts that somebody wants."""
         parts = self._wishes.prompt_parts(step.rows, step.starts, step.counts)
@@ -160,7 +160,7 @@ class Runner:
         )
 
     def _sample(
-        self, hidden: torch.Tensor, batch: InputBatch, rows: Integers, result: worker_pb2.StepResult
+        self, hidden: torch.Tensor, batch: StepBatch, rows: Integers, result: worker_pb2.StepResult
     ) -> None:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it samples."""
         if not len(rows):

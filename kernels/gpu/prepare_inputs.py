@@ -6,15 +6,15 @@ For rows i of the step, row[i] in the table computing count[i] tokens from posit
     tables[i]        = blocks[row[i]], as far as lengths[i] reaches
     for j < count[i], t = query_starts[i] + j, p = start[i] + j:
     token_ids[t]     = tokens[row[i], p]                            positions[t] = p
-    slots[t]         = blocks[row[i], p // S] * S + p % S
+    slots[t]         = blocks[row[i], p // S] * S + p % S           prompts[t] = prompt_lens[row[i]]
 
 What a graph has room for beyond the step's rows is padding: each such row has one token, token 0 at position
-0, that is stored nowhere (slot -1) and sees nothing (length 0).
+0 of a prompt of 1, that is stored nowhere (slot -1) and sees nothing (length 0).
 
 append_tokens, for sampled[a] >= 0: tokens[row[a], length[row[a]]] = sampled[a], and length[row[a]] += 1.
 
-tokens: [rows, L] int32, blocks: [rows, N] int32, the rest as in kernels.gpu.paged_attention. Bytes moved: 20
-per token of the step and 8 * N per row: nothing beside the launch. Speed: not yet measured on a GPU.
+tokens: [rows, L] int32, blocks: [rows, N] int32, prompt_lens: [rows] int32, the rest as in
+kernels.gpu.paged_attention. Bytes moved: 36 per token of the step and 8 * N per row: nothing beside the launch. Speed: not yet measured on a GPU.
 """
 
 from dataclasses import dataclass
@@ -36,6 +36,7 @@ class StepInputs:
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     slots: torch.Tensor  # [T] int64
+    prompts: torch.Tensor  # [T] int64: prompt tokens of the token's row
     query_starts: torch.Tensor  # [R + 1] int32
     lengths: torch.Tensor  # [R] int32
     block_tables: torch.Tensor  # [R, N] int32; beyond a row's length whatever was there
@@ -67,9 +68,11 @@ def _prepare_kernel(
     num_rows,  # [1]: R', at most R
     tokens,  # [rows, L]
     blocks,  # [rows, N]
+    prompt_lens,  # [rows]
     token_ids,  # [T]
     positions,  # [T]
     slots,  # [T]
+    prompts,  # [T]
     query_starts,  # [R + 1]
     lengths,  # [R]
     block_tables,  # [R, N]
@@ -91,6 +94,7 @@ def _prepare_kernel(
         tl.store(token_ids + first, 0)
         tl.store(positions + first, 0)
         tl.store(slots + first, -1)
+        tl.store(prompts + first, 1)
         return
     row, start, count = tl.load(rows + i).to(tl.int64), tl.load(starts + i), tl.load(counts + i)
     tl.store(query_starts + i + 1, first + count)
@@ -100,6 +104,7 @@ def _prepare_kernel(
         inside = (at < tl.cdiv(start + count, BLOCK_SIZE)) & (at < width)
         entries = tl.load(blocks + row * width + at, mask=inside, other=0)
         tl.store(block_tables + i.to(tl.int64) * width + at, entries, mask=inside)
+    prompt = tl.load(prompt_lens + row).to(tl.int64)
     for chunk in range(0, count, BLOCK):
         at = chunk + tl.arange(0, BLOCK)
         inside = at < count
@@ -109,6 +114,7 @@ def _prepare_kernel(
         tl.store(token_ids + first + at, token.to(tl.int64), mask=inside)
         tl.store(positions + first + at, position.to(tl.int64), mask=inside)
         tl.store(slots + first + at, block * BLOCK_SIZE + position % BLOCK_SIZE, mask=inside)
+        tl.store(prompts + first + at, tl.broadcast_to(prompt, (BLOCK,)), mask=inside)
 
 
 def prepare_inputs(
@@ -118,6 +124,7 @@ def prepare_inputs(
     num_rows: torch.Tensor,
     tokens: torch.Tensor,
     blocks: torch.Tensor,
+    prompt_lens: torch.Tensor,
     block_size: int,
     out: StepInputs,
 ) -> None:
@@ -136,9 +143,11 @@ def prepare_inputs(
             num_rows,
             tokens,
             blocks,
+            prompt_lens,
             out.token_ids,
             out.positions,
             out.slots,
+            out.prompts,
             out.query_starts,
             out.lengths,
             out.block_tables,

@@ -2,9 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -47,6 +48,20 @@ def initialize(folder: Path | str, **changes: object) -> worker_pb2.Initialize:
         "tensor_parallel_size": 1,
     }
     return worker_pb2.Initialize(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class StepExecutor(Protocol):
+    """A runner, as far as the driver needs it."""
+
+    def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult: ...
+
+
+Loader = Callable[[worker_pb2.Initialize], tuple[StepExecutor, worker_pb2.Ready]]
+
+
+def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[Runner, worker_pb2.Ready]:
+    """The usual runner."""
+    return load(command, 0, 1, lambda what, fraction: None)
 
 
 class GreedySampler:
@@ -104,15 +119,21 @@ class Driver:
     """Blocks, rows and plans for one runner. Sampled tokens are taken as they come; no EOS."""
 
     def __init__(
-        self, folder: Path, budget: int = 4096, shuffle: int = 0, record: bool = True, **changes: object
+        self,
+        folder: Path,
+        budget: int = 4096,
+        shuffle: int = 0,
+        record: bool = True,
+        loader: Loader = load_on_a_cpu,
+        **changes: object,
     ) -> None:
         """budget: tokens per step. shuffle: seed of the order of blocks. record: a GreedySampler in
         place of the real one. changes: fields of Initialize."""
         command = initialize(folder, **changes)
-        self.runner, self.ready = load(command, 0, 1, lambda what, fraction: None)
+        self.runner, self.ready = loader(command)
         self.sampler = GreedySampler()
         if record:
-            self.runner._sampler = self.sampler  # type: ignore[assignment]
+            self.runner._sampler = self.sampler  # type: ignore[attr-defined]
         self.record, self.budget, self.block_size = record, budget, command.block_size
         self.free = list(range(self.ready.num_blocks))
         random.Random(shuffle).shuffle(self.free)

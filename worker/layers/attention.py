@@ -6,8 +6,10 @@ import torch
 
 from kernels.block_attention import BlockPlan, block_attention
 from kernels.paged_attention import paged_attention
+from kernels.paged_kernels import PagedPlan
 from kernels.store_kv import store_kv
 from worker.input_batch import InputBatch
+from worker.layers.rotary import Rotation
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,18 @@ class Attention:
         value: torch.Tensor,
         batch: InputBatch,
         cache: LayerCache,
+        rotation: Rotation | None = None,
     ) -> torch.Tensor:
-        """query [T, H, D], key and value [T, K, D] -> [T, H * D]."""
+        """query [T, H, D], key and value [T, K, D] -> [T, H * D]. rotation: of models that have one; it is
+        still to be done where batch.store_rotates, and done elsewhere."""
         plan = batch.attention[self.window]
+        if isinstance(plan, PagedPlan):
+            caches = batch.slot_rows, cache.key, cache.value
+            if rotation is None:
+                plan.kernels.store_kv(key, value, *caches)
+            else:
+                plan.kernels.rotary_store_kv(query, key, value, rotation.cos, rotation.sin, *caches)
+            return plan.attend(query, cache.key, cache.value, self.scale).flatten(1)
         if isinstance(plan, BlockPlan):
             plan.kernels.store_kv(key, value, cache.key, cache.value, batch.slot_rows)
             return block_attention(query, cache.key, cache.value, plan, self.scale).flatten(1)

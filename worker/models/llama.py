@@ -57,9 +57,11 @@ class LlamaAttention(Layer):
         query_key, value = qkv.split_with_sizes(
             (self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1
         )
-        query_key = rotation(self.norm_heads(query_key), self.kernels)
+        query_key = self.norm_heads(query_key)
+        if not batch.store_rotates:
+            query_key = rotation(query_key, self.kernels)
         query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
-        return self.output(self.attention(query, key, value, batch, cache))
+        return self.output(self.attention(query, key, value, batch, cache, rotation))
 
     def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
         """[T, H + K, D] -> the same; here nothing."""

@@ -40,6 +40,7 @@ NARROW = {
     "_append_kernel": 4,
     "_record_kernel": 4,
     "_count_kernel": 4,  # one atomic addition per thread
+    "_copy_kernel": 4,  # pieces begin anywhere
 }
 
 

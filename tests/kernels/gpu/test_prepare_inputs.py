@@ -10,7 +10,7 @@ BLOCK_SIZE = 4
 
 def outputs(padded: int, tokens: int, width: int, device: torch.device) -> StepInputs:
     """Filled with what must not stay."""
-    longs = (torch.full((tokens,), -7, device=device) for _ in range(3))
+    longs = (torch.full((tokens,), -7, device=device) for _ in range(4))
     sizes = (padded + 1,), (padded,), (padded, width)
     return StepInputs(*longs, *(torch.full(size, -7, dtype=torch.int32, device=device) for size in sizes))
 
@@ -28,11 +28,13 @@ def test_inputs_of_a_step(device: torch.device, monkeypatch):
         torch.tensor([*column, 5, 3], dtype=torch.int32, device=device) for column in (rows, starts, counts)
     ]
     num_rows = torch.tensor([3], dtype=torch.int32, device=device)
-    prepare_inputs(*columns, num_rows, tokens.to(device), blocks.to(device), BLOCK_SIZE, out)
+    state = tokens.to(device), blocks.to(device), torch.arange(10, 16, dtype=torch.int32, device=device)
+    prepare_inputs(*columns, num_rows, *state, BLOCK_SIZE, out)
     ids, positions, slots = prepare_inputs_reference(rows, starts, counts, tokens, blocks, BLOCK_SIZE)
     assert out.token_ids.tolist() == [*ids, 0, 0]
     assert out.positions.tolist() == [*positions, 0, 0]
     assert out.slots.tolist() == [*slots, -1, -1]
+    assert out.prompts.tolist() == [14, *[10] * 20, *[12] * 9, 1, 1]
     assert out.query_starts.tolist() == [0, 1, 21, 30, 31, 32]
     assert out.lengths.tolist() == [37, 25, 9, 0, 0]
     for i, (row, length) in enumerate(zip(rows, (37, 25, 9), strict=True)):

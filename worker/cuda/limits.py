@@ -1,0 +1,76 @@
+"""What a device cannot do, told at start-up in one line, with what would work."""
+
+import torch
+
+from kernels.gpu.support import INTERPRETED, why_not
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from worker.checkpoint import ModelConfig
+from worker.cuda.device import CudaDevice, Device
+from worker.cuda.host_device import HostDevice
+from worker.cuda.memory import GIB
+from worker.cuda.rows import state_numbers
+
+WHAT = "cannot use this device"
+LEAST_BLOCK = 16
+"""Tokens of a block: keys of a head are then pieces of a kilobyte and more."""
+_MOST_NUMBERS = (1 << 31) - 1
+
+
+def find_device() -> Device:
+    """The device; where Triton interprets, its twin. Raises StartupError when there is none."""
+    if INTERPRETED:
+        return HostDevice()
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
+        todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
+        raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
+    return CudaDevice()
+
+
+def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block_size: int) -> None:
+    """Raises StartupError unless our kernels can compute this model there."""
+    reason = why_not(device.place, dtype, config.head_dim)
+    if reason is not None:
+        raise StartupError(WHAT, reason, "use --device cpu")
+    if config.head_dim % 2:
+        raise StartupError(
+            WHAT, f"the head size is {config.head_dim}; even ones are supported", "use --device cpu"
+        )
+    if block_size < LEAST_BLOCK or block_size & (block_size - 1):
+        raise StartupError(
+            WHAT, f"--block-size is {block_size}", "use a power of two from 16 on: 16, 32, 64 or 128"
+        )
+
+
+def check_sizes(initialize: worker_pb2.Initialize, max_model_len: int) -> None:
+    """Raises StartupError for what the worker's own numbers would not hold."""
+    if max(1, initialize.data_parallel_size) > 1:
+        raise StartupError(
+            WHAT,
+            f"{initialize.data_parallel_size} engine cores would share one device",
+            "leave --data-parallel-size out, or start a `pagewire engine` for each device, with"
+            " CUDA_VISIBLE_DEVICES",
+        )
+    if state_numbers(initialize.max_num_seqs, max_model_len, initialize.block_size) > _MOST_NUMBERS:
+        raise StartupError(
+            WHAT,
+            f"{initialize.max_num_seqs} rows of {max_model_len} tokens are more than 32-bit numbers count",
+            "use a smaller --max-num-seqs or --max-model-len",
+        )
+
+
+def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device) -> None:
+    """Before anything is allocated. Raises StartupError when the model does not fit."""
+    memory = device.memory()
+    if weight_bytes > memory.free:
+        todo = "use a larger device or a smaller model"
+        if dtype == torch.float32:
+            todo = "use --dtype bfloat16, which halves it, a larger device, or a smaller model"
+        raise StartupError(
+            WHAT,
+            f"the model's weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and"
+            f" {device.name} has {memory.free / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
+            todo,
+        )

@@ -1,0 +1,184 @@
+"""From `Initialize` to a runner on a CUDA device: refusals, weights, profile, KV cache, warm-up, graphs."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.paged_attention import CacheShape
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from worker.checkpoint import ModelConfig
+from worker.configs.registry import read_model_config
+from worker.cuda.compiles import CompileWatch
+from worker.cuda.device import Device
+from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
+from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
+from worker.cuda.runner import CudaRunner
+from worker.cuda.warm_up import warm_up
+from worker.kv_cache import KVCache, block_bytes
+from worker.limits import check_group, choose_max_model_len
+from worker.load import Report, load_model, make_ready, make_swap_space
+from worker.measure import measure_prefill
+from worker.models.base import Family, LanguageModel
+from worker.models.registry import FAMILIES
+from worker.parallel import Placement
+from worker.rows import RowTable
+from worker.sampler import Sampler
+from worker.swap_space import SwapSpace
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model on its device, with what is asked of it."""
+
+    initialize: worker_pb2.Initialize
+    config: ModelConfig
+    max_model_len: int
+    device: Device
+    model: LanguageModel
+    dtype: torch.dtype
+
+    @property
+    def weight_bytes(self) -> int:
+        """On the device."""
+        return sum(parameter.nbytes for parameter in self.model.parameters())
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A runner, and what it is made of as far as loading wants to know."""
+
+    runner: CudaRunner
+    rows: RowTable
+    cache: KVCache
+    swap_space: SwapSpace
+
+
+def load(
+    initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None = None
+) -> tuple[CudaRunner, worker_pb2.Ready]:
+    """device: None for what is there. Raises StartupError when anything does not fit."""
+    torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
+    loaded = load_on_device(initialize, rank, report, device)
+    watch = CompileWatch()
+    num_blocks = find_num_blocks(loaded, report)
+    report("KV cache", 0.0)
+    parts = assemble(loaded, num_blocks, initialize.swap_space_bytes)
+    most_tokens = initialize.max_num_batched_tokens
+
+    def progress(fraction: float) -> None:
+        report("warm-up", fraction)
+
+    warm_up(parts.runner, parts.rows, most_tokens, not initialize.enforce_eager, progress)
+    longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
+    prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
+    logger.info(
+        "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
+        loaded.config.architecture,
+        str(loaded.dtype).removeprefix("torch."),
+        loaded.device.name,
+        loaded.weight_bytes / GIB,
+        num_blocks,
+        parts.cache.num_bytes / GIB,
+        watch.count,
+        "no graphs" if initialize.enforce_eager else "decoding in graphs",
+    )
+    watch.serving()
+    return parts.runner, make_ready(
+        loaded.config,
+        loaded.dtype,
+        loaded.max_model_len,
+        loaded.weight_bytes,
+        parts.cache,
+        parts.swap_space,
+        prefill_us,
+    )
+
+
+def load_on_device(
+    initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None
+) -> Loaded:
+    """The model, once everything that can be refused before has been looked at. Raises StartupError."""
+    folder = Path(initialize.model_path)
+    check_group(rank, initialize.tensor_parallel_size)
+    config = read_model_config(folder)
+    family = FAMILIES[config.architecture]
+    max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    check_sizes(initialize, max_model_len)
+    where = device or find_device()
+
+    def check(dtype: torch.dtype) -> None:
+        check_kernels(where, dtype, config, initialize.block_size)
+        check_weights(count_weight_bytes(family, config, dtype), dtype, where)
+
+    model, dtype = load_model(folder, family, config, initialize, where.place, report, check)
+    return Loaded(initialize, config, max_model_len, where, model, dtype)
+
+
+def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of the model, without making it."""
+    model = family.build(config, Placement(dtype, torch.device("meta")))
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+def find_num_blocks(loaded: Loaded, report: Report) -> int:
+    """By a run of the largest steps, on a cache of one block. Raises StartupError."""
+    report("profile", 0.0)
+    initialize, config, size = loaded.initialize, loaded.config, loaded.initialize.block_size
+    temporary = 0
+    if loaded.max_model_len > 1:
+        try:
+            parts = assemble(loaded, 1, 0)
+            temporary = largest_steps(
+                parts.runner, parts.rows, initialize.max_num_batched_tokens, loaded.device
+            )
+            del parts
+        except torch.OutOfMemoryError as error:
+            raise StartupError(
+                WHAT,
+                f"a step of {initialize.max_num_batched_tokens} tokens does not fit on {loaded.device.name}"
+                " beside the weights",
+                "use fewer --max-num-batched-tokens, a larger device, or a smaller model",
+            ) from error
+    per_sequence = -(-loaded.max_model_len // size)
+    demand = Demand(
+        block_bytes(config.num_layers, config.num_kv_heads, config.head_dim, size, loaded.dtype),
+        initialize.num_blocks,
+        initialize.max_num_seqs * per_sequence,
+        per_sequence if initialize.max_model_len else 0,
+        initialize.gpu_memory_utilization or 1.0,
+    )
+    return choose_num_blocks(loaded.device.memory(), temporary, demand, loaded.device.name)
+
+
+def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
+    """A runner with so many blocks. Raises StartupError."""
+    initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
+    shape = CacheShape(
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=initialize.block_size,
+        pad_block=num_blocks,
+        dtype=loaded.dtype,
+        device=place,
+    )
+    cache = KVCache(config.num_layers, num_blocks, shape)
+    swap_space = make_swap_space(swap_space_bytes, cache)
+    rows = RowTable(
+        initialize.max_num_seqs, loaded.max_model_len, config.vocab_size, initialize.block_size, num_blocks
+    )
+    runner = CudaRunner(
+        loaded.model,
+        config.windows,
+        cache,
+        swap_space,
+        rows,
+        Sampler(initialize.max_num_seqs, config.vocab_size, place),
+        initialize.max_num_batched_tokens,
+        loaded.device,
+    )
+    return Parts(runner, rows, cache, swap_space)

@@ -1,0 +1,130 @@
+"""Steps before the first request: they meet every configuration of every kernel, and are captured as graphs.
+
+What Triton compiles for, and what a step can change of it:
+
+    rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
+    rows of a step       the width of the sum over rows in kernels.gpu.prepare_inputs: a power of two
+    prompts              a kernel of their own
+    sampling             what a row asks for: each of SAMPLING, and log-probabilities
+
+All else is of the model, or a number that kernels do not specialise on. So steps of each power of two of rows,
+that decode alone and beside a prompt, meet everything. They go through the runner as plans do; the rows end
+again, and all of them share one block.
+"""
+
+from collections.abc import Callable, Iterator
+
+from pagewire.columns import pack_u32
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1 import generation_pb2
+from worker.cuda.graphs import graph_sizes
+from worker.cuda.runner import CudaRunner
+from worker.rows import RowTable
+from worker.runner import GREEDY
+
+
+def _params(**changes: float) -> generation_pb2.SamplingParams:
+    params = generation_pb2.SamplingParams()
+    params.CopyFrom(GREEDY)
+    params.MergeFrom(generation_pb2.SamplingParams(**changes))
+    return params
+
+
+DRAWN = _params(temperature=1.0)
+SAMPLING = (
+    GREEDY,
+    DRAWN,
+    _params(temperature=1.0, top_k=5),
+    _params(temperature=1.0, top_p=0.9, min_p=0.01),
+    _params(temperature=1.0, typical_p=0.9),
+    _params(repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1),
+)
+"""What rows may ask of the sampler, one kind of kernel each."""
+
+
+def warm_up(
+    runner: CudaRunner,
+    rows: RowTable,
+    most_tokens: int,
+    captures: bool,
+    progress: Callable[[float], None],
+) -> None:
+    """most_tokens: of a step. captures: graphs, too. Nothing where no row can have an output."""
+    if rows.max_model_len < 2:
+        return
+    most = min(rows.max_num_rows, most_tokens)
+    sizes = _sizes(most)
+    for done, plan in enumerate(plans := list(_plans(rows, most_tokens, sizes))):
+        run(runner, plan)
+        progress(done / (2 * len(plans)))
+    captured = graph_sizes(most) if captures else ()
+    for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
+        run(runner, step_plan([1] * size, rows.block_size))
+        runner.capture(size)
+        progress(0.5 + done / (2 * len(captured)))
+    for size in captured:
+        run(runner, step_plan([1] * size, rows.block_size))
+
+
+def run(runner: CudaRunner, plan: worker_pb2.StepPlan) -> None:
+    """One step, whose rows end."""
+    runner.execute(plan)
+    runner.execute(worker_pb2.StepPlan(removed_rows=plan.rows))
+
+
+def step_plan(
+    counts: list[int], block_size: int, params: generation_pb2.SamplingParams = GREEDY
+) -> worker_pb2.StepPlan:
+    """Rows that begin with so many tokens, compute them and sample. A row of one token is one that decodes."""
+    rows = range(len(counts))
+    plan = worker_pb2.StepPlan(
+        rows=pack_u32(rows),
+        starts=pack_u32([0] * len(counts)),
+        counts=pack_u32(counts),
+        sample_rows=pack_u32(rows),
+        sample_sources=pack_u32(rows),
+    )
+    for row, count in enumerate(counts):
+        blocks = pack_u32([0] * -(-count // block_size))
+        plan.new_rows.append(
+            worker_pb2.NewRow(
+                row=row, prompt_len=count, token_ids=pack_u32([0] * count), blocks=blocks, sampling=params
+            )
+        )
+    return plan
+
+
+def _sizes(most: int) -> list[int]:
+    """Powers of two, and what is most."""
+    return sorted({most, *(1 << power for power in range(most.bit_length()))})
+
+
+def _plans(rows: RowTable, most_tokens: int, sizes: list[int]) -> Iterator[worker_pb2.StepPlan]:
+    """Everything but graphs."""
+    prompt = min(2 * rows.block_size, rows.max_model_len - 1)
+    for size in sizes:
+        yield step_plan([1] * size, rows.block_size)
+        if prompt > 1 and size - 1 + prompt <= most_tokens:
+            yield step_plan([1] * (size - 1) + [prompt], rows.block_size)
+    for params in SAMPLING:
+        yield step_plan([1] * min(2, sizes[-1]), rows.block_size, params)
+    yield _with_copies(rows.block_size)
+    yield from _scored(rows)
+
+
+def _with_copies(block_size: int) -> worker_pb2.StepPlan:
+    """Blocks are copied: one onto itself."""
+    plan = step_plan([1], block_size)
+    plan.copy_sources = plan.copy_targets = pack_u32([0])
+    return plan
+
+
+def _scored(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
+    """Log-probabilities and the offers of a beam."""
+    options = generation_pb2.LogprobOptions(top_n=1)
+    plan = step_plan([1], rows.block_size)
+    plan.new_rows[0].logprobs.CopyFrom(options)
+    yield plan
+    plan = step_plan([1], rows.block_size)
+    plan.new_rows[0].num_beam_candidates = 2
+    yield plan

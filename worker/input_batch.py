@@ -26,7 +26,7 @@ class InputBatch:
     """
 
     store_rotates: ClassVar[bool] = False
-    """Whether keys and queries are rotated where keys are stored (worker.layers.attention), and not before."""
+    """Whether heads are rotated where keys are stored (worker.layers.attention), and not before."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row

@@ -1,4 +1,5 @@
-"""From `Initialize` to a runner on a CPU: configuration, weights, KV cache, warm-up. On a GPU: worker.cuda.load."""
+"""From `Initialize` to a runner on a CPU: configuration, weights, KV cache, warm-up. worker.cuda.load is
+the same on a GPU."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Copies pieces of one array of numbers into another: what a plan changes in the rows that live on the device.
+"""Copies pieces of one array of numbers into another: what a plan changes in rows that live on the device.
 
     target[target_starts[i] + j] = source[source_starts[i] + j]      0 <= j < counts[i], for all i at once
 

@@ -14,7 +14,8 @@ What a graph has room for beyond the step's rows is padding: each such row has o
 append_tokens, for sampled[a] >= 0: tokens[row[a], length[row[a]]] = sampled[a], and length[row[a]] += 1.
 
 tokens: [rows, L] int32, blocks: [rows, N] int32, prompt_lens: [rows] int32, the rest as in
-kernels.gpu.paged_attention. Bytes moved: 36 per token of the step and 8 * N per row: nothing beside the launch. Speed: not yet measured on a GPU.
+kernels.gpu.paged_attention. Bytes moved: 36 per token of the step and 8 * N per row: nothing beside the
+launch. Speed: not yet measured on a GPU.
 """
 
 from dataclasses import dataclass

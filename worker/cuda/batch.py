@@ -29,7 +29,7 @@ ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
 
 @dataclass(frozen=True)
 class DeviceBatch(InputBatch):
-    """What the model reads. slot_rows: [T], the slots. Attention is a worker.layers PagedPlan everywhere."""
+    """What the model reads. slot_rows: [T], the slots. Attention is a PagedPlan for every window."""
 
     store_rotates: ClassVar[bool] = True
 
@@ -104,9 +104,18 @@ class StepBuffers:
 
     def batch(self, shape: StepShape) -> DeviceBatch:
         """Makes the inputs of the step whose columns are there."""
-        columns = [self._columns[index, : shape.rows] for index in (ROWS, STARTS, COUNTS)]
-        inputs, state = self._views(shape), (self._rows.tokens, self._rows.blocks, self._rows.prompt_lens)
-        prepare_inputs(*columns, self._columns[NUM_ROWS, :1], *state, self._block_size, inputs)
+        columns, inputs = self._columns[:, : shape.rows], self._views(shape)
+        prepare_inputs(
+            columns[ROWS],
+            columns[STARTS],
+            columns[COUNTS],
+            columns[NUM_ROWS, :1],
+            self._rows.tokens,
+            self._rows.blocks,
+            self._rows.prompt_lens,
+            self._block_size,
+            inputs,
+        )
         paged = PagedBatch(
             inputs.query_starts,
             inputs.lengths,

@@ -30,4 +30,6 @@ class CompileWatch:
         self.count += 1
         if self._serving:
             self.late.append(repr)
-            logger.warning("Triton compiled %s.%s while serving: warm-up lacks it: %s", fn.module, fn.name, repr)
+            logger.warning(
+                "Triton compiled %s.%s while serving: warm-up lacks it: %s", fn.module, fn.name, repr
+            )

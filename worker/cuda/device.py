@@ -72,7 +72,7 @@ class CudaDevice:
         self.place = torch.device("cuda", 0)
         self.name = torch.cuda.get_device_name(self.place)
         torch.cuda.set_device(self.place)
-        self._pool: tuple[int, int] | None = None  # of graphs: they run one after another, in the same memory
+        self._pool = torch.cuda.graph_pool_handle()  # graphs run one after another, in the same memory
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         """See Device."""
@@ -98,7 +98,6 @@ class CudaDevice:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             output = run()
-        self._pool = graph.pool()
 
         def replay() -> torch.Tensor:
             graph.replay()

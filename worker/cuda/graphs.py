@@ -18,8 +18,11 @@ LARGEST = 512
 
 
 def graph_sizes(most: int) -> tuple[int, ...]:
-    """Numbers of rows to capture, ascending, up to `most` or LARGEST. Padding computes rows for nothing: at
-    most seven, or an eighth of a step, where another row costs next to nothing as long as weights are read."""
+    """Numbers of rows to capture, ascending, up to `most` or LARGEST.
+
+    Padding computes rows for nothing: at most seven, or fifteen above 256, where another row costs next to
+    nothing as long as weights are what is read.
+    """
     most = min(most, LARGEST)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, LARGEST + 1, 16)]
     return (*(size for size in sizes if size < most), most)

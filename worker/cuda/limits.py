@@ -70,7 +70,7 @@ def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device) -> None
             todo = "use --dtype bfloat16, which halves it, a larger device, or a smaller model"
         raise StartupError(
             WHAT,
-            f"the model's weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and"
+            f"the weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and"
             f" {device.name} has {memory.free / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
             todo,
         )

@@ -3,7 +3,7 @@
     room = utilization * total - (total - free) - largest step - largest captured step
 
 free is what the driver says with the weights loaded and the kernels of a step compiled, so that the memory of
-other processes counts as used. Captured graphs keep their temporaries in memory of their own, all in the same.
+other processes counts as used. Captured graphs keep their temporaries in memory of their own, all in one.
 """
 
 from dataclasses import dataclass
@@ -52,8 +52,8 @@ def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str)
     room = int(demand.utilization * memory.total) - (memory.total - memory.free) - temporary
     affordable = room // demand.bytes_per_block - 1  # one is the worker's own
     state = (
-        f"{name} has {memory.total / GIB:.1f} GiB, of which {(memory.total - memory.free) / GIB:.1f} are in use"
-        f" with the weights, {temporary / GIB:.1f} are for a step,"
+        f"{name} has {memory.total / GIB:.1f} GiB, of which {(memory.total - memory.free) / GIB:.1f} are in"
+        f" use with the weights, {temporary / GIB:.1f} are for a step,"
         f" and {max(0, room) / GIB:.1f} are left at --gpu-memory-utilization {demand.utilization:g}"
     )
     if affordable < 1:

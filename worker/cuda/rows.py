@@ -45,9 +45,7 @@ class DeviceRows:
         sizes = count * length, count * width, count, count
         begins = np.cumsum([0, *map(aligned, sizes)]).tolist()
         self._state = torch.zeros(begins[-1], dtype=torch.int32, device=device.place)
-        parts = [
-            self._state[begin : begin + size] for begin, size in zip(begins[:-1], sizes, strict=True)
-        ]
+        parts = [self._state[begin : begin + size] for begin, size in zip(begins[:-1], sizes, strict=True)]
         self.tokens, self.blocks = parts[0].view(count, length), parts[1].view(count, width)
         self.lengths, self.prompt_lens = parts[2], parts[3]
         self._blocks_at, self._lengths_at, self._prompts_at = begins[1:4]
@@ -56,7 +54,9 @@ class DeviceRows:
         """What the plan has just changed in the host's rows. appended: rows that the core appended to."""
         pieces = _Pieces()
         for new in plan.new_rows:
-            pieces.put(self._token_at(new.row), self._rows.token_ids[new.row, : self._rows.num_tokens[new.row]])
+            pieces.put(
+                self._token_at(new.row), self._rows.token_ids[new.row, : self._rows.num_tokens[new.row]]
+            )
             self._put_all_but_tokens(pieces, new.row)
         for fork in plan.forks:
             self._put_all_but_tokens(pieces, fork.row)
@@ -93,7 +93,9 @@ class DeviceRows:
         roots: dict[int, int] = {}
         for fork in plan.forks:
             roots[fork.row] = roots.get(fork.source_row, fork.source_row)
-        sources, targets = (np.array(rows) * self.tokens.shape[1] for rows in (list(roots.values()), list(roots)))
+        sources, targets = (
+            np.array(rows) * self.tokens.shape[1] for rows in (list(roots.values()), list(roots))
+        )
         counts = self._rows.num_tokens[list(roots)]
         columns = [self._device.send(values.astype(np.int32)) for values in (sources, targets, counts)]
         copy_segments(self._state, self._state, *columns)
@@ -124,7 +126,8 @@ class _Pieces:
         then the values that the starts are in."""
         pitch, counts = aligned(len(self.targets)), [len(values) for values in self.values]
         staged = np.zeros(3 * pitch + sum(counts), np.int32)
-        for index, numbers in enumerate((np.cumsum([0, *counts[:-1]]), self.targets, counts)):
-            staged[pitch * index : pitch * index + len(counts)] = numbers
+        staged[: len(counts)] = np.cumsum([0, *counts[:-1]])
+        staged[pitch : pitch + len(counts)] = self.targets
+        staged[2 * pitch : 2 * pitch + len(counts)] = counts
         np.concatenate(self.values, out=staged[3 * pitch :], casting="same_kind")
         return len(counts), pitch, staged

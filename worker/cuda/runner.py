@@ -146,10 +146,9 @@ class CudaRunner:
         """logits: [A, V]; rows: [A]."""
         beams = self._beams.among(rows)
         if not beams.any():
-            drawn = self._draw(logits, rows, self._buffers.sample_rows(len(rows)))
-            flight.take(beams, drawn, None)
+            flight.take(beams, self._draw(logits, rows, self._buffers.sample_rows(len(rows))), None)
             return
-        drawn = None
+        drawn: Drawn | None = None
         if not beams.all():
             others = self._device.send(np.flatnonzero(~beams))
             device_rows = self._buffers.sample_rows(len(rows)).index_select(0, others)

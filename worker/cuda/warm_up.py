@@ -7,7 +7,7 @@ What Triton compiles for, and what a step can change of it:
     prompts              a kernel of their own
     sampling             what a row asks for: each of SAMPLING, and log-probabilities
 
-All else is of the model, or a number that kernels do not specialise on. So steps of each power of two of rows,
+All else is of the model, or a number that no kernel specialises on. So steps of each power of two of rows,
 that decode alone and beside a prompt, meet everything. They go through the runner as plans do; the rows end
 again, and all of them share one block.
 """
@@ -23,21 +23,23 @@ from worker.rows import RowTable
 from worker.runner import GREEDY
 
 
-def _params(**changes: float) -> generation_pb2.SamplingParams:
+def _params(changes: generation_pb2.SamplingParams) -> generation_pb2.SamplingParams:
     params = generation_pb2.SamplingParams()
     params.CopyFrom(GREEDY)
-    params.MergeFrom(generation_pb2.SamplingParams(**changes))
+    params.MergeFrom(changes)
     return params
 
 
-DRAWN = _params(temperature=1.0)
+DRAWN = _params(generation_pb2.SamplingParams(temperature=1.0))
 SAMPLING = (
     GREEDY,
     DRAWN,
-    _params(temperature=1.0, top_k=5),
-    _params(temperature=1.0, top_p=0.9, min_p=0.01),
-    _params(temperature=1.0, typical_p=0.9),
-    _params(repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1),
+    _params(generation_pb2.SamplingParams(temperature=1.0, top_k=5)),
+    _params(generation_pb2.SamplingParams(temperature=1.0, top_p=0.9, min_p=0.01)),
+    _params(generation_pb2.SamplingParams(temperature=1.0, typical_p=0.9)),
+    _params(
+        generation_pb2.SamplingParams(repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1)
+    ),
 )
 """What rows may ask of the sampler, one kind of kernel each."""
 
@@ -75,7 +77,7 @@ def run(runner: CudaRunner, plan: worker_pb2.StepPlan) -> None:
 def step_plan(
     counts: list[int], block_size: int, params: generation_pb2.SamplingParams = GREEDY
 ) -> worker_pb2.StepPlan:
-    """Rows that begin with so many tokens, compute them and sample. A row of one token is one that decodes."""
+    """Rows that begin with so many tokens, compute them and sample. One of one token is one that decodes."""
     rows = range(len(counts))
     plan = worker_pb2.StepPlan(
         rows=pack_u32(rows),

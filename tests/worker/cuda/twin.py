@@ -1,15 +1,21 @@
-"""The CUDA path without a GPU: its plain twin of a device, and Triton's interpreter."""
+"""The CUDA path without a GPU: on a device that is a CPU, in Triton's interpreter."""
+
+from collections.abc import Callable
 
 import pytest
+import torch
 
 from kernels.gpu import support
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device import Device, Memory
+from worker.cuda.device import Device, Event, Memory
 from worker.cuda.host_device import HostDevice
-from worker.cuda.load import load
+from worker.cuda.load import Parts, assemble, load_on_device
 from worker.cuda.runner import CudaRunner
+from worker.load import make_ready
 
 GIB = 1 << 30
+SMALL = {"max_num_seqs": 6, "num_blocks": 60, "block_size": 16, "max_num_batched_tokens": 64}
+"""Fields of Initialize."""
 
 
 def twin() -> HostDevice:
@@ -17,11 +23,64 @@ def twin() -> HostDevice:
     return HostDevice(Memory(GIB, GIB))
 
 
-def load_on(device: Device, command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
-    """Loads there."""
-    return load(command, 0, lambda what, fraction: None, device)
+def parts_on(device: Device, command: worker_pb2.Initialize) -> tuple[Parts, worker_pb2.Ready]:
+    """A runner that has not been warmed up: the interpreter has nothing to compile, and takes its time."""
+    loaded = load_on_device(command, 0, lambda what, fraction: None, device)
+    parts = assemble(loaded, command.num_blocks, command.swap_space_bytes)
+    facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
+    return parts, make_ready(*facts, parts.cache, parts.swap_space, 0.0)
+
+
+def load_on_a_twin(command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
+    """A tests.worker.fakes.Loader."""
+    parts, ready = parts_on(twin(), command)
+    return parts.runner, ready
 
 
 def interpret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations of kernels/ are Triton's from here on, also on the CPU."""
+    """Operations of kernels/ are Triton's from here on, also on a CPU."""
     monkeypatch.setattr(support, "INTERPRETED", True)
+
+
+class LateEvent:
+    """Passes when it is told to, or waited for."""
+
+    def __init__(self, land: Callable[[], None]) -> None:
+        self.passed, self.waits, self._land = False, 0, land
+
+    def query(self) -> bool:
+        return self.passed
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        self.arrive()
+
+    def arrive(self) -> None:
+        if not self.passed:
+            self.passed = True
+            self._land()
+
+
+class LateDevice(HostDevice):
+    """What it fetches is there when an event behind it has passed, and not before: as on a device that is
+    still at work. Who looks too early finds what is no token."""
+
+    def __init__(self) -> None:
+        super().__init__(Memory(GIB, GIB))
+        self.events: list[LateEvent] = []
+        self._under_way: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        host = torch.full_like(tensor, -7)
+        self._under_way.append((host, tensor.clone()))
+        return host
+
+    def record(self) -> Event:
+        arrived, self._under_way = self._under_way, []
+
+        def land() -> None:
+            for host, values in arrived:
+                host.copy_(values)
+
+        self.events.append(LateEvent(land))
+        return self.events[-1]

@@ -1,0 +1,96 @@
+"""The CUDA path gives the tokens of the CPU's path, and of transformers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.cuda.twin import SMALL, interpret, load_on_a_twin
+from tests.worker.fakes import Driver, resolved_params
+from tests.worker.test_parity import assert_equal, prompts, reference
+
+Checkpoints = Callable[..., Path]
+SHALLOW = {"num_hidden_layers": 2, "max_position_embeddings": 96}
+WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpret(monkeypatch)
+
+
+def on_a_twin(folder: Path, **options: Any) -> Driver:
+    """Of the CUDA path."""
+    return Driver(folder, loader=load_on_a_twin, **{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("llama", SHALLOW),
+        ("qwen2", SHALLOW | WINDOW | {"tie_word_embeddings": True}),
+        ("qwen3", SHALLOW),
+        ("llama", SHALLOW | {"rope_parameters": DYNAMIC, "max_position_embeddings": 24}),
+        ("gpt2", {"n_layer": 2, "n_positions": 96}),
+    ],
+    ids=["llama", "qwen2 with a window", "qwen3", "llama, rope dynamic", "gpt2"],
+)
+def test_tokens_of_transformers(family: str, overrides: dict[str, Any], checkpoint: Checkpoints):
+    """Prompts cut into odd pieces; decoding rows and pieces of prompts in one step."""
+    folder = checkpoint(family, **overrides)
+    inputs = prompts(4, longest=20)
+    assert_equal(on_a_twin(folder, budget=11, shuffle=1), inputs, reference(folder, inputs, 4))
+
+
+def test_forks_and_company(checkpoint: Checkpoints):
+    """Sequences of one prompt, drawn with a seed, whose last block is copied before it is written; others
+    beside them. The CPU's path gives the same."""
+    folder = checkpoint("llama", **SHALLOW)
+    params = resolved_params(temperature=1.2, top_k=50, seed=77, n=3)
+    outputs = []
+    for driver in (on_a_twin(folder, record=False, budget=16), Driver(folder, record=False, **SMALL)):
+        siblings = driver.add(PROMPT, 5, params, n=3)
+        other = driver.add(PROMPT * 2, 4)
+        driver.run()
+        outputs.append([sequence.output for sequence in (*siblings, *other)])
+    assert outputs[0] == outputs[1]
+    assert len(set(map(tuple, outputs[0]))) == 4
+
+
+def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints):
+    """After a preemption a row begins with its output; it stands in another row and in other blocks."""
+    folder = checkpoint("llama", **SHALLOW)
+    params = resolved_params(temperature=1.0, seed=5, repetition_penalty=1.3)
+    whole, resumed = (
+        Driver(folder, record=False, **SMALL),
+        on_a_twin(folder, record=False, budget=7, shuffle=3),
+    )
+    expected = whole.add(PROMPT, 9, params)[0]
+    whole.run()
+    interrupted = resumed.add(PROMPT, 9, params)[0]
+    while len(interrupted.output) < 4:
+        resumed.step()
+    resumed.remove(interrupted)
+    again = resumed.add(PROMPT, 9, params, delivered=interrupted.output)[0]
+    resumed.run()
+    assert again.output == expected.output
+
+
+def test_graphs_give_what_launches_give(checkpoint: Checkpoints):
+    """Rows that decode are padded to the next captured number of them: nobody sees the padding."""
+    folder = checkpoint("llama", **SHALLOW)
+    eager, captured = on_a_twin(folder), on_a_twin(folder)
+    for size in (2, 4):
+        captured.runner.capture(size)  # type: ignore[attr-defined]
+    runs = []
+    for driver in (eager, captured):
+        sequences = [driver.add(PROMPT[: 3 + index], 2 + index)[0] for index in range(4)]
+        driver.run()
+        runs.append(sequences)
+    for ours, theirs in zip(*runs, strict=True):
+        assert ours.output == theirs.output
+        assert torch.allclose(torch.stack(ours.logits), torch.stack(theirs.logits), atol=1e-5)

@@ -151,7 +151,7 @@ def test_a_model_that_cannot_be_loaded(core: Core, checkpoint: Checkpoints, tmp_
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"device": "cuda"}, "device 'cuda' is not built yet"),
+        ({"device": "cuda"}, "CUDA"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size = 2 is not built yet"),
         ({"max_model_len": 257}, "max_model_len = 257, but the model goes to 256"),
         ({"num_blocks": 1 << 31}, "MiB are available"),
@@ -210,7 +210,7 @@ def test_a_gpu_does_not_fail_on_purpose(core: Core, checkpoint: Checkpoints, fau
     worker = WorkerThread(core.address, **fault)
     core.receive()
     core.send(initialize=initialize(checkpoint("llama"), device="cuda"))
-    assert core.receive().failed.why == "a device 'cuda' does not fail on purpose"
+    assert core.receive().failed.why == "a GPU does not fail on purpose"
     assert worker.join() == 1
 
 

@@ -1,6 +1,7 @@
 """The CUDA path gives the tokens of the CPU's path, and of transformers."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,52 @@ from tests.worker.fakes import Driver, resolved_params
 from tests.worker.test_parity import assert_equal, prompts, reference
 
 Checkpoints = Callable[..., Path]
-SHALLOW = {"num_hidden_layers": 2, "max_position_embeddings": 96}
+Twin = Callable[..., Driver]
+SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
+DEEP = SHALLOW | {"num_hidden_layers": 2}
 WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
 
 
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    interpret(monkeypatch)
+@pytest.fixture
+def on_a_twin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
+    """Drives the CUDA path. From its call on kernels are Triton's: the CPU's path has run before."""
+
+    def make(folder: Path, **options: Any) -> Driver:
+        interpret(monkeypatch)
+        return Driver(folder, loader=load_on_a_twin, **{**SMALL, **options})
+
+    return make
 
 
-def on_a_twin(folder: Path, **options: Any) -> Driver:
-    """Of the CUDA path."""
-    return Driver(folder, loader=load_on_a_twin, **{**SMALL, **options})
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", DEEP),
+    "qwen2, window in the upper layers": ("qwen2", DEEP | WINDOW | {"tie_word_embeddings": True}),
+    "qwen3": ("qwen3", SHALLOW),
+    "llama, rope dynamic": ("llama", SHALLOW | {"rope_parameters": DYNAMIC, "max_position_embeddings": 20}),
+    "gpt2": ("gpt2", {"n_layer": 1, "n_positions": 96}),
+}
 
 
-@pytest.mark.parametrize(
-    ("family", "overrides"),
-    [
-        ("llama", SHALLOW),
-        ("qwen2", SHALLOW | WINDOW | {"tie_word_embeddings": True}),
-        ("qwen3", SHALLOW),
-        ("llama", SHALLOW | {"rope_parameters": DYNAMIC, "max_position_embeddings": 24}),
-        ("gpt2", {"n_layer": 2, "n_positions": 96}),
-    ],
-    ids=["llama", "qwen2 with a window", "qwen3", "llama, rope dynamic", "gpt2"],
-)
-def test_tokens_of_transformers(family: str, overrides: dict[str, Any], checkpoint: Checkpoints):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_tokens_of_transformers(variant: str, checkpoint: Checkpoints, on_a_twin: Twin):
     """Prompts cut into odd pieces; decoding rows and pieces of prompts in one step."""
+    family, overrides = VARIANTS[variant]
     folder = checkpoint(family, **overrides)
-    inputs = prompts(4, longest=20)
-    assert_equal(on_a_twin(folder, budget=11, shuffle=1), inputs, reference(folder, inputs, 4))
+    inputs = prompts(3, longest=16)
+    expected = reference(folder, inputs, 4)
+    assert_equal(on_a_twin(folder, budget=11, shuffle=1), inputs, expected)
 
 
-def test_forks_and_company(checkpoint: Checkpoints):
+def test_forks_and_company(checkpoint: Checkpoints, on_a_twin: Twin):
     """Sequences of one prompt, drawn with a seed, whose last block is copied before it is written; others
     beside them. The CPU's path gives the same."""
     folder = checkpoint("llama", **SHALLOW)
     params = resolved_params(temperature=1.2, top_k=50, seed=77, n=3)
     outputs = []
-    for driver in (on_a_twin(folder, record=False, budget=16), Driver(folder, record=False, **SMALL)):
+    for make in (partial(Driver, **SMALL), on_a_twin):
+        driver = make(folder, record=False, budget=16)
         siblings = driver.add(PROMPT, 5, params, n=3)
         other = driver.add(PROMPT * 2, 4)
         driver.run()
@@ -61,16 +67,14 @@ def test_forks_and_company(checkpoint: Checkpoints):
     assert len(set(map(tuple, outputs[0]))) == 4
 
 
-def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints):
+def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_a_twin: Twin):
     """After a preemption a row begins with its output; it stands in another row and in other blocks."""
     folder = checkpoint("llama", **SHALLOW)
     params = resolved_params(temperature=1.0, seed=5, repetition_penalty=1.3)
-    whole, resumed = (
-        Driver(folder, record=False, **SMALL),
-        on_a_twin(folder, record=False, budget=7, shuffle=3),
-    )
+    whole = Driver(folder, record=False, **SMALL)
     expected = whole.add(PROMPT, 9, params)[0]
     whole.run()
+    resumed = on_a_twin(folder, record=False, budget=7, shuffle=3)
     interrupted = resumed.add(PROMPT, 9, params)[0]
     while len(interrupted.output) < 4:
         resumed.step()
@@ -80,7 +84,7 @@ def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints):
     assert again.output == expected.output
 
 
-def test_graphs_give_what_launches_give(checkpoint: Checkpoints):
+def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_a_twin: Twin):
     """Rows that decode are padded to the next captured number of them: nobody sees the padding."""
     folder = checkpoint("llama", **SHALLOW)
     eager, captured = on_a_twin(folder), on_a_twin(folder)

@@ -78,6 +78,7 @@ class LateDevice(HostDevice):
     def record(self) -> Event:
         arrived, self._under_way = self._under_way, []
 
+        @torch.inference_mode()
         def land() -> None:
             for host, values in arrived:
                 host.copy_(values)

@@ -1,0 +1,128 @@
+"""A worker that serves on a GPU that is not there: Triton compiles for it and launches nothing.
+
+    python -m tests.worker.cuda.serve_compiling
+
+Prints as JSON which kernels it met at the start and while serving: without warm-up, with graphs, eager. What
+tokens come of it does not matter; memory that kernels would have written is zero.
+"""
+
+import json
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import torch
+
+from kernels.gpu import support
+from kernels.gpu.offline import Compiled, compiling
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1.generation_pb2 import LogprobOptions
+from tests.checkpoints import make_checkpoint
+from tests.worker.cuda.twin import parts_on
+from tests.worker.fakes import Driver, resolved_params
+from worker.cuda.compiles import CompileWatch
+from worker.cuda.device import Memory
+from worker.cuda.host_device import HostDevice
+from worker.cuda.load import load
+from worker.cuda.runner import CudaRunner
+
+SIZES = {"max_num_seqs": 20, "num_blocks": 400, "block_size": 16, "max_num_batched_tokens": 64}
+MEMORY = Memory(total=12 << 20, free=8 << 20)
+PARAMS = [
+    {},
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_k": 3},
+    {"temperature": 0.7, "top_p": 0.5},
+    {"temperature": 0.7, "min_p": 0.1},
+    {"temperature": 0.7, "typical_p": 0.5},
+    {"presence_penalty": 1.0},
+    {"temperature": 1.0, "top_k": 3, "repetition_penalty": 1.5},
+]
+
+
+def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(*args: Any, **options: Any) -> torch.Tensor:
+        tensor = make(*args, **options)
+        return tensor if tensor.is_meta else tensor.zero_()
+
+    return made
+
+
+@contextmanager
+def offline() -> Iterator[list[Compiled]]:
+    """Launches compile, and that is all."""
+    empty = mock.patch.multiple(torch, empty=_zeroed(torch.empty), empty_like=_zeroed(torch.empty_like))
+    with mock.patch.object(support, "INTERPRETED", True), empty, compiling() as compiled:
+        yield compiled
+
+
+def serve(driver: Driver) -> None:
+    """Any number of rows, prompts of any length in pieces, beside rows that decode; forks; whatever rows may
+    ask of the sampler."""
+    rng = random.Random(5)
+    for step in range(60):
+        for _ in range(rng.choice([0, 0, 1, 1, 3])):
+            if len(driver.free_rows) > 2:
+                wants = LogprobOptions(top_n=step % 4) if step % 3 == 0 else None
+                params = resolved_params(**rng.choice(PARAMS))
+                prompt = [1] * rng.choice([1, 2, 15, 16, 17, 50])
+                siblings = step % 5 == 0 and len(prompt) < 16
+                driver.add(prompt, rng.randint(1, 12), params, n=1 + siblings, wants=wants)
+        driver.step()
+    driver.run()
+
+
+def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
+    """Loads, warm or not, and serves."""
+    told: list[str] = []
+    watches: list[CompileWatch] = []
+
+    def loader(command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
+        if warm:
+            return load(command, 0, lambda what, fraction: told.append(what), HostDevice(MEMORY))
+        watches.append(CompileWatch())
+        watches[0].serving()
+        parts, ready = parts_on(HostDevice(MEMORY), command)
+        return parts.runner, ready
+
+    with offline() as compiled:
+        driver = Driver(folder, budget=64, record=False, loader=loader, **(SIZES | changes))
+        at_start = [kernel.name for kernel in compiled]
+        runner: Any = driver.runner
+        rows_in_use = int((runner._rows.num_tokens > 0).sum())
+        serve(driver)
+    return {
+        "at_start": at_start,
+        "late": [kernel.name for kernel in compiled[len(at_start) :]],
+        "watched": sum(len(watch.late) for watch in watches),
+        "told": list(dict.fromkeys(told)),
+        "graphs": runner._graphs._sizes,
+        "rows_in_use": rows_in_use,
+        "num_blocks": driver.ready.num_blocks,
+        "max_model_len": driver.ready.model.max_model_len,
+        "prefill_us_per_token": driver.ready.prefill_us_per_token,
+    }
+
+
+def main() -> None:
+    """See above."""
+    logging.disable()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16)
+        stories = {
+            "cold": story(folder, False),  # the first: Triton compiles once in a process
+            "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),
+            "eager": story(folder, True, enforce_eager=True),
+        }
+    json.dump(stories, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""From Initialize to a runner: what is refused, how many blocks fit, and that warm-up meets everything."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.gpu import support
+from pagewire.errors import StartupError
+from tests.worker.cuda.serve_compiling import MEMORY
+from tests.worker.cuda.twin import GIB, SMALL, interpret, parts_on, twin
+from tests.worker.fakes import initialize
+from worker.cuda import limits
+from worker.cuda.device import Memory
+from worker.cuda.graphs import LARGEST, graph_sizes
+from worker.cuda.host_device import HostDevice
+from worker.cuda.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
+from worker.load import choose_device
+
+ROOT = Path(__file__).parents[3]
+Checkpoints = Callable[..., Path]
+MIB = 1 << 20
+DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, utilization=0.9)
+
+
+def test_largest_steps(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """All tokens that a step may have, all rows sampling; then all rows decoding. No context is exceeded."""
+    interpret(monkeypatch)
+    folder = checkpoint("llama", num_hidden_layers=1, max_position_embeddings=6)
+    for tokens, expected in ((10, [4, 3, 3]), (2, [1, 1]), (64, [5, 5, 5])):
+        command = initialize(folder, **(SMALL | {"max_num_seqs": 3, "max_num_batched_tokens": tokens}))
+        parts, _ = parts_on(twin(), command)
+        seen: list[list[int]] = []
+        execute = parts.runner.execute
+
+        def watched(plan, seen=seen, execute=execute):
+            if plan.counts:
+                seen.append(torch.frombuffer(bytearray(plan.counts), dtype=torch.int32).tolist())
+            return execute(plan)
+
+        monkeypatch.setattr(parts.runner, "execute", watched)
+        assert largest_steps(parts.runner, parts.rows, tokens, twin()) == 0
+        assert seen == [expected, [1] * len(expected)]
+
+
+def test_blocks_that_fit():
+    """Of 10 GiB, 2 are in use and half a one is for steps; a tenth stays free."""
+    memory = Memory(total=10 * GIB, free=8 * GIB)
+    room = int(0.9 * 10240) - 2048 - 512
+    assert choose_num_blocks(memory, GIB // 2, DEMAND, "a GPU") == room - 1
+    asked = Demand(MIB, requested=700, useful=5000, per_sequence=0, utilization=0.9)
+    assert choose_num_blocks(memory, GIB // 2, asked, "a GPU") == 700
+    tiny = Demand(64, requested=0, useful=5000, per_sequence=0, utilization=0.9)
+    assert choose_num_blocks(memory, 0, tiny, "a GPU") == REUSED_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "todo"),
+    [
+        ({"utilization": 0.1}, "not enough for one block", "a higher --gpu-memory-utilization"),
+        ({"requested": 9000}, "7167 blocks, not 9000", "--num-blocks 7167 or less"),
+        ({"per_sequence": 8192}, "one sequence of --max-model-len takes 8192", "a --max-model-len of 1/2"),
+    ],
+)
+def test_a_device_that_is_too_small(changes: dict[str, float], why: str, todo: str):
+    demand = Demand(**{**vars(DEMAND), "useful": 9000, **changes})  # type: ignore[arg-type]
+    memory = Memory(total=10 * GIB, free=8 * GIB)
+    with pytest.raises(StartupError, match=why) as error:
+        choose_num_blocks(memory, 0, demand, "a GPU")
+    assert "a GPU has 10.0 GiB" in str(error.value) and todo in error.value.todo
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes", "why", "todo"),
+    [
+        ({}, {"block_size": 8}, "--block-size is 8", "16, 32, 64 or 128"),
+        ({}, {"block_size": 48}, "--block-size is 48", "16, 32, 64 or 128"),
+        ({"head_dim": 260}, {}, "the head size is 260; up to 256", "--device cpu"),
+        ({"n_embd": 52}, {}, "the head size is 13; even ones", "--device cpu"),
+        ({}, {"data_parallel_size": 2}, "2 engine cores would share", "CUDA_VISIBLE_DEVICES"),
+        ({}, {"max_num_seqs": 1 << 24}, "more than 32-bit numbers count", "--max-num-seqs"),
+    ],
+)
+def test_what_is_refused(
+    overrides: dict[str, int],
+    changes: dict[str, int],
+    why: str,
+    todo: str,
+    checkpoint: Checkpoints,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Before anything is allocated."""
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    folder = checkpoint("gpt2" if "n_embd" in overrides else "llama", **overrides)
+    with pytest.raises(StartupError, match=why) as error:
+        parts_on(twin(), initialize(folder, **(SMALL | changes)))
+    assert todo in error.value.todo
+
+
+def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """They are counted before they are made."""
+    interpret(monkeypatch)
+    folder = checkpoint("llama", num_hidden_layers=1, intermediate_size=4000)
+    with pytest.raises(StartupError, match="the weights take .* GiB in float32, and Triton's") as error:
+        parts_on(HostDevice(Memory(GIB, MIB)), initialize(folder, **SMALL))
+    assert "--dtype bfloat16" in error.value.todo
+
+
+def test_no_device(monkeypatch: pytest.MonkeyPatch):
+    """Whether torch could use one, or there is none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for built, why in (("13.0", "finds no CUDA device"), (None, "built without CUDA")):
+        monkeypatch.setattr(torch.version, "cuda", built)
+        with pytest.raises(StartupError, match=why) as error:
+            limits.find_device()
+        assert error.value.todo.endswith("or use --device cpu")
+    monkeypatch.setattr(limits, "INTERPRETED", True)
+    assert limits.find_device().place.type == "cpu"
+
+
+def test_auto_takes_a_gpu_that_our_kernels_are_for(monkeypatch: pytest.MonkeyPatch):
+    assert choose_device("cpu").type == "cpu" and choose_device("cuda").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    for capability, kind in (((9, 0), "cuda"), ((7, 5), "cpu")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        assert choose_device("auto").type == kind
+
+
+def test_graph_sizes():
+    """Dense where steps are small; the largest is what rows there are."""
+    assert graph_sizes(1) == (1,)
+    assert graph_sizes(6) == (1, 2, 4, 6)
+    assert graph_sizes(256)[:6] == (1, 2, 4, 8, 16, 24) and graph_sizes(256)[-1] == 256
+    assert len(graph_sizes(4096)) == 51 and graph_sizes(4096)[-1] == LARGEST
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, Any]:
+    """What tests/worker/cuda/serve_compiling.py says: Triton compiles for sm_90, and launches nothing."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.worker.cuda.serve_compiling"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    story: dict[str, Any] = json.loads(run.stdout)
+    return story
+
+
+def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
+    """Neither in graphs nor without; and the watch, which would tell, sees what there is to see."""
+    for mode in ("graphs", "eager"):
+        assert served[mode]["late"] == []
+        assert "_attention_kernel" in served[mode]["at_start"]
+    assert "_attention_kernel" in served["cold"]["late"]
+    assert served["cold"]["watched"] == len(served["cold"]["late"])
+
+
+def test_a_whole_start(served: dict[str, Any]):
+    """Profile, cache, warm-up, graphs, measurements; the rows are all unused again. The context does not fit
+    into the device's memory: the core is told how many blocks there are, and makes it shorter."""
+    story = served["graphs"]
+    assert story["told"] == ["weights", "profile", "KV cache", "warm-up"]
+    assert story["graphs"] == [1, 2, 4, 8, 16, 20] and served["eager"]["graphs"] == []
+    per_block = 2 * 2 * 12 * 16 * 4
+    assert story["num_blocks"] == int(0.9 * MEMORY.total - (MEMORY.total - MEMORY.free)) // per_block - 1
+    assert story["max_model_len"] > 16 * story["num_blocks"]
+    assert story["prefill_us_per_token"] > 0 and story["rows_in_use"] == 0

@@ -1,0 +1,210 @@
+"""Steps that are launched before those in front of them are done; and what a scheduler makes of that."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.plan import Plan, encode_plan
+from engine_core.result import Result, decode_result
+from engine_core.scheduler import Scheduler
+from engine_core.validation import Limits
+from pagewire.columns import pack_u32, unpack_u32
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
+from tests.checkpoints import EOS_ID, VOCAB_SIZE
+from tests.engine_core.fakes import Ledger, add_request, make, run
+from tests.worker.cuda.twin import SMALL, LateDevice, interpret, load_on_a_twin, parts_on
+from tests.worker.fakes import initialize, load_on_a_cpu, resolved_params
+from worker.cuda.rows import DeviceRows
+from worker.cuda.warm_up import step_plan
+from worker.execution import BlockingRunner, StepRunner
+from worker.rows import RowTable
+from worker.step import NO_TOKEN_COLUMN, apply_changes
+
+Checkpoints = Callable[..., Path]
+SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
+BEAMS = BeamSearch(width=2, length_penalty=1, early_stopping=False)
+SYSTEM = [7 + 3 * i for i in range(21)]
+
+
+class InProcess:
+    """A scheduler that plans ahead, and a runner, without sockets."""
+
+    def __init__(self, runner: StepRunner, ready: worker_pb2.Ready, budget: int) -> None:
+        self.runner = runner
+        self._plans: deque[Plan] = deque()
+        rows, blocks, size = SMALL["max_num_seqs"], ready.num_blocks, SMALL["block_size"]
+        self.scheduler = Scheduler(
+            num_blocks=blocks,
+            block_size=size,
+            max_num_seqs=rows,
+            max_num_batched_tokens=budget,
+            num_host_blocks=ready.num_host_blocks,
+        )
+        self.limits = Limits(VOCAB_SIZE, 96, rows, frozenset([EOS_ID]), blocks, size)
+
+    def submit(self, plan: Plan) -> None:
+        """See engine_core.core.Worker."""
+        self._plans.append(plan)
+        self.runner.launch(worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString()))
+
+    def collect(self) -> Result:
+        """See engine_core.core.Worker."""
+        return decode_result(self.runner.finish(), self._plans.popleft())
+
+    def outputs(self, messages: list[engine_pb2.AddRequest], ahead: bool) -> Ledger:
+        """All at once, to the end."""
+        ledger = Ledger()
+        for message in messages:
+            self.scheduler.add(make(message, self.limits))
+        run(self.scheduler, self, ledger, ahead=ahead)  # type: ignore[arg-type]
+        return ledger
+
+
+def requests() -> list[engine_pb2.AddRequest]:
+    """Greedy, drawn, penalized, several sequences, beams, log-probabilities. The first two grow until one of
+    them has to give way; others have a common beginning."""
+    messages = [
+        add_request(1, 14, max_tokens=36, ignore_eos=True),
+        add_request(2, 15, max_tokens=36, ignore_eos=True, logprobs=LogprobOptions(top_n=2)),
+        add_request(3, SYSTEM + [5], max_tokens=4, n=2),
+        add_request(4, SYSTEM, max_tokens=3, beams=BEAMS),
+        add_request(5, 12, max_tokens=3, prompt_logprobs=LogprobOptions(), prompt_logprobs_start=4),
+    ]
+    messages[1].sampling.temperature, messages[1].sampling.repetition_penalty = 1.0, 1.2
+    messages[2].sampling.temperature, messages[2].sampling.top_p = 0.8, 0.9
+    messages[0].sampling.temperature = messages[4].sampling.temperature = 0
+    return messages
+
+
+def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """A pool for half of them, so that rows are preempted, swapped and resumed; a plan is launched while
+    the step before it is under way, and nothing is read before it is there. The CPU's path gives the same."""
+    command = initialize(
+        checkpoint("llama", **SHALLOW), **(SMALL | {"num_blocks": 7, "swap_space_bytes": 1 << 20})
+    )
+    cpu_runner, cpu_ready = load_on_a_cpu(command)
+    cpu = InProcess(BlockingRunner(cpu_runner.execute), cpu_ready, budget=24)
+    theirs = cpu.outputs(requests(), ahead=True)
+    interpret(monkeypatch)
+    device = LateDevice()
+    parts, ready = parts_on(device, command)
+    late = InProcess(parts.runner, ready, budget=24)
+    ours = late.outputs(requests(), ahead=True)
+    assert (ours.tokens, ours.ends) == (theirs.tokens, theirs.ends)
+    for mine, other in ((ours.scores, theirs.scores), (ours.prompt_scores, theirs.prompt_scores)):
+        assert mine.keys() == other.keys()
+        for key in mine:
+            assert [one.ids for one in mine[key]] == [one.ids for one in other[key]]
+            assert [one.logprob for one in mine[key]] == pytest.approx(
+                [one.logprob for one in other[key]], abs=1e-4
+            )
+    assert late.scheduler.num_preemptions > 0 and late.scheduler.swap.num_swapped_out > 0
+    assert {event.waits for event in device.events} == {1}
+
+
+def test_a_sampled_token_does_not_pass_the_host(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """The second step computes the first one's token before its event has passed; the one wait of a step is
+    for its own event. A runner says when there is nothing to wait for."""
+    interpret(monkeypatch)
+    device = LateDevice()
+    runner = parts_on(device, initialize(checkpoint("llama", **SHALLOW), **SMALL))[0].runner
+    ahead = step_plan([3], 16)
+    more = {"rows": pack_u32([0]), "starts": pack_u32([3]), "counts": pack_u32([1])}
+    assert runner.seconds_left() is None
+    runner.launch(ahead)
+    assert (runner.seconds_left() or 0) > 0
+    runner.launch(
+        worker_pb2.StepPlan(step=1, sample_rows=pack_u32([0]), sample_sources=pack_u32([0]), **more)
+    )
+    assert not any(event.passed for event in device.events)
+    assert runner.seconds_left() == 0  # finish() would wait, with nothing else to do
+    results = [runner.finish() for _ in range(2)]
+    assert [event.waits for event in device.events] == [1, 1]
+    assert [result.step for result in results] == [0, 1]
+    assert results[0].started_ns + 1000 * results[0].duration_us <= results[1].started_ns + 1000
+    sync = load_on_a_twin(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
+    first = unpack_u32(sync.execute(ahead).token_ids)
+    told = worker_pb2.NewRow(
+        row=1,
+        prompt_len=3,
+        token_ids=pack_u32([0, 0, 0, *first]),
+        blocks=pack_u32([1]),
+        sampling=resolved_params(),
+    )
+    again = step_plan([4], 16)
+    again.rows = again.sample_rows = pack_u32([1])
+    del again.new_rows[:]
+    again.new_rows.append(told)
+    assert [unpack_u32(result.token_ids) for result in results] == [
+        first,
+        unpack_u32(sync.execute(again).token_ids),
+    ]
+
+
+def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """NaN logits of one row: it alone gets no token, and its next step is as good as any."""
+    interpret(monkeypatch)
+    runner = load_on_a_twin(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
+    real = runner._model.logits
+    runner._model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
+    tokens = unpack_u32(runner.execute(step_plan([2, 3], 16)).token_ids)
+    assert tokens[0] < VOCAB_SIZE and tokens[1] == NO_TOKEN_COLUMN
+    columns = {
+        "rows": [0, 1],
+        "starts": [2, 3],
+        "counts": [1, 1],
+        "sample_rows": [0, 1],
+        "sample_sources": [0, 1],
+    }
+    plan = worker_pb2.StepPlan(**{name: pack_u32(column) for name, column in columns.items()})  # type: ignore[arg-type]
+    assert unpack_u32(runner.execute(plan).token_ids)[0] < VOCAB_SIZE
+
+
+def test_rows_of_the_device_are_those_of_the_host():
+    """A random walk of everything that a plan changes: rows end, begin, begin as copies of copies, are
+    appended to by the core, and change their tables; some of it in one plan."""
+    rng = random.Random(3)
+    rows = RowTable(max_num_rows=6, max_model_len=50, vocab_size=99, block_size=4, num_blocks=500)
+    device_rows = DeviceRows(rows, LateDevice())
+    used: set[int] = set()
+    for _ in range(60):
+        plan = worker_pb2.StepPlan()
+        ended = [row for row in used if rng.random() < 0.2]
+        plan.removed_rows = pack_u32(ended)
+        used -= set(ended)
+        for row in set(range(6)) - used:
+            if rng.random() < 0.3 or not used:
+                count = rng.randint(1, 40)
+                ids = [rng.randrange(99) for _ in range(count)]
+                blocks = [rng.randrange(500) for _ in range(-(-count // 4))]
+                new = {
+                    "token_ids": pack_u32(ids),
+                    "blocks": pack_u32(blocks),
+                    "prompt_len": rng.randint(1, count),
+                }
+                plan.new_rows.append(worker_pb2.NewRow(row=row, **new))  # type: ignore[arg-type]
+                used.add(row)
+        for row in set(range(6)) - used:
+            if rng.random() < 0.3:
+                plan.forks.append(worker_pb2.ForkRow(row=row, source_row=rng.choice(sorted(used))))
+                used.add(row)
+        changed = [row for row in sorted(used) for _ in range(2) if rng.random() < 0.3]
+        plan.table_rows = pack_u32(changed)
+        plan.table_starts = pack_u32([rng.randrange(6) for _ in changed])
+        plan.table_counts = pack_u32([2] * len(changed))
+        plan.table_blocks = pack_u32([rng.randrange(500) for _ in range(2 * len(changed))])
+        apply_changes(plan, rows, ())
+        appended = [row for row in sorted(used) if rng.random() < 0.3 and rows.num_tokens[row] < 50]
+        for row in appended:
+            rows.append(torch.tensor([row]).numpy(), torch.tensor([rng.randrange(99)]).numpy())
+        device_rows.update(plan, appended)
+        for row in used:
+            length, held = rows.num_tokens[row], rows.num_blocks[row]
+            assert device_rows.tokens[row, :length].tolist() == rows.token_ids[row, :length].tolist()
+            assert device_rows.blocks[row, :held].tolist() == rows.blocks[row, :held].tolist()
+            assert (device_rows.lengths[row], device_rows.prompt_lens[row]) == (length, rows.prompt_lens[row])

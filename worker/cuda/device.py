@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.cuda.upload import upload
+
 Run = Callable[[], torch.Tensor]
 
 
@@ -76,7 +78,7 @@ class CudaDevice:
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         """See Device."""
-        return torch.from_numpy(values).pin_memory().to(self.place, non_blocking=True)
+        return upload(values, self.place)
 
     def send_into(self, target: torch.Tensor, values: npt.NDArray[np.generic]) -> None:
         """See Device."""

@@ -5,7 +5,6 @@ launched before the result is there, may end them.
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +13,9 @@ import torch
 
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.beams import Offers, put_offers
+from worker.beams import NO_TOKEN, Offers, put_offers
 from worker.cuda.device import Device, Event
-from worker.logprobs.sampled import SampledScores
-from worker.sampler import NO_TOKEN
+from worker.cuda.scores import PromptScores, SampledScores
 from worker.step import NO_TOKEN_COLUMN
 
 
@@ -47,7 +45,7 @@ class Flight:
         self._beams: npt.NDArray[np.bool_] | None = None  # [A]: which of those that sample are beams
         self._drawn: Drawn | None = None
         self._offered: Offered | None = None
-        self._prompts: Iterable[worker_pb2.RowPromptLogprobs] = ()
+        self._prompts = PromptScores()
         self._event: Event | None = None
 
     def prepared(self) -> None:
@@ -58,8 +56,8 @@ class Flight:
         """And so is the model."""
         self._computed = time.monotonic_ns()
 
-    def take_prompts(self, prompts: Iterable[worker_pb2.RowPromptLogprobs]) -> None:
-        """Log-probabilities of prompts, which are read when the device has done the step."""
+    def take_prompts(self, prompts: PromptScores) -> None:
+        """Log-probabilities of prompts."""
         self._prompts = prompts
 
     def take(self, beams: npt.NDArray[np.bool_], drawn: Drawn | None, offered: Offered | None) -> None:
@@ -84,7 +82,7 @@ class Flight:
         assert self._event is not None
         self._event.synchronize()  # the step's one wait
         result = worker_pb2.StepResult(step=self._step, started_ns=max(self._launched, free_since))
-        result.prompt_logprobs.extend(self._prompts)
+        result.prompt_logprobs.extend(self._prompts.columns())
         if self._beams is not None:
             self._write_tokens(self._beams, result)
         ended = time.monotonic_ns()

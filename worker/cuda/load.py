@@ -16,6 +16,7 @@ from worker.cuda.device import Device
 from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
 from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.runner import CudaRunner
+from worker.cuda.sampler import Sampler
 from worker.cuda.warm_up import warm_up
 from worker.kv_cache import KVCache, block_bytes
 from worker.limits import check_group, choose_max_model_len
@@ -25,7 +26,6 @@ from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.rows import RowTable
-from worker.sampler import Sampler
 from worker.swap_space import SwapSpace
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,12 @@ from worker.cuda.device import Device
 from worker.cuda.flight import Drawn, Flight, Offered
 from worker.cuda.graphs import DecodeGraphs
 from worker.cuda.rows import DeviceRows
+from worker.cuda.sampler import Sampler
+from worker.cuda.scores import PromptScores, SampledScores
 from worker.kv_cache import KVCache
-from worker.logprobs.prompts import score_prompts
-from worker.logprobs.sampled import SampledScores
 from worker.logprobs.wishes import LogprobWishes
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
-from worker.sampler import Sampler
 from worker.step import Step, append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.swap_space import SwapSpace
 
@@ -130,17 +129,15 @@ class CudaRunner:
         """hidden: [T, E]. The log-probabilities of prompts that somebody wants."""
         parts = self._wishes.prompt_parts(step.rows, step.starts, step.counts)
         if parts:
-            flight.take_prompts(
-                list(
-                    score_prompts(
-                        parts,
-                        layout.row_starts,
-                        self._rows.token_ids,
-                        lambda places: self._model.logits(hidden[self._device.send(places.numpy())]),
-                        self._rows.vocab_size,
-                    )
-                )
+            scores = PromptScores()
+            scores.add(
+                parts,
+                layout.row_starts,
+                self._rows.token_ids,
+                lambda places: self._model.logits(hidden.index_select(0, self._device.send(places))),
+                self._rows.vocab_size,
             )
+            flight.take_prompts(scores)
 
     def _sample(self, logits: torch.Tensor, rows: Integers, flight: Flight) -> None:
         """logits: [A, V]; rows: [A]."""

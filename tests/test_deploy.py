@@ -64,7 +64,7 @@ def test_images_are_read_only_and_bounded(name: str):
     service = SERVICES[name]
     assert service["read_only"] is True and service["mem_limit"] and service["pids_limit"]
     for entry in service.get("tmpfs", []):
-        options = dict(part.split("=") for part in entry.split(":")[1].split(","))
+        options = dict(part.partition("=")[::2] for part in entry.split(":")[1].split(","))
         assert options["mode"] == "0700" and options["size"]
         assert f"{options['uid']}:{options['gid']}" == service["user"]
 

@@ -1,5 +1,8 @@
 """What a device cannot do, told at start-up in one line, with what would work."""
 
+import os
+import shutil
+
 import torch
 
 from kernels.gpu.support import INTERPRETED, why_not
@@ -21,12 +24,21 @@ def find_device() -> Device:
     """The device; where Triton interprets, its twin. Raises StartupError when there is none."""
     if INTERPRETED:
         return HostDevice()
+    _check_compiler()
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
     return CudaDevice()
+
+
+def _check_compiler() -> None:
+    """Triton compiles a few lines of C, once, to reach the driver."""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        raise StartupError(
+            WHAT, "Triton finds no C compiler", "install gcc, or name one in CC, or use --device cpu"
+        )
 
 
 def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block_size: int) -> None:

@@ -115,11 +115,16 @@ def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.Mo
 def test_no_device(monkeypatch: pytest.MonkeyPatch):
     """Whether torch could use one, or there is none."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CC", "cc")
     for built, why in (("13.0", "finds no CUDA device"), (None, "built without CUDA")):
         monkeypatch.setattr(torch.version, "cuda", built)
         with pytest.raises(StartupError, match=why) as error:
             limits.find_device()
         assert error.value.todo.endswith("or use --device cpu")
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(StartupError, match="finds no C compiler"):
+        limits.find_device()
     monkeypatch.setattr(limits, "INTERPRETED", True)
     assert limits.find_device().place.type == "cpu"
 

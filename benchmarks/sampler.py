@@ -1,8 +1,9 @@
 """What choosing tokens costs: medians of Sampler.sample by rows, vocabulary and parameters.
 
-    python benchmarks/sampler.py [--threads N] [--json FILE]
+    python benchmarks/sampler.py [--threads N] [--by torch|kernels] [--flat] [--json FILE]
 
-Logits fall like a power of the rank, with noise; every row has 200 prompt tokens and a few of output.
+Logits fall like a power of the rank, with noise, or are all about the same (--flat); every row has 200 prompt
+tokens and a few of output.
 Each call samples anew from the same logits; copying them into place is not counted.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.sampling_kernels import SamplingKernels, sampling_kernels
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.sampler import Sampler
@@ -42,32 +44,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="default 1")
+    parser.add_argument("--by", choices=("torch", "kernels"), default="kernels")
+    parser.add_argument("--flat", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    kernels = sampling_kernels(options.threads) if options.by == "kernels" else None
     figures = []
     print(f"{'rows':>4} {'vocabulary':>10} " + " ".join(f"{name:>24}" for name in SAMPLING) + "   (us)")
     for vocab_size in VOCABULARIES:
         for rows in ROWS:
-            times = {name: measure(rows, vocab_size, sampling) for name, sampling in SAMPLING.items()}
+            logits = make_logits(rows, vocab_size, options.flat)
+            times = {name: measure(logits, sampling, kernels) for name, sampling in SAMPLING.items()}
             figures.append({"rows": rows, "vocabulary": vocab_size, "microseconds": times})
             print(f"{rows:>4} {vocab_size:>10} " + " ".join(f"{value:>24.0f}" for value in times.values()))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def measure(rows: int, vocab_size: int, sampling: dict[str, float]) -> float:
+def make_logits(rows: int, vocab_size: int, flat: bool) -> torch.Tensor:
+    """[rows, vocab_size] float32."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(rows, vocab_size, generator=generator)
+    if flat:
+        return 0.1 * noise
+    ranks = torch.rand(rows, vocab_size, generator=generator).argsort(-1)
+    return 5 - 1.3 * (ranks + 3.0).log() + 0.3 * noise
+
+
+def measure(logits: torch.Tensor, sampling: dict[str, float], kernels: SamplingKernels | None) -> float:
     """Median microseconds of a call."""
-    sampler = Sampler(rows, vocab_size, torch.device("cpu"))
+    rows, vocab_size = logits.shape
+    sampler = Sampler(rows, vocab_size, torch.device("cpu"), kernels)
     params = generation_pb2.SamplingParams(**sampling, seed=1)  # type: ignore[arg-type]
     for row in range(rows):
         sampler.add_row(
             row, worker_pb2.NewRow(row=row, sampling=params, sequence_index=row), PROMPT, [1, 2, 3]
         )
-    generator = torch.Generator().manual_seed(0)
-    ranks = torch.rand(rows, vocab_size, generator=generator).argsort(-1)
-    logits = 5 - 1.3 * (ranks + 3.0).log() + 0.3 * torch.randn(rows, vocab_size, generator=generator)
     batch, times = torch.empty_like(logits), []
     for _ in range(max(9, min(300, 20_000_000 // logits.numel()))):
         batch.copy_(logits)

@@ -6,10 +6,17 @@
 logits [A, V] float32, changed in place; of A rows, U are penalized. Only the entries of the history
 are touched: U * L, not U * V.
 
+On a CPU with Numba the tables that histories lie in are read where they are, row by row, each token once
+(kernels.cpu.sampling_penalties): torch gathers first, then takes many passes. One core, 32 rows of 152,000
+logits, histories of 200: 0.04 ms and 0.65; of 4,096: 1.4 ms and 24.
+
 On CUDA: kernels.gpu.adjust_logits.
 """
 
+import numpy as np
 import torch
+
+from kernels.sampling_kernels import SamplingKernels
 
 
 def penalties_reference(
@@ -51,3 +58,45 @@ def penalties(
     x -= frequency * counts
     x -= presence * (counts > 0)
     flat.scatter_(0, index.view(-1), x.view(-1))
+
+
+class TablePenalties:
+    """The compiled function, on tables: a row of the logits finds what it needs by its slot."""
+
+    def __init__(self, kernels: SamplingKernels, vocab_size: int) -> None:
+        self._kernels, self._vocab_size = kernels, vocab_size
+        # Of each thread: which tokens it has seen in a row. All 0 between rows.
+        self._seen = [torch.zeros(vocab_size, dtype=torch.uint8) for _ in range(kernels.threads.count)]
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        users: list[int],
+        slots: list[int],
+        lengths: list[int],
+        history: torch.Tensor,
+        counts: torch.Tensor,
+        strengths: torch.Tensor,
+    ) -> None:
+        """Penalizes in place. users [U]: which rows of logits. slots, lengths [U]: where in the tables, and how
+        much of the history. history [slots, L] int64, counts [slots, V] int32, strengths [slots, 3] float32.
+        """
+        assert logits.is_contiguous() and logits.dtype == torch.float32
+        assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()
+        lines = np.array([users, slots, lengths], np.int64)
+        record = np.array(
+            [
+                logits.data_ptr(),
+                self._vocab_size,
+                *(line.ctypes.data for line in lines),
+                history.data_ptr(),
+                history.shape[1],
+                counts.data_ptr(),
+                strengths.data_ptr(),
+            ],
+            np.int64,
+        )
+        # A token costs some ten times as much as one that is read in order.
+        self._kernels.threads.run(
+            self._kernels.penalize_rows, record.ctypes.data, len(users), 10 * sum(lengths), self._seen
+        )

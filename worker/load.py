@@ -10,6 +10,7 @@ import torch
 from kernels.block_attention import BlockKernels
 from kernels.gpu.support import why_not
 from kernels.paged_attention import CacheShape
+from kernels.sampling_kernels import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.checkpoint import ModelConfig
@@ -59,7 +60,8 @@ def load(
     rows = RowTable(
         initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
     )
-    sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device)
+    compiled = sampling_kernels(torch.get_num_threads()) if device.type == "cpu" else None
+    sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device, compiled)
     sizes = () if kernels.packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
     runner = Runner(
         model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, sizes

@@ -9,9 +9,11 @@ from enum import Enum
 import torch
 
 from kernels.argmax import argmax
+from kernels.choose_tokens import UNKNOWN, ChoiceParams, TokenChooser
 from kernels.inverse_cdf import inverse_cdf
 from kernels.log_softmax import log_softmax
 from kernels.ranking import ranking
+from kernels.sampling_kernels import SamplingKernels
 from pagewire.internal.v1 import worker_pb2
 from worker.logprobs.sampled import SampledScores
 from worker.sampling.bad_tokens import BadTokens
@@ -43,17 +45,24 @@ class _Choice(Enum):
 class Sampler:
     """Chooses tokens for rows, and keeps of each row what the choice depends on.
 
-    max_num_rows: rows are numbers below it. vocab_size: V. Nothing here waits for the device, except
-    top_p and typical_p on the CPU, where there is nothing to wait for.
+    max_num_rows: rows are numbers below it. vocab_size: V. kernels: of a CPU with Numba; the tokens are
+    those of torch. Nothing here waits for the device, except on the CPU, where there is nothing to wait
+    for.
     """
 
-    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        max_num_rows: int,
+        vocab_size: int,
+        device: torch.device,
+        kernels: SamplingKernels | None = None,
+    ) -> None:
         self._rows_per_piece = max(1, PIECE // vocab_size)
         self._positions = [0] * max_num_rows  # Output tokens of each row.
         self._uniforms = Uniforms(max_num_rows, device)
         self._temperature = Temperature(max_num_rows, device)
         self._top_k = TopK(max_num_rows, vocab_size, device)
-        penalties = Penalties(vocab_size, device)
+        penalties = Penalties(vocab_size, device, kernels)
         bad_tokens = BadTokens(vocab_size, device)
         # The order is part of the API: these do not commute.
         self._processors = (
@@ -63,13 +72,20 @@ class Sampler:
             bad_tokens,
             MinTokens(vocab_size, device),
         )
-        self._filters = (
-            TopP(max_num_rows, device),
-            MinP(max_num_rows, device),
-            TypicalP(max_num_rows, device),
-        )
+        top_p, min_p = TopP(max_num_rows, device), MinP(max_num_rows, device)
+        self._typical_p = TypicalP(max_num_rows, device)
+        self._filters = (top_p, min_p, self._typical_p)
         self._recorders = (penalties, bad_tokens)
         self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
+        params = ChoiceParams(
+            self._temperature.values,
+            self._top_k.values,
+            top_p.shares,
+            min_p.shares,
+            self._uniforms.keys,
+            self._uniforms.indexes,
+        )
+        self._chooser = TokenChooser(kernels, params, vocab_size) if kernels is not None else None
 
     @torch.inference_mode()
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
@@ -111,8 +127,11 @@ class Sampler:
         row must end; what it is given later has no meaning.
         """
         pieces = []
-        for start in range(0, max(1, len(rows)), self._rows_per_piece):
-            piece = slice(start, start + self._rows_per_piece)
+        # Torch makes copies of what it works on, and so do scores; compiled functions make none.
+        copied = self._chooser is None or (scores is not None and scores.watches(rows))
+        at_once = self._rows_per_piece if copied else max(1, len(rows))
+        for start in range(0, max(1, len(rows)), at_once):
+            piece = slice(start, start + at_once)
             kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
             pieces.append(self._sample(logits[piece], rows[piece]))
             if scores is not None and kept is not None:
@@ -155,8 +174,18 @@ class Sampler:
             processor.apply(batch)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Masks and penalties for all rows, then each kind of choice for its own."""
+        """Masks and penalties for all rows, then the choice."""
         self._process(logits, rows)
+        if self._chooser is None:
+            return self._choose_by_kind(logits, rows)
+        tokens = self._chooser.choose(logits, rows, [self._positions[row] for row in rows])
+        for index, token in enumerate(tokens.tolist()):
+            if token == UNKNOWN or rows[index] in self._typical_p:
+                tokens[index] = self._choose_by_kind(logits[index : index + 1], [rows[index]])[0]
+        return tokens
+
+    def _choose_by_kind(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """By torch: each kind of choice for its own rows."""
         groups: dict[_Choice, list[int]] = {}
         for index, row in enumerate(rows):
             groups.setdefault(self._choice(row), []).append(index)

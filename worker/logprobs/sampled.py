@@ -15,6 +15,10 @@ class SampledScores:
         self._wishes = wishes.sampled
         self._scores: list[Scores] = []
 
+    def watches(self, rows: list[int]) -> bool:
+        """Whether any of the rows wants to know."""
+        return bool(self._members(rows))
+
     def keep(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor | None:
         """A copy of the logits [A, V] of those rows [A] that want to know; None: none of them does."""
         members = self._members(rows)

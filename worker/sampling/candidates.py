@@ -31,6 +31,11 @@ class TopK:
     def __contains__(self, row: object) -> bool:
         return row in self._k.users
 
+    @property
+    def values(self) -> torch.Tensor:
+        """[max_num_rows] int64: of all rows; 0: all tokens."""
+        return self._k.values
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """k of V or more is all, as 0 is."""
         k = sequence.scalar("top_k", 0)
@@ -60,6 +65,11 @@ class Temperature:
 
     def __contains__(self, row: object) -> bool:
         return row in self._temperature.users
+
+    @property
+    def values(self) -> torch.Tensor:
+        """[max_num_rows] float64: of all rows."""
+        return self._temperature.values
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Takes it."""

@@ -22,6 +22,14 @@ class Filter(ABC):
     def __init__(self, max_num_rows: int, device: torch.device) -> None:
         self._share = RowScalars(max_num_rows, self.neutral, torch.float64, device)
 
+    def __contains__(self, row: object) -> bool:
+        return row in self._share.users
+
+    @property
+    def shares(self) -> torch.Tensor:
+        """[max_num_rows] float64: of all rows."""
+        return self._share.values
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Takes the parameter."""
         self._share.set(row, sequence.scalar(self.name, self.neutral))

@@ -2,7 +2,8 @@
 
 import torch
 
-from kernels.penalties import penalties
+from kernels.penalties import TablePenalties, penalties
+from kernels.sampling_kernels import SamplingKernels
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 
@@ -19,7 +20,8 @@ class Penalties:
     a repetition penalty, what happens to a token depends on its count alone.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, kernels: SamplingKernels | None = None) -> None:
+        self._compiled = TablePenalties(kernels, vocab_size) if kernels is not None else None
         self._slots = Slots(device)
         self._strengths = Table((3,), 0.0, torch.float32, device)  # repetition, frequency, presence
         self._history = Table((1,), 0, torch.int64, device)
@@ -62,6 +64,17 @@ class Penalties:
         if not users:
             return
         rows = [batch.rows[user] for user in users]
+        if self._compiled is not None:
+            self._compiled.apply(
+                batch.logits,
+                users,
+                [self._slots[row] for row in rows],
+                [self._lengths[row] for row in rows],
+                self._history.data,
+                self._counts.data,
+                self._strengths.data,
+            )
+            return
         slots = self._slots.index(rows)
         longest = max(self._lengths[row] for row in rows)
         history = self._history.gather(slots)[:, : max(1, longest)]

@@ -12,12 +12,12 @@ class RowScalars:
 
     def __init__(self, max_num_rows: int, neutral: float, dtype: torch.dtype, device: torch.device) -> None:
         self._neutral = neutral
-        self._values = torch.full((max_num_rows,), neutral, dtype=dtype, device=device)
+        self.values = torch.full((max_num_rows,), neutral, dtype=dtype, device=device)
         self.users: dict[int, float] = {}
 
     def set(self, row: int, value: float) -> None:
         """Gives the row its number."""
-        self._values[row] = value
+        self.values[row] = value
         if value == self._neutral:
             self.users.pop(row, None)
         else:
@@ -33,7 +33,7 @@ class RowScalars:
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """rows [U] int64 -> [U]."""
-        return self._values.index_select(0, rows)
+        return self.values.index_select(0, rows)
 
 
 class Slots:

@@ -15,22 +15,22 @@ class Uniforms:
 
     def __init__(self, max_num_rows: int, device: torch.device) -> None:
         self._device = device
-        self._keys = torch.zeros(max_num_rows, 2, dtype=torch.int64, device=device)
-        self._indexes = torch.zeros(max_num_rows, dtype=torch.int64, device=device)
+        self.keys = torch.zeros(max_num_rows, 2, dtype=torch.int64, device=device)
+        self.indexes = torch.zeros(max_num_rows, dtype=torch.int64, device=device)
         self._numbers = torch.zeros(max_num_rows, BLOCK, dtype=torch.float64, device=device)
         self._starts: dict[int, int] = {}  # Row -> position of its first number; absent: has none.
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Takes the seed, any uint64, low word first."""
         seed = sequence.new.sampling.seed
-        self._keys[row] = torch.tensor([seed & MASK, seed >> 32], device=self._device)
-        self._indexes[row] = sequence.new.sequence_index
+        self.keys[row] = torch.tensor([seed & MASK, seed >> 32], device=self._device)
+        self.indexes[row] = sequence.new.sequence_index
         self._starts.pop(row, None)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """The same seed, other numbers."""
-        self._keys[row] = self._keys[source_row]
-        self._indexes[row] = sequence_index
+        self.keys[row] = self.keys[source_row]
+        self.indexes[row] = sequence_index
         self._starts.pop(row, None)
 
     def remove_row(self, row: int) -> None:
@@ -52,8 +52,8 @@ class Uniforms:
         rows = torch.tensor(list(starts), device=self._device)
         first = torch.tensor(list(starts.values()), device=self._device)
         counters = torch.zeros(len(starts), BLOCK, 4, dtype=torch.int64, device=self._device)
-        counters[:, :, 0] = self._indexes[rows, None]
+        counters[:, :, 0] = self.indexes[rows, None]
         counters[:, :, 1] = first[:, None] + torch.arange(BLOCK, device=self._device)
-        keys = self._keys[rows].repeat_interleave(BLOCK, dim=0)
+        keys = self.keys[rows].repeat_interleave(BLOCK, dim=0)
         self._numbers[rows] = uniform53(philox4x32(counters.view(-1, 4), keys)).view(-1, BLOCK)
         self._starts.update(starts)

@@ -1,0 +1,114 @@
+"""From logits to tokens: temperature, top_k, top_p, min_p and the draw, of rows with parameters of their own.
+
+    w_i = exp((x_i - max x) / T)                        kernels.temperature
+    the k highest x, then the shortest beginning of     kernels.top_k, kernels.top_mass
+    their ranking that has top_p of the weight, then
+    those with w_i >= min_p * max w                     kernels.min_p
+    the first id with w_0 + ... + w_i > u * sum(w)      kernels.inverse_cdf, kernels.philox
+
+T = 0: the first of the largest x, kernels.argmax. logits [A, V] float32 -> [A] int64; they stay as they are.
+
+On a CPU with Numba: one function for a whole row, whatever its parameters (kernels.cpu.sampling_choose). It
+reads the row once, and once more where the sum of all weights is needed, that is for a temperature without
+top_k. It takes the same sums in the same order, with an exp() of its own that may differ in the last bit. Where
+a sum is taken in another order and its last bits could matter, the row is left to torch: UNKNOWN.
+
+Milliseconds of one core for 32 rows of 152,000, whose logits fall like a power of the rank, and by torch: greedy
+1.1 (5.4), a temperature 7.8 (18.6), with top_p 0.9 11.1 (57), with top_k 50 1.4 (16.3).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.argmax import argmax
+from kernels.inverse_cdf import inverse_cdf
+from kernels.min_p import min_p
+from kernels.philox import MASK, philox4x32, uniform53
+from kernels.sampling_kernels import SamplingKernels
+from kernels.temperature import temperature_weights
+from kernels.top_k import top_k
+from kernels.top_mass import top_mass
+
+UNKNOWN = -2
+"""Instead of a token: torch is to choose it."""
+
+
+@dataclass(frozen=True)
+class ChoiceParams:
+    """What rows are chosen by: tables that the rows of a step are looked up in. They stay where they are."""
+
+    temperature: torch.Tensor  # [N] float64; 0: greedy
+    top_k: torch.Tensor  # [N] int64; 0: all; below V
+    top_p: torch.Tensor  # [N] float64; 1: all
+    min_p: torch.Tensor  # [N] float64; 0: all
+    keys: torch.Tensor  # [N, 2] int64: words of the seed, the low one first
+    indexes: torch.Tensor  # [N] int64: sequence index
+
+
+def choose_tokens_reference(
+    logits: torch.Tensor, rows: list[int], positions: list[int], params: ChoiceParams
+) -> torch.Tensor:
+    """Row by row, by the operations above."""
+    return torch.cat(
+        [
+            _choose_one(logits[a : a + 1], row, position, params)
+            for a, (row, position) in enumerate(zip(rows, positions, strict=True))
+        ]
+    )
+
+
+def _choose_one(logits: torch.Tensor, row: int, position: int, params: ChoiceParams) -> torch.Tensor:
+    """[1, V] -> [1]."""
+    only = slice(row, row + 1)
+    if params.temperature[row] == 0:
+        return argmax(logits)
+    scores, k = logits, int(params.top_k[row])
+    if k > 0:
+        ids, scores = top_k(logits, params.top_k[only], k)
+    weights = temperature_weights(scores, logits.amax(-1), params.temperature[only])
+    if params.top_p[row] < 1:
+        weights = top_mass(scores, weights, params.top_p[only])
+    weights = min_p(weights, params.min_p[only])
+    counter = torch.tensor([[int(params.indexes[row]), position, 0, 0]])
+    index = inverse_cdf(weights, uniform53(philox4x32(counter, params.keys[only] & MASK)))
+    return torch.where(index >= 0, ids[0, index], index) if k > 0 else index
+
+
+class TokenChooser:
+    """The compiled function, with threads and scratch memory."""
+
+    def __init__(self, kernels: SamplingKernels, params: ChoiceParams, vocab_size: int) -> None:
+        self._kernels, self._vocab_size = kernels, vocab_size
+        self._params = params  # keeps in memory what the record points to
+        self._tables = [
+            table.data_ptr()
+            for table in (
+                params.temperature,
+                params.top_k,
+                params.top_p,
+                params.min_p,
+                params.keys,
+                params.indexes,
+            )
+        ]
+        # Pages are taken when they are first written.
+        size = kernels.scratch_bytes(vocab_size)
+        self._scratches = [torch.empty(size, dtype=torch.uint8) for _ in range(kernels.threads.count)]
+
+    def choose(self, logits: torch.Tensor, rows: list[int], positions: list[int]) -> torch.Tensor:
+        """[A, V] float32, contiguous -> [A] int64: tokens, -1 where a row has none, UNKNOWN."""
+        assert (
+            logits.is_contiguous() and logits.dtype == torch.float32 and logits.shape[1] == self._vocab_size
+        )
+        count = len(rows)
+        inputs = np.array([rows, positions, [0] * count], np.int64)
+        rows_at, positions_at, tokens_at = (line.ctypes.data for line in inputs)
+        record = np.array(
+            [logits.data_ptr(), self._vocab_size, rows_at, positions_at, *self._tables, tokens_at], np.int64
+        )
+        self._kernels.threads.run(
+            self._kernels.choose_rows, record.ctypes.data, count, logits.numel(), self._scratches
+        )
+        return torch.from_numpy(inputs[2])

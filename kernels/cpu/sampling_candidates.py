@@ -1,0 +1,89 @@
+"""The tokens that a filter may leave: their scores, ids and weights, by ascending id, in a thread's scratch."""
+
+from numba import njit
+
+from kernels.cpu.sampling_cut import UNKNOWN, cut
+from kernels.cpu.sampling_scratch import LARGEST, chunk_at, scratch_places
+from kernels.cpu.sampling_vectors import (
+    CHUNK,
+    at_least,
+    lowest_bit,
+    read_f32,
+    read_f64,
+    read_i32,
+    write_f32,
+    write_f64,
+    write_i32,
+)
+
+NOT_KNOWN = -2
+"""Instead of a number of candidates, and of a token: see kernels.cpu.sampling_cut."""
+
+
+@njit(error_model="numpy")
+def collect(logits: int, vocab_size: int, chunks: int, limit: float, scratch: int) -> int:
+    """The tokens whose logits reach the limit, with weights of 1. Returns how many there are."""
+    _, x, ids, weights, _ = scratch_places(chunks, scratch)
+    n = 0
+    for chunk in range(chunks):
+        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+            at = chunk_at(logits, vocab_size, chunk, scratch)
+            bits = at_least(at, limit)
+            while bits != 0:
+                i = lowest_bit(bits)
+                bits &= bits - 1
+                write_f32(x + 4 * n, read_f32(at + 4 * i))
+                write_i32(ids + 4 * n, chunk * CHUNK + i)
+                write_f64(weights + 8 * n, 1.0)
+                n += 1
+    return n
+
+
+@njit(error_model="numpy")
+def take_chunk(logits: int, vocab_size: int, chunks: int, chunk: int, scratch: int) -> int:
+    """The tokens of one chunk, padded with scores of -inf. Returns how many."""
+    _, x, ids, _, _ = scratch_places(chunks, scratch)
+    at = chunk_at(logits, vocab_size, chunk, scratch)
+    for i in range(CHUNK):
+        write_f32(x + 4 * i, read_f32(at + 4 * i))
+        write_i32(ids + 4 * i, chunk * CHUNK + i)
+    return CHUNK
+
+
+@njit(error_model="numpy")
+def keep_best(chunks: int, n: int, target: float, error: float, scratch: int) -> int:
+    """Keeps of n candidates the best, until their weights reach the target. Returns how many, or NOT_KNOWN."""
+    _, x, ids, weights, free = scratch_places(chunks, scratch)
+    last = cut(x, weights, n, target, error, free)
+    if last == UNKNOWN:
+        return NOT_KNOWN
+    limit, kept = read_f32(x + 4 * last), 0
+    for i in range(n):
+        score = read_f32(x + 4 * i)
+        write_f32(x + 4 * kept, score)
+        write_i32(ids + 4 * kept, read_i32(ids + 4 * i))
+        write_f64(weights + 8 * kept, read_f64(weights + 8 * i))
+        kept += int(score > limit or (score == limit and i <= last))
+    return kept
+
+
+@njit(error_model="numpy")
+def total_of(weights: int, n: int, least: float) -> float:
+    """Of those weights that are at least that, from the lowest id up."""
+    total = 0.0
+    for i in range(n):
+        weight = read_f64(weights + 8 * i)
+        total += weight if weight >= least else 0.0
+    return total
+
+
+@njit(error_model="numpy")
+def pick(ids: int, weights: int, n: int, least: float, total: float, target: float) -> int:
+    """kernels.inverse_cdf: the candidate at which the total of those weights that are at least that, and of what
+    comes before, exceeds the target."""
+    for i in range(n):
+        weight = read_f64(weights + 8 * i)
+        total += weight if weight >= least else 0.0
+        if total > target:
+            return read_i32(ids + 4 * i)
+    return NOT_KNOWN

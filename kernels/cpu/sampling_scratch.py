@@ -1,0 +1,50 @@
+"""What choosing a token from a row of logits needs beside the row, and where it lies in a thread's scratch.
+
+    last      the row's last chunk, if it is not whole, padded with -inf
+    largest   [chunks] float32: of each chunk
+    before    [chunks] float64: the sum of the weights before each chunk
+    x, ids, weights   [V] float32, int32, float64: the candidates, by ascending id
+    cut       of kernels.cpu.sampling_cut
+
+V is padded to whole chunks.
+"""
+
+from math import inf
+
+from numba import njit
+
+from kernels.cpu.sampling_cut import cut_bytes
+from kernels.cpu.sampling_vectors import CHUNK, read_f32, write_f32
+
+LARGEST = 4 * CHUNK
+
+
+@njit(error_model="numpy")
+def scratch_places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
+    """Addresses of before, x, ids, weights and cut."""
+    before = scratch + LARGEST + 4 * chunks
+    x = before + 8 * chunks
+    ids = x + 4 * CHUNK * chunks
+    weights = ids + 4 * CHUNK * chunks
+    return before, x, ids, weights, weights + 8 * CHUNK * chunks
+
+
+def scratch_bytes(vocab_size: int) -> int:
+    """What one thread needs."""
+    chunks = -(-vocab_size // CHUNK)
+    return int(scratch_places.py_func(chunks, 0)[4] + cut_bytes.py_func(CHUNK * chunks))
+
+
+@njit(error_model="numpy")
+def copy_last(x: int, vocab_size: int, scratch: int) -> None:
+    """The row's last tokens, where they are no whole chunk."""
+    whole = vocab_size // CHUNK * CHUNK
+    for i in range(CHUNK):
+        token = whole + i
+        write_f32(scratch + 4 * i, read_f32(x + 4 * token) if token < vocab_size else -inf)
+
+
+@njit(error_model="numpy")
+def chunk_at(x: int, vocab_size: int, chunk: int, scratch: int) -> int:
+    """The address of a chunk."""
+    return x + 4 * CHUNK * chunk if (chunk + 1) * CHUNK <= vocab_size else scratch

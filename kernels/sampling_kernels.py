@@ -1,0 +1,32 @@
+"""The compiled functions of sampling on a CPU, with the threads that share their rows.
+
+Unlike the kernels of a model they run on any CPU, and in float32 whatever the model computes in: all that they
+need is numba.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from kernels.row_threads import RowKernel, RowThreads
+
+
+@dataclass(frozen=True)
+class SamplingKernels:
+    """What kernels.choose_tokens and kernels.penalties call."""
+
+    threads: RowThreads
+    choose_rows: RowKernel  # kernels.cpu.sampling_choose
+    scratch_bytes: Callable[[int], int]  # of a thread, for a vocabulary
+    penalize_rows: RowKernel  # kernels.cpu.sampling_penalties
+
+
+def sampling_kernels(threads: int) -> SamplingKernels | None:
+    """Compiles them, or takes them from disk; None without numba."""
+    if find_spec("numba") is None:
+        return None
+    from kernels.cpu.sampling_choose import choose_rows  # compiles, the first time
+    from kernels.cpu.sampling_penalties import penalize_rows
+    from kernels.cpu.sampling_scratch import scratch_bytes
+
+    return SamplingKernels(RowThreads(threads), choose_rows, scratch_bytes, penalize_rows)

@@ -78,8 +78,9 @@ class TablePenalties:
         counts: torch.Tensor,
         strengths: torch.Tensor,
     ) -> None:
-        """Penalizes in place. users [U]: which rows of logits. slots, lengths [U]: where in the tables, and how
-        much of the history. history [slots, L] int64, counts [slots, V] int32, strengths [slots, 3] float32.
+        """Penalizes in place. users [U]: which rows of logits. slots, lengths [U]: where in the tables, and
+        how much of the history. history [slots, L] int64, counts [slots, V] int32, strengths [slots, 3]
+        float32.
         """
         assert logits.is_contiguous() and logits.dtype == torch.float32
         assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()

@@ -1,7 +1,7 @@
 """The compiled functions of sampling on a CPU, with the threads that share their rows.
 
-Unlike the kernels of a model they run on any CPU, and in float32 whatever the model computes in: all that they
-need is numba.
+Unlike the kernels of a model they run on any CPU, and whatever the model computes in: logits are float32.
+All that they need is numba.
 """
 
 from collections.abc import Callable

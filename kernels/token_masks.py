@@ -7,8 +7,8 @@ and written: U * N entries; and up to A * V to see what a prohibition leaves.
 import torch
 
 FEW = 1024
-"""Tokens that are looked at first on a CPU: where one of them is left, the others need not be read, which would
-take 2 ms for 32 rows of 152,000."""
+"""Tokens that are looked at first on a CPU: where one of them is left, the others need not be read, which
+would take 2 ms for 32 rows of 152,000."""
 
 
 def allow_tokens_reference(

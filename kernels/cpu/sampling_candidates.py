@@ -1,4 +1,4 @@
-"""The tokens that a filter may leave: their scores, ids and weights, by ascending id, in a thread's scratch."""
+"""The tokens that a filter may leave: their scores, ids and weights, by ascending id, in scratch memory."""
 
 from numba import njit
 
@@ -52,7 +52,7 @@ def take_chunk(logits: int, vocab_size: int, chunks: int, chunk: int, scratch: i
 
 @njit(error_model="numpy")
 def keep_best(chunks: int, n: int, target: float, error: float, scratch: int) -> int:
-    """Keeps of n candidates the best, until their weights reach the target. Returns how many, or NOT_KNOWN."""
+    """Keeps the best of n candidates, until their weights reach the target. How many; or NOT_KNOWN."""
     _, x, ids, weights, free = scratch_places(chunks, scratch)
     last = cut(x, weights, n, target, error, free)
     if last == UNKNOWN:
@@ -79,11 +79,12 @@ def total_of(weights: int, n: int, least: float) -> float:
 
 @njit(error_model="numpy")
 def pick(ids: int, weights: int, n: int, least: float, total: float, target: float) -> int:
-    """kernels.inverse_cdf: the candidate at which the total of those weights that are at least that, and of what
-    comes before, exceeds the target."""
+    """kernels.inverse_cdf of those weights that are at least `least`: the candidate at which their sum
+    exceeds the target. total: of what comes before."""
     for i in range(n):
         weight = read_f64(weights + 8 * i)
         total += weight if weight >= least else 0.0
         if total > target:
-            return read_i32(ids + 4 * i)
+            token: int = read_i32(ids + 4 * i)
+            return token
     return NOT_KNOWN

@@ -18,7 +18,7 @@ from math import inf, log
 
 from numba import float32, float64, njit
 
-from kernels.cpu.compiler import CACHED
+from kernels.cpu.compiler import compiled
 from kernels.cpu.sampling_candidates import collect, keep_best, pick, take_chunk, total_of
 from kernels.cpu.sampling_cut import UNKNOWN as NOT_ENOUGH
 from kernels.cpu.sampling_cut import cut
@@ -60,8 +60,8 @@ _LOGITS, _V, _ROWS, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _KEYS, _IN
 
 @njit(error_model="numpy")
 def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
-    """Notes the largest of each chunk. Returns the first chunk that has the largest of all; NO_TOKEN where that
-    is not finite."""
+    """Notes the largest of each chunk. Returns the first chunk that has the largest of all; NO_TOKEN where
+    that is not finite."""
     whole, largest = vocab_size // CHUNK, scratch + LARGEST
     if whole:
         chunk_largest(x, whole, largest)
@@ -109,15 +109,18 @@ def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
     place = cut(scratch + LARGEST, weights, chunks, float64(k), 0.0, free)
-    score = read_f32(scratch + LARGEST + 4 * place) if place != NOT_ENOUGH else float32(LOWEST)
-    return max(score, float32(LOWEST))
+    limit: float = float32(LOWEST)
+    if place != NOT_ENOUGH:
+        limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
+    return limit
 
 
 @njit(error_model="numpy")
 def _score_of(largest: float, temperature: float, log_weight: float) -> float:
     """A score that any with such a weight has; not much lower than need be."""
     score = largest + temperature * (log_weight - 1e-6)
-    return float32(max(score - 1e-6 * abs(score) - 1e-12 * abs(largest) - 1e-44, LOWEST))
+    limit: float = float32(max(score - 1e-6 * abs(score) - 1e-12 * abs(largest) - 1e-44, LOWEST))
+    return limit
 
 
 @njit(error_model="numpy")
@@ -158,10 +161,11 @@ def _draw(
         n = keep_best(chunks, n, top_p * total, (n + 8) * 2.0**-52 * top_p * total, scratch)
     if not everything:
         target = u * total_of(weights, n, min_p)
-    return pick(ids, weights, n, min_p, first, target)
+    token: int = pick(ids, weights, n, min_p, first, target)
+    return token
 
 
-@njit("void(int64, int64, int64, int64)", nogil=True, cache=CACHED, error_model="numpy")
+@compiled("void(int64, int64, int64, int64)")
 def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
     """Rows first .. first + count - 1. record: address of FIELDS. scratch: of scratch_bytes(V)."""
     vocab_size = read_i64(record + _V)

@@ -1,9 +1,9 @@
 """Where a ranking is cut: by descending score, ascending place among equals, the shortest beginning whose
 weights sum to at least a target. With weights of 1 and a target of k it is the k best.
 
-Nothing is sorted: a score is picked, and the weights of what is above it and of its equals are summed; then the
-answer is among the higher ones, the equals or the lower ones, and only those stay. About 2 n scores are looked
-at in all.
+Nothing is sorted: a score is picked, and the weights of what is above it and of its equals are summed; then
+the answer is among the higher ones, the equals or the lower ones, and only those stay. About 2 n scores are
+looked at in all.
 
 The sum of what is above is not taken in the order of the ranking, so that it may be off in its last bits.
 Where these could matter, the answer is that it is not known: who asks sorts, then.
@@ -74,7 +74,8 @@ def cut(x: int, weights: int, n: int, target: float, error: float, scratch: int)
         masses(left, masses_left, (n + 7) // 8, pivot, scratch)
         higher, reached = before + read_f64(scratch), before + read_f64(scratch + 8)
         if higher < target <= reached:
-            return _last_equal(left, places, masses_left, n, pivot, higher, target, error)
+            last: int = _last_equal(left, places, masses_left, n, pivot, higher, target, error)
+            return last
         if higher < target:
             before = reached
         n = _keep(left, places, masses_left, n, pivot, higher >= target)

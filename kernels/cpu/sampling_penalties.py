@@ -6,7 +6,7 @@ passes: 24 ms.
 
 from numba import float32, njit
 
-from kernels.cpu.compiler import CACHED
+from kernels.cpu.compiler import compiled
 from kernels.cpu.sampling_vectors import read_f32, read_i32, read_u8, write_f32, write_u8
 from kernels.cpu.vectors import read_i64
 
@@ -48,7 +48,7 @@ def _penalize(record: int, u: int, seen: int) -> None:
         write_u8(seen + read_i64(history + 8 * i), 0)
 
 
-@njit("void(int64, int64, int64, int64)", nogil=True, cache=CACHED, error_model="numpy")
+@compiled("void(int64, int64, int64, int64)")
 def penalize_rows(record: int, first: int, count: int, seen: int) -> None:
     """Rows first .. first + count - 1 of U. record: address of FIELDS. seen: of [V] bytes, all 0, as they are
     afterwards."""

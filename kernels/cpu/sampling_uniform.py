@@ -7,7 +7,7 @@ from kernels.philox import M0, M1, MASK, ROUNDS, W0, W1
 
 @njit(error_model="numpy")
 def uniform(key_low: int, key_high: int, index: int, position: int) -> float:
-    """Words below 2^32, in 64 bits: products wrap around, and a mask drops the sign that a shift brings in."""
+    """Words below 2^32 in 64 bits: products wrap around, and a mask drops the sign that a shift brings in."""
     c0, c1, c2, c3 = index, position, 0, 0
     for _ in range(ROUNDS):
         p0, p1 = M0 * c0, M1 * c2

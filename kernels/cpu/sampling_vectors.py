@@ -166,8 +166,8 @@ def weigh(typing: Any, x: Any, largest: Any, temperature: Any, out: Any, vectors
 
 @intrinsic
 def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any) -> Any:
-    """out[0]: the sum of the weights whose x is above a limit, out[1]: at least as high; float64. x: address of
-    [8 * vectors] float32; weights: of as many float64. Eight sums each, added at the end."""
+    """out[0]: the sum of the weights whose x is above a limit, out[1]: at least as high; float64. x: address
+    of [8 * vectors] float32; weights: of as many float64. Eight sums each, added at the end."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, weights, vectors, limit, out = args

@@ -34,6 +34,9 @@ def choose(
     return tokens
 
 
+EACH_WAY = [params(1), params(1, 5), params(1, 0, 0.5), params(1, 0, 1, 0.1)]
+
+
 @pytest.mark.parametrize("vocab_size", [1, 7, 64, 129, 1031])
 @pytest.mark.parametrize("temperature", [1e-45, 0.3, 1.0, 3.0])
 def test_same_tokens(vocab_size: int, temperature: float) -> None:
@@ -74,7 +77,7 @@ def test_broken_rows(of_rows: ChoiceParams, token: int) -> None:
     assert choose(logits, of_rows)[0] == -1
 
 
-@pytest.mark.parametrize("of_rows", [params(1), params(1, 5), params(1, 0, 0.5), params(1, 0, 1, 0.1)])
+@pytest.mark.parametrize("of_rows", EACH_WAY)
 def test_few_tokens_are_left(of_rows: ChoiceParams) -> None:
     """Masks leave fewer than top_k, in chunks far from one another."""
     masked = torch.full((4, 1000), -math.inf)

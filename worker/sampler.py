@@ -28,9 +28,9 @@ from worker.sampling.uniforms import Uniforms
 # What sample() gives where there is no token to give: the row's largest logit is not finite.
 NO_TOKEN = -1
 
-# Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger ones are
-# new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one piece
-# and 18 ms in pieces.
+# Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger
+# ones are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one
+# piece and 18 ms in pieces.
 PIECE = 1 << 19
 
 

@@ -14,11 +14,10 @@ from kernels.gpu.filtered_sample import filtered_sample
 from kernels.gpu.record_tokens import History, record_tokens
 from kernels.gpu.sample import argmax, sample
 from kernels.gpu.tile_stats import tile_stats
-from kernels.gpu.top_n import MOST, top_n
 from kernels.gpu.typical_p import typical_p
 from kernels.log_softmax import log_softmax
-from kernels.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
+from worker.cuda.likeliest import likeliest
 from worker.cuda.sampling.adjusting import Adjusting
 from worker.cuda.sampling.columns import (
     ADJUST_SLOT,
@@ -152,7 +151,7 @@ class Sampler:
         self._columns.bring_over()
         scores = log_softmax(logits)
         self._process(scores, self._columns.gather(self._columns.index(rows)), work)
-        best = top_n(scores, most) if most <= MOST else ranking(scores, most)
+        best = likeliest(scores, most)
         broken = ~scores.amax(-1, keepdim=True).isfinite()
         return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
 

@@ -12,17 +12,15 @@ import numpy as np
 import torch
 
 from kernels.gpu.token_logprobs import token_logprobs
-from kernels.gpu.top_n import MOST, top_n
+from kernels.gpu.top_n import MOST
 from kernels.ranges import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.cuda.likeliest import likeliest
 from worker.cuda.upload import upload
 from worker.logprobs import scores as by_torch
 from worker.logprobs.columns import ScoreTable, to_columns
 from worker.logprobs.wishes import Candidates, LogprobWishes, PromptPart
 
-USUAL = 32
-"""Candidates that are looked for where fewer are wanted: kernels are compiled for this number and MOST, and
-not for each that somebody may ask for."""
 LOGITS = 1 << 25
 """Logits of prompts that are made at a time: 128 MB, 220 rows of 152,000."""
 
@@ -107,7 +105,7 @@ class PromptScores:
 def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidates]) -> list[PendingScores]:
     """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each."""
     counts = [wish.count(logits.shape[1]) for wish in wishes]
-    if any(count > MOST for count in counts):
+    if max(counts) > MOST or any(wish.all for wish in wishes):
         rows = zip(torch.split(logits, 1), torch.split(tokens, 1), wishes, strict=True)
         return [_sorted(x, token, wish) for x, token, wish in rows]
     ids = _ids(logits, tokens, wishes, max(counts))
@@ -121,8 +119,7 @@ def _ids(
     """The tokens and their candidates, [M, 1 + width]; what is beyond a row's wish means nothing."""
     parts = [tokens[:, None]]
     if any(wish.top_n for wish in wishes):
-        room = next(size for size in (USUAL, MOST) if size >= width)
-        parts.append(top_n(logits, min(room, logits.shape[1]))[:, :width])
+        parts.append(likeliest(logits, width))
     ids = torch.cat(parts, 1)
     if width >= ids.shape[1]:
         ids = torch.nn.functional.pad(ids, (0, width + 1 - ids.shape[1]))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.worker.sampling_reference import Case
-from worker.cuda.sampler import Sampler
+from worker.cuda.sampler import Sampler, Work
+from worker.sampler import NO_TOKEN
 from worker.sampler import Sampler as CpuSampler
 
 ROWS = 7
@@ -106,7 +107,7 @@ class Pair:
                 self.add(self.rng.choice([row for row in range(ROWS) if row not in self.cases]), case)
 
 
-@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 25, 0), (2100, 4, 2)])
+@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 25, 0), (40, 25, 1), (2100, 4, 2)])
 def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, device: torch.device) -> None:
     """Rows with anything, in any company, that come and go."""
     pair = Pair(vocab_size, device, seed)
@@ -119,3 +120,88 @@ def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, d
         pair.rng.shuffle(rows)
         pair.step(rows)
     assert len(pair.used) == 4 or steps < 25
+
+
+def test_rows_that_begin_and_end_in_any_order(device: torch.device) -> None:
+    """A row is given out again clean, at once; a fork overwrites another row; no rows at all."""
+    pair = Pair(40, device, seed=5)
+    loud = {"temperature": 0.0, "frequency_penalty": 1.0, "allowed_token_ids": list(range(9))}
+    pair.add(0, Case(loud, bad_words=[[1, 2], [3]], stop_token_ids=[4], min_tokens=9))
+    pair.add(1, Case({"temperature": 0.0}))
+    assert pair.step([]) == []
+    pair.step([0, 1])
+    pair.add(0, Case({"temperature": 1.0, "seed": 3}))
+    pair.step([0, 1])
+    pair.add(2, Case(loud, bad_words=[[5, 6]]))
+    pair.step([2, 0])
+    pair.fork(0, 2, 1)
+    pair.fork(2, 1, 1)
+    for _ in range(3):
+        pair.step([1, 0, 2])
+
+
+def test_broken_logits_give_no_token(device: torch.device) -> None:
+    """For that row alone, whatever it asks for; and the sampler goes on."""
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 1.0, "top_k": 3, "presence_penalty": 1.0, "bad_token_ids": [20]},
+        {"temperature": 1.0, "typical_p": 0.5},
+    ]
+    for poison in (torch.nan, torch.inf, -torch.inf):
+        pair = Pair(40, device, seed=6)
+        for row, sampling in enumerate(kinds):
+            pair.add(row, Case(sampling))
+        pair.add(4, Case({"temperature": 0.0}))
+        logits = pair.logits(5)
+        logits[:4, slice(20, 21) if poison != -torch.inf else slice(None)] = poison
+        rows = list(range(5))
+        tokens = pair.gpu.sample(logits.clone().to(device), rows).tolist()
+        assert tokens == pair.cpu.sample(logits.clone(), rows).tolist() == [NO_TOKEN] * 4 + tokens[4:]
+        assert tokens[4] == logits[4].argmax()
+        pair.step([4])
+
+
+def test_ids_beyond_the_vocabulary(device: torch.device) -> None:
+    """They cannot occur; allowing nothing else is an error."""
+    pair = Pair(40, device, seed=7)
+    sampling = {
+        "temperature": 0.0,
+        "logit_bias": {40: 9.0},
+        "bad_token_ids": [41],
+        "allowed_token_ids": [1, 40],
+    }
+    pair.add(0, Case(sampling, bad_words=[[1, 40], [40, 1]], stop_token_ids=[40], min_tokens=3))
+    assert pair.step([0]) == [1]
+    for sampler in (pair.cpu, pair.gpu):
+        with pytest.raises(ValueError, match="allowed_token_ids"):
+            sampler.add_row(1, Case({"allowed_token_ids": [40, 41]}).new_row(1), [0], [])
+
+
+def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
+    """Penalties and masks come after the log-softmax, with what the core has appended."""
+    pair = Pair(200, device, seed=8)
+    pair.add(0, Case({"repetition_penalty": 1.5, "bad_token_ids": [7]}, prompt=[3, 4]))
+    pair.add(1, Case(bad_words=[[5, 6]], stop_token_ids=[9], min_tokens=2))
+    for most in (3, 40, 150):
+        logits = pair.logits(2)
+        found = pair.gpu.offer(logits.clone().to(device), [1, 0], most)
+        for got, right in zip(found, pair.cpu.offer(logits.clone(), [1, 0], most), strict=True):
+            torch.testing.assert_close(got.cpu(), right, rtol=1e-6, atol=2e-6)
+        for sampler, place in ((pair.cpu, CPU), (pair.gpu, device)):
+            sampler.append([0, 1], torch.tensor([4, 5], device=place))
+    logits = torch.full((1, 200), torch.nan)
+    assert pair.gpu.offer(logits.to(device), [0], 2)[1].isnan().all()
+
+
+def test_padding_is_nobody(device: torch.device) -> None:
+    """A step of a captured size: its padding draws from rows of garbage and leaves no trace."""
+    pair = Pair(40, device, seed=9)
+    for row in (3, 5):
+        pair.add(row, Case({"temperature": 1.0, "seed": row}))
+    for _ in range(2):
+        logits = pair.logits(8)
+        expected = pair.cpu.sample(logits[:2].clone(), [5, 3])
+        assert (work := pair.gpu.begin([5, 3])) == Work.DRAW
+        rows = torch.tensor([5, 3] + [pair.gpu.padding] * 6, device=device)
+        assert torch.equal(pair.gpu.choose(logits.to(device), rows, work)[:2].cpu(), expected)

@@ -1,0 +1,18 @@
+"""The likeliest tokens of rows, in few compiled sizes."""
+
+import torch
+
+from kernels.gpu.top_n import MOST, top_n
+from kernels.ranking import ranking
+
+USUAL = 32
+"""Tokens that are looked for where fewer are wanted: kernels are compiled for this number and MOST, and not
+for each that somebody may ask for."""
+
+
+def likeliest(logits: torch.Tensor, n: int) -> torch.Tensor:
+    """kernels.ranking: logits [A, V] float32 -> ids [A, n] int64, n of at least 1. More than MOST are sorted by
+    torch."""
+    if n > MOST:
+        return ranking(logits, n)
+    return top_n(logits, min(USUAL if n <= USUAL else MOST, logits.shape[1]))[:, :n]

@@ -145,7 +145,7 @@ def test_broken_logits_give_no_token(device: torch.device) -> None:
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {"temperature": 1.0},
-        {"temperature": 1.0, "top_k": 3, "presence_penalty": 1.0, "bad_token_ids": [20]},
+        {"temperature": 1.0, "top_k": 3, "presence_penalty": 1.0, "bad_token_ids": [21]},
         {"temperature": 1.0, "typical_p": 0.5},
     ]
     for poison in (torch.nan, torch.inf, -torch.inf):
@@ -178,6 +178,7 @@ def test_ids_beyond_the_vocabulary(device: torch.device) -> None:
             sampler.add_row(1, Case({"allowed_token_ids": [40, 41]}).new_row(1), [0], [])
 
 
+@torch.inference_mode()
 def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
     """Penalties and masks come after the log-softmax, with what the core has appended."""
     pair = Pair(200, device, seed=8)

@@ -11,7 +11,7 @@ for each that somebody may ask for."""
 
 
 def likeliest(logits: torch.Tensor, n: int) -> torch.Tensor:
-    """kernels.ranking: logits [A, V] float32 -> ids [A, n] int64, n of at least 1. Torch sorts for more than MOST."""
+    """kernels.ranking: logits [A, V] float32 -> ids [A, n] int64, n >= 1. Beyond MOST torch sorts."""
     if n > MOST:
         return ranking(logits, n)
     return top_n(logits, min(USUAL if n <= USUAL else MOST, logits.shape[1]))[:, :n]

@@ -178,6 +178,7 @@ def test_ids_beyond_the_vocabulary(device: torch.device) -> None:
             sampler.add_row(1, Case({"allowed_token_ids": [40, 41]}).new_row(1), [0], [])
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # numpy's, of the interpreter
 @torch.inference_mode()
 def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
     """Penalties and masks come after the log-softmax, with what the core has appended."""

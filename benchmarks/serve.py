@@ -3,9 +3,11 @@
     python benchmarks/serve.py --address 127.0.0.1:50051
     python benchmarks/serve.py --start demo --json figures.json
     python benchmarks/serve.py --start /models/m --workloads single,batch -- --max-num-seqs 64
+    python benchmarks/serve.py --start /models/m --workloads batch --breakdown
 
 Every figure is the median of the repetitions, with the least and the greatest behind it. A workload
-runs once before it counts. The client shares the machine with the service.
+runs once before it counts. The client shares the machine with the service. --breakdown says where the time
+goes (benchmarks/breakdown.py).
 """
 
 import argparse
@@ -20,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from breakdown import Breakdown, Meter, between, print_breakdowns
 from workloads import WORKLOADS, Request
 
 from pagewire import AsyncClient, SamplingParams, __version__, flags
@@ -56,6 +59,7 @@ class Figures:
     itl_p50: float
     itl_p99: float
     tokens_per_s: float
+    seconds: float
 
 
 async def run_request(client: AsyncClient, request: Request, start: float) -> Trace:
@@ -86,24 +90,29 @@ async def run_once(client: AsyncClient, requests: Sequence[Request]) -> Figures:
         percentile(gaps, 50),
         percentile(gaps, 99),
         tokens / seconds,
+        seconds,
     )
 
 
 async def run_workloads(
-    address: str, names: Sequence[str], repeats: int
-) -> tuple[dict[str, list[Figures]], int]:
-    """The figures of every repetition, by workload, and the model's context length."""
+    address: str, names: Sequence[str], repeats: int, meter: Meter | None
+) -> tuple[dict[str, list[Figures]], dict[str, list[Breakdown]], int]:
+    """What every repetition gave, by workload, and the model's context length. No meter: no breakdowns."""
     figures: dict[str, list[Figures]] = {}
+    breakdowns: dict[str, list[Breakdown]] = {}
     async with AsyncClient(address) as client:
         await client.wait_ready()
         model = await client.model()
         for name in names:
-            runs = []
+            runs, parts = [], []
             for repetition in range(repeats + 1):
                 requests = WORKLOADS[name].requests(repetition, model.vocab_size, model.max_model_len)
+                before = meter and meter.read()
                 runs.append(await run_once(client, requests))
-            figures[name] = runs[1:]
-    return figures, model.max_model_len
+                if meter and before:
+                    parts.append(between(before, meter.read(), runs[-1].seconds))
+            figures[name], breakdowns[name] = runs[1:], parts[1:]
+    return figures, breakdowns, model.max_model_len
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -157,8 +166,12 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     where.add_argument("--start", metavar="MODEL", help="start a service for this model")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--breakdown", action="store_true", help="where the time goes; with --start")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")
-    return parser.parse_args(ours), theirs
+    options = parser.parse_args(ours)
+    if options.breakdown and not options.start:
+        parser.error("--breakdown needs --start: it looks at the processes of the service")
+    return options, theirs
 
 
 def main() -> None:
@@ -166,17 +179,24 @@ def main() -> None:
     options, serve_flags = arguments()
     names = options.workloads.split(",")
     with contextlib.ExitStack() as stack:
-        address = options.address
+        address, meter = options.address, None
         if options.start:
-            given = ["--port=0", "--log-level=warning", options.start, *serve_flags]
+            given = ["--port=0", "--http-port=0", "--log-level=warning", options.start, *serve_flags]
             service = Service(flags.parse(ServeConfig, given, command="serve"))
             address = stack.enter_context(service).address
-        figures, max_model_len = asyncio.run(run_workloads(address, names, options.repeats))
+            if options.breakdown:
+                meter = Meter(service.facts["http"], service.pid)
+        figures, breakdowns, max_model_len = asyncio.run(
+            run_workloads(address, names, options.repeats, meter)
+        )
     summaries = {name: summarize(runs) for name, runs in figures.items()}
     print_table(summaries, max_model_len)
+    if options.breakdown:
+        print_breakdowns(breakdowns)
     if options.json:
         content: dict[str, Any] = {"version": __version__, "command": sys.argv, "workloads": summaries}
         content["runs"] = {name: [asdict(run) for run in runs] for name, runs in figures.items()}
+        content["breakdowns"] = {name: [asdict(part) for part in parts] for name, parts in breakdowns.items()}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -162,6 +162,7 @@ class EngineCore:
         """Handles what has arrived. Blocks only when no request is in flight, and no plan."""
         if not (self.scheduler.requests or self.scheduler.under_way or self._inbox):
             self._check_when_idle()
+            self.counters.idle()
             self._worker.wait_for(self._inbox)
         for event in self._inbox.take():
             self._handle(event)

@@ -71,6 +71,11 @@ class Counters:
         "Seconds of steps by phase: prepare (rows and inputs), forward, sample (and log-probabilities).",
         "phase",
     )
+    worker_waiting: float = counter(
+        "pagewire_worker_waiting_seconds_total",
+        "Seconds between steps while there was work: results and plans on their way, scheduling.",
+    )
+    _step_ended_ns: int = 0  # on the worker's clock; 0: since then there was nothing to do
 
     def step_planned(self, plan: Plan) -> None:
         """A step goes to the worker."""
@@ -81,7 +86,14 @@ class Counters:
         """Its result is here."""
         self.sampled_tokens += len(result.token_ids)
         self.step_seconds.observe(result.duration_us / 1e6)
+        if self._step_ended_ns:
+            self.worker_waiting += max(0, result.started_ns - self._step_ended_ns) / 1e9
+        self._step_ended_ns = result.started_ns + 1000 * result.duration_us
         if result.forward_us:  # a simulated device has no phases
             self.worker_phases["prepare"] += result.prepare_us / 1e6
             self.worker_phases["forward"] += result.forward_us / 1e6
             self.worker_phases["sample"] += result.sample_us / 1e6
+
+    def idle(self) -> None:
+        """There is nothing to do: what passes until the next step is nobody's waiting."""
+        self._step_ended_ns = 0

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pagewire import Client
 from pagewire.service import Service
 from tests.e2e import services
@@ -69,3 +71,15 @@ def test_benchmark(demo: Service, tmp_path: Path):
     assert "tokens/s" in shown and "times the tokens/s of one" in shown
     figures = json.loads(file.read_text())["workloads"]
     assert figures["single"]["tokens_per_s"]["median"] > 0
+
+
+def test_breakdown(tmp_path: Path):
+    """All parts are there, and are those of one whole: worker, core and client agree."""
+    file = tmp_path / "figures.json"
+    arguments = ("--start=demo", "--workloads=batch", "--repeats=1", "--breakdown", f"--json={file}")
+    assert "the service adds" in run("benchmarks/serve.py", *arguments)
+    (found,) = json.loads(file.read_text())["breakdowns"]["batch"]
+    parts = found["parts"]
+    assert found["steps"] >= 128 and parts["forward"] > 0 and parts["between steps"] > 0
+    assert min(parts.values()) > -0.1 and sum(parts.values()) == pytest.approx(100)
+    assert set(found["processors"]) == {"frontend", "engine", "worker", "client"}

@@ -6,8 +6,10 @@
 
 First the ceilings of this device are measured: bytes per second of a large copy, and FLOP per second of a
 large matrix product in bfloat16. A kernel's figure is a share of one of them, by the bytes or the FLOP that
-its work needs at least. Torch does the same work beside it: scaled_dot_product_attention over keys and
-values that lie contiguously (ours are in blocks), torch.compile'd row operations, sorting samplers.
+its work needs at least. Others do the same work beside it, and the table has the best of them: for
+attention torch's SDPA by every backend, FlexAttention, and FlashInfer where it is installed
+(benchmarks/gpu_attention_works.py); for the rest torch, compiled for row operations, with sorting samplers.
+What a peer cannot do is in the JSON with its words.
 
 Each time is that of a CUDA graph of 20 calls, per call; the median of some replays. Calls take turns on up
 to 20 sets of inputs, until they exceed the L2 cache together; small works stay in it, as they do in a model,
@@ -26,7 +28,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_works import Call, Setting, Work, works
+from benchmarks.gpu_attention_works import attention_works
+from benchmarks.gpu_works import Call, Setting, Work, other_works
 
 L2_BYTES = 128 << 20
 """That inputs together exceed: the L2 cache of an H200 holds 60 MB."""
@@ -82,15 +85,16 @@ def measure(make: Callable[[], Work], bandwidth: float, rate: float) -> dict[str
     copies_needed = 1 + int(L2_BYTES // max(1.0, first.num_bytes)) if first.num_bytes else 1
     turns = [first, *(make() for _ in range(min(CALLS, copies_needed) - 1))]
     ours = seconds([work.ours for work in turns])
-    theirs = None
-    if first.theirs is not None:
-        calls = [work.theirs for work in turns if work.theirs is not None]
-        theirs = seconds([torch.compile(call) for call in calls[:1]] if first.compiled else calls)
+    peers, refusals = time_peers(turns)
+    best = min(peers, key=lambda name: peers[name], default=None)
     amount, most = (first.flops, rate) if first.flops else (first.num_bytes, bandwidth)
     return {
         "name": first.name,
         "ours_us": 1e6 * ours,
-        "torch_us": None if theirs is None else 1e6 * theirs,
+        "peer": best,
+        "peer_us": None if best is None else 1e6 * peers[best],
+        "peers_us": {name: 1e6 * time_of for name, time_of in peers.items()},
+        "refusals": refusals,
         "per_second": amount / ours,
         "unit": "TFLOP/s" if first.flops else "GB/s",
         "share": amount / ours / most,
@@ -98,14 +102,34 @@ def measure(make: Callable[[], Work], bandwidth: float, rate: float) -> dict[str
     }
 
 
+def time_peers(turns: Sequence[Work]) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds of those that do the work, and why the others do not."""
+    times, refusals = {}, {}
+    first = turns[0]
+    if first.theirs is not None:
+        calls = [work.theirs for work in turns if work.theirs is not None]
+        times["torch"] = seconds([torch.compile(call) for call in calls[:1]] if first.compiled else calls)
+    for name in first.peers:
+        try:
+            times[name] = seconds([work.peers[name]() for work in turns])
+        except Exception as why:  # other people's code, of any kind: our figures stay
+            refusals[name] = f"{type(why).__name__}: {why}".splitlines()[0]
+    return times, refusals
+
+
 def line(row: dict[str, Any]) -> str:
     """Of the table, in Markdown."""
     figure = row["per_second"] / (1e12 if row["unit"] == "TFLOP/s" else 1e9)
-    theirs = "" if row["torch_us"] is None else f"{row['torch_us']:.1f}"
-    ratio = "" if row["torch_us"] is None else f"{row['torch_us'] / row['ours_us']:.2f}"
+    peer = "" if row["peer_us"] is None else f"{row['peer_us']:.1f} {row['peer']}"
+    ratio = "" if row["peer_us"] is None else f"{row['peer_us'] / row['ours_us']:.2f}"
     wrong = "" if row["error"] is None else f"{row['error']:.1e}"
-    columns = row["name"], f"{row['ours_us']:.1f}", theirs, ratio, f"{figure:.0f} {row['unit']}"
+    columns = row["name"], f"{row['ours_us']:.1f}", peer, ratio, f"{figure:.0f} {row['unit']}"
     return "| " + " | ".join((*columns, f"{row['share']:.0%}", wrong)) + " |"
+
+
+def works(setting: Setting) -> list[Callable[[], Work]]:
+    """All of them; each makes its inputs when it is called."""
+    return [*attention_works(setting), *other_works(setting)]
 
 
 def main() -> None:
@@ -136,7 +160,7 @@ def main() -> None:
         f"{name}, torch {torch.__version__}: "
         f"copy {bandwidth / 1e12:.2f} TB/s, bf16 {rate / 1e12:.0f} TFLOP/s\n"
     )
-    print("| work | ours, us | torch, us | ratio | | of the ceiling | error |")
+    print("| work | ours, us | best other, us | ratio | | of the ceiling | error |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     print(*(line(row) for row in rows), sep="\n")
     if left_out:

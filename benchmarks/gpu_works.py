@@ -1,7 +1,7 @@
 """What benchmarks/gpu_kernels.py measures: operations on inputs of models' shapes, our way and torch's."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ class Work:
     flops: float = 0  # computed; 0: it is the bytes that count
     compare: bool = True  # the results are the same but for rounding
     compiled: bool = False  # torch.compile theirs
+    peers: Mapping[str, Callable[[], Call]] = field(default_factory=dict)  # make others' calls, or raise
 
 
 @dataclass(frozen=True)
@@ -40,78 +41,14 @@ class Setting:
         return max(least, n // self.shrink)
 
 
-def attention_inputs(
-    setting: Setting, heads: int, kv_heads: int, dim: int, rows: int, length: int, queries: int
-) -> tuple[Any, ...]:
-    """Paged, in shuffled blocks, and contiguously: query, caches, batch; keys and values [R, K, L, D]."""
-    from kernels.gpu.paged_attention import PagedBatch
-
-    blocks = -(-length // BLOCK_SIZE)
-    query = setting.random(rows * queries, heads, dim)
-    caches = [setting.random(rows * blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2)]
-    tables = torch.randperm(rows * blocks, device=setting.device).view(rows, blocks)
-    integers = {"dtype": torch.int32, "device": setting.device}
-    decode = rows if queries == 1 else 0
-    batch = PagedBatch(
-        torch.arange(0, rows * queries + 1, queries, **integers),
-        torch.full((rows,), length, **integers),
-        tables.to(torch.int32),
-        decode,
-        decode,
-        length,
-    )
-    dense = [
-        cache[tables].transpose(1, 2).reshape(rows, kv_heads, -1, dim)[:, :, :length].contiguous()
-        for cache in caches
-    ]
-    return query, caches, batch, dense
-
-
-def attention(
-    setting: Setting, name: str, heads: tuple[int, int, int], rows: int, length: int, prefill: bool
-) -> Work:
-    """A decode step, or a prompt alone."""
-    from kernels.gpu.paged_attention import paged_attention
-
-    num_heads, kv_heads, dim = heads
-    queries = length if prefill else 1
-    query, caches, batch, (keys, values) = attention_inputs(setting, *heads, rows, length, queries)
-    scale = dim**-0.5
-    dense_query = query.view(rows, queries, num_heads, dim).transpose(1, 2)
-
-    def theirs() -> torch.Tensor:
-        out = F.scaled_dot_product_attention(
-            dense_query, keys, values, is_causal=prefill, scale=scale, enable_gqa=True
-        )
-        return out.transpose(1, 2).reshape(query.shape)
-
-    kind = "prefill" if prefill else "decode"
-    return Work(
-        f"{kind} attention {name}, {rows} x {length}",
-        lambda: paged_attention(query, *caches, batch, scale),
-        theirs,
-        num_bytes=2 * keys.nbytes + 2 * query.nbytes if not prefill else 0,
-        flops=2.0 * rows * length * length * num_heads * dim if prefill else 0,
-    )
-
-
-def attention_works(setting: Setting) -> Iterator[Callable[[], Work]]:
-    """Decode by rows and length, prefill by length."""
-    for name, heads in (("8B", (32, 8, 128)), ("0.5B", (14, 2, 64))):
-        for rows, length in ((1, 1024), (1, 32768), (32, 1024), (32, 4096), (256, 1024)):
-            count, tokens = setting.size(rows), setting.size(length, 65)
-            yield partial(attention, setting, name, heads, count, tokens, False)
-        for length in (1024, 4096, 8192):
-            tokens = setting.size(length, 65)
-            yield partial(attention, setting, name, heads, 1, tokens, True)
-
-
 def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
-    """Norms, activations, rotation and store, by tokens; copies."""
+    """Norms, activations, rotation and store, lookups, by tokens; logits by rows; copies."""
     for tokens in (32, 256, 8192):
         count = setting.size(tokens)
-        for make in (norm, gated, rotation):
+        for make in (norm, gated, rotation, embedding):
             yield partial(make, setting, count)
+    for rows in (1, 32, 256):
+        yield partial(logits, setting, setting.size(rows))
     yield partial(copies, setting)
 
 
@@ -174,6 +111,35 @@ def rotation(setting: Setting, tokens: int) -> Work:
         num_bytes=2 * qkv.nbytes,
         compare=False,
         compiled=True,
+    )
+
+
+def embedding(setting: Setting, tokens: int) -> Work:
+    from kernels.gpu.embedding import embed
+
+    width = setting.size(4096)
+    table = setting.random(setting.size(128256), width)
+    ids = torch.randint(0, table.shape[0], (tokens,), device=setting.device)
+    return Work(
+        f"embed {tokens} x {width}",
+        lambda: embed(ids, table),
+        lambda: F.embedding(ids, table),
+        num_bytes=2 * tokens * width * table.element_size(),
+    )
+
+
+def logits(setting: Setting, rows: int) -> Work:
+    """In float32. Torch rounds the product to the dtype and widens it."""
+    from kernels.gpu.selected_logits import selected_logits
+
+    width, tokens = setting.size(4096), max(rows, setting.size(512))
+    table, hidden = setting.random(setting.size(128256), width), setting.random(tokens, width)
+    ids = torch.randperm(tokens, device=setting.device)[:rows]
+    return Work(
+        f"selected_logits {rows} x {width} x {table.shape[0]}",
+        lambda: selected_logits(hidden, ids, table),
+        lambda: (hidden[ids] @ table.T).float(),
+        num_bytes=table.nbytes + 4 * rows * table.shape[0],
     )
 
 
@@ -254,6 +220,6 @@ def _exponential(like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like).exponential_()
 
 
-def works(setting: Setting) -> list[Callable[[], Work]]:
-    """All of them; each makes its inputs when it is called."""
-    return [*attention_works(setting), *row_works(setting), *sampler_works(setting)]
+def other_works(setting: Setting) -> list[Callable[[], Work]]:
+    """All but attention; each makes its inputs when it is called."""
+    return [*row_works(setting), *sampler_works(setting)]

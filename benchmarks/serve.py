@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from breakdown import Breakdown, Meter, between, print_breakdowns
-from workloads import WORKLOADS, Request
+from workloads import ALL, WORKLOADS, Request
 
 from pagewire import AsyncClient, SamplingParams, __version__, flags
 from pagewire.config import ServeConfig
@@ -106,7 +106,7 @@ async def run_workloads(
         for name in names:
             runs, parts = [], []
             for repetition in range(repeats + 1):
-                requests = WORKLOADS[name].requests(repetition, model.vocab_size, model.max_model_len)
+                requests = ALL[name].requests(repetition, model.vocab_size, model.max_model_len)
                 before = meter and meter.read()
                 runs.append(await run_once(client, requests))
                 if meter and before:
@@ -145,8 +145,8 @@ def print_table(summaries: dict[str, dict[str, dict[str, float]]], max_model_len
         texts = (f"{cell['median']:.1f} ({cell['min']:.1f}..{cell['max']:.1f})" for cell in cells)
         print(f"{name:<9}" + "".join(f"{text:>24}" for text in texts))
     for name in summaries:
-        factor = WORKLOADS[name].factor(max_model_len)
-        print(f"  {name}: {WORKLOADS[name].about}" + (f", all times {factor:.2f}" if factor < 1 else ""))
+        factor = ALL[name].factor(max_model_len)
+        print(f"  {name}: {ALL[name].about}" + (f", all times {factor:.2f}" if factor < 1 else ""))
     if {"single", "batch"} <= summaries.keys():
         one, many = (summaries[name]["tokens_per_s"]["median"] for name in ("single", "batch"))
         print(f"32 at once give {many / one:.1f} times the tokens/s of one")
@@ -164,7 +164,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--address", help="of a running service")
     where.add_argument("--start", metavar="MODEL", help="start a service for this model")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="also: crowd; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--breakdown", action="store_true", help="where the time goes; with --start")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")

@@ -75,3 +75,7 @@ WORKLOADS = {
 
 SHORT = {f"W{number}": name for number, name in enumerate(WORKLOADS, 1)}
 """What they are called in tables."""
+
+CROWD = Workload("crowd", "256 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 256)
+ALL = WORKLOADS | {CROWD.name: CROWD}
+"""With what takes a GPU."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ def test_nothing_spills_and_everything_fits(compiled: list[Row]):
     """Also: no launcher asks for more shared memory than there is, which Triton would not tell."""
     wrong = [row for row in compiled if row["spilled"] or row["shared"] > SHARED_LIMIT]
     assert wrong == []
+
+
+def test_no_kernel_is_left_out(compiled: list[Row]):
+    """What is launched anywhere in the folder is in the table."""
+    launched = {
+        name
+        for file in (ROOT / "kernels/gpu").glob("*.py")
+        for name in re.findall(r"^def (_\w+_kernel)\(", file.read_text(), re.MULTILINE)
+    }
+    assert {row["name"] for row in compiled} == launched
 
 
 NARROW = {

@@ -41,8 +41,9 @@ class PackedWeight:
     product: int  # kernels.cpu.linear.linear
     gather: int  # kernels.cpu.linear.packed_rows
 
-    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous."""
+    def fields(self, x: torch.Tensor, out: torch.Tensor, following: int = 0) -> tuple[int, ...]:
+        """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous.
+        following: address of the weight that is needed next."""
         return (
             x.data_ptr(),
             self.pairs.data_ptr(),
@@ -51,6 +52,7 @@ class PackedWeight:
             self.out_features,
             self.pairs.shape[1],
             out.dtype.itemsize,
+            following,
         )
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:

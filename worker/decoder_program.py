@@ -16,6 +16,7 @@ every layer and step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 ROWS, COS, SIN, SLOTS, PLAN = 1, 3, 4, 6, 6
 """Words of records that change from step to step."""
+WEIGHT, FOLLOWING = 3, 9
+"""Of products."""
 
 
 def fits(model: "LlamaModel", batch: InputBatch) -> bool:
@@ -80,12 +83,15 @@ class DecoderProgram:
         self._buffers = _make_buffers(model, most)
         self._program = Program(sum(_records(block) for block in model.layers) + 1)
         self._next = 0
+        self._products: list[int] = []
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             self._add_block(block, cache, first=number == 0)
         self._add_norm(model.norm, first=False)
+        for product, following in pairwise(self._products):
+            self._program.records[product, FOLLOWING] = self._program.records[following, WEIGHT]
 
     def run(self, embedded: torch.Tensor, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
         """embedded: [T, E]. -> [T, E], which the next step overwrites."""
@@ -127,6 +133,7 @@ class DecoderProgram:
     def _add_product(self, layer: Matrix, x: torch.Tensor, out: torch.Tensor) -> None:
         packed = layer.packed
         assert packed is not None
+        self._products.append(self._next)
         self._put(packed.product, packed.fields(x, out), 0)
 
     def _add_attention(self, attention: "LlamaAttention", cache: LayerCache) -> None:

@@ -22,8 +22,10 @@ from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import (
     F32,
     F32S,
+    I16S,
     I32,
     I32S,
+    I64,
     LANES,
     broadcast,
     call,
@@ -31,6 +33,7 @@ from kernels.cpu.vectors import (
     exp,
     load,
     pairs_at,
+    prefetch,
     read_f32,
     read_i64,
     read_u32,
@@ -39,6 +42,7 @@ from kernels.cpu.vectors import (
     rounded,
     store,
     word,
+    write_i64,
     write_u32,
     zeros,
 )
@@ -48,54 +52,82 @@ COLUMNS = 2 * LANES
 
 
 def scratch_bytes(positions: int, head_dim: int) -> int:
-    """What one thread needs for rows of up to that many positions."""
-    return 8 * (64 * (positions // LANES + 2) + 6 * head_dim + 4) + 4 * head_dim
+    """What one thread needs for rows of up to that many positions: a quarter each for the places of two
+    units, the rest for scores, queries and sums. A multiple of 256."""
+    tiles = positions // LANES + 2
+    scores = 8 * (64 * tiles + 6 * head_dim + 4) + 4 * head_dim + 16
+    return -(-max(4 * (32 + 24 * tiles), 2 * scores) // 256) * 256
 
 
 def _make_scores(rows: int) -> Any:
-    """scores(q, q_stride, keys, out, out_stride, words): 16 positions for each of the rows."""
+    """scores(q, q_stride, tiles, soon, count, out, out_stride, words): 16 positions of each of `count` tiles,
+    for each of the rows. tiles: address of their addresses. soon: the same of as many tiles that are asked
+    for from memory meanwhile."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        q, q_stride, keys, out, out_stride, words = args
+        q, q_stride, tiles, soon, count, out, out_stride, words = args
 
-        def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
-            pairs = pairs_at(builder, builder.add(keys, builder.mul(k, word(64))))
-            q_at = builder.add(q, builder.mul(k, word(4)))
-            return [
-                dot_pairs(
-                    builder,
-                    sums[m],
-                    pairs,
-                    repeated_pair(builder, builder.add(q_at, builder.mul(q_stride, word(m)))),
-                )
-                for m in range(rows)
-            ]
+        def score_tile(tile: Any, nothing: list[Any]) -> list[Any]:
+            number = builder.mul(tile, word(8))
+            keys, later = (load(builder, builder.add(list_at, number), I64) for list_at in (tiles, soon))
 
-        for m, total in enumerate(repeat(builder, words, zeros(rows), add_pairs)):
-            store(builder, total, builder.add(out, builder.mul(out_stride, word(m))))
+            def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
+                offset = builder.mul(k, word(64))
+                prefetch(builder, builder.add(later, offset))
+                pairs = pairs_at(builder, builder.add(keys, offset))
+                q_at = builder.add(q, builder.mul(k, word(4)))
+                q_ats = [builder.add(q_at, builder.mul(q_stride, word(m))) for m in range(rows)]
+                both = zip(sums, q_ats, strict=True)
+                return [dot_pairs(builder, one, pairs, repeated_pair(builder, at)) for one, at in both]
+
+            to = builder.add(out, builder.mul(tile, word(64)))
+            for m, total in enumerate(repeat(builder, words, zeros(rows), add_pairs)):
+                store(builder, total, builder.add(to, builder.mul(out_stride, word(m))))
+            return nothing
+
+        repeat(builder, count, [], score_tile)
         return context.get_dummy_value()
 
     @intrinsic
-    def scores(typing: Any, q: Any, q_stride: Any, keys: Any, out: Any, out_stride: Any, words: Any) -> Any:
-        return types.void(*[types.int64] * 6), generate
+    def scores(
+        typing: Any,
+        q: Any,
+        q_stride: Any,
+        tiles: Any,
+        soon: Any,
+        count: Any,
+        out: Any,
+        out_stride: Any,
+        words: Any,
+    ) -> Any:
+        return types.void(*[types.int64] * 8), generate
 
     return scores
 
 
 def _make_mix(rows: int) -> Any:
-    """mix(p, p_stride, values, stride, sums, pairs): adds p * v of so many pairs of positions to 32
-    columns of the rows' sums. stride: bytes of a pair of values, and of a row of sums."""
+    """mix(p, p_stride, tiles, soon, column, stride, sums, pairs): adds p * v of so many pairs of positions
+    to 32 columns of the rows' sums. tiles, soon: as above. column: bytes before the first. stride: bytes of
+    a pair of values, and of a row of sums."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        p, p_stride, values, stride, sums, pairs = args
+        p, p_stride, tiles, soon, column, stride, sums, pairs = args
+        to = builder.add(sums, column)
         at = [
-            builder.add(builder.add(sums, builder.mul(stride, word(m))), word(64 * v))
+            builder.add(builder.add(to, builder.mul(stride, word(m))), word(64 * v))
             for m in range(rows)
             for v in range(2)
         ]
 
         def add_pairs(k: Any, before: list[Any]) -> list[Any]:
-            v_at = builder.add(values, builder.mul(k, stride))
+            number = builder.mul(builder.lshr(k, word(3)), word(8))
+            offset = builder.add(column, builder.mul(builder.and_(k, word(7)), stride))
+            v_at, later = (
+                builder.add(load(builder, builder.add(list_at, number), I64), offset)
+                for list_at in (tiles, soon)
+            )
+            for v in range(2):
+                prefetch(builder, builder.add(later, word(64 * v)))
             halves = [pairs_at(builder, builder.add(v_at, word(64 * v))) for v in range(2)]
             p_at = builder.add(p, builder.mul(k, word(4)))
             after = []
@@ -110,10 +142,55 @@ def _make_mix(rows: int) -> Any:
         return context.get_dummy_value()
 
     @intrinsic
-    def mix(typing: Any, p: Any, p_stride: Any, values: Any, stride: Any, sums: Any, pairs: Any) -> Any:
-        return types.void(*[types.int64] * 6), generate
+    def mix(
+        typing: Any,
+        p: Any,
+        p_stride: Any,
+        tiles: Any,
+        soon: Any,
+        column: Any,
+        stride: Any,
+        sums: Any,
+        pairs: Any,
+    ) -> Any:
+        return types.void(*[types.int64] * 8), generate
 
     return mix
+
+
+@intrinsic
+def _copy(typing: Any, source: Any, to: Any, vectors: Any) -> Any:
+    """So many times 32 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, to, vectors = args
+
+        def move(v: Any, nothing: list[Any]) -> list[Any]:
+            at = builder.mul(v, word(32))
+            store(builder, load(builder, builder.add(source, at), I16S), builder.add(to, at))
+            return nothing
+
+        repeat(builder, vectors, [], move)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
+@intrinsic
+def _clear(typing: Any, to: Any, vectors: Any) -> Any:
+    """So many times 64 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, vectors = args
+
+        def write(v: Any, nothing: list[Any]) -> list[Any]:
+            store(builder, zeros(1)[0], builder.add(to, builder.mul(v, word(64))))
+            return nothing
+
+        repeat(builder, vectors, [], write)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 2), generate
 
 
 @intrinsic
@@ -181,77 +258,94 @@ _mix_4, _mix_8 = _make_mix(4), _make_mix(8)
 
 
 @njit(error_model="numpy")
-def _attend(
-    query: int,  # of the first head of the group, at the row's first token
-    query_stride: int,
-    keys: int,
-    values: int,
-    out: int,  # as query
-    out_stride: int,
-    table: int,  # of the row's blocks
-    start: int,  # position of the row's first token
-    first: int,  # the item's first pair of (token, head of the group)
-    pairs: int,  # how many, at most 8
-    head: int,
-    kv_heads: int,
-    group: int,
-    head_dim: int,
-    block_size: int,
-    window: int,
-    scale: float,
-    scratch: int,
-) -> None:
-    """One item."""
-    lowest, highest = start + first // group, start + (first + pairs - 1) // group
-    begin = 0 if window == 0 else max(0, lowest - window + 1)
-    tile, tiles = begin // 16, highest // 16 + 1 - begin // 16
-    base, stride = tile * 16, tiles * 64
+def _locate(plan: int, record: int, unit: int, place: int) -> None:
+    """Writes down what a unit is, and where its tiles are:
+
+    place    first position (a multiple of 16), tiles, address of the item, KV head
+             then addresses of the tiles of keys, and of values
+    """
+    keys, values = read_i64(record + 24), read_i64(record + 32)
+    kv_heads, group = read_i64(record + 72), read_i64(record + 80)
+    head_dim, block_size = read_i64(record + 88), read_i64(record + 96)
+    item, head = read_i64(plan) + 32 * (unit // kv_heads), unit % kv_heads
+    row, first, pairs = read_i64(item), read_i64(item + 16), read_i64(item + 24)
+    table = read_i64(plan + 8) + row * read_i64(plan + 24)
+    start, window = read_i64(read_i64(plan + 16) + 8 * row), read_i64(plan + 32)
+    begin = 0 if window == 0 else max(0, start + first // group - window + 1)
+    tiles = (start + (first + pairs - 1) // group) // 16 + 1 - begin // 16
+    write_i64(place, begin // 16 * 16)
+    write_i64(place + 8, tiles)
+    write_i64(place + 16, item)
+    write_i64(place + 24, head)
+    for tile in range(tiles):
+        position = begin // 16 * 16 + 16 * tile
+        block = read_i64(table + 8 * (position // block_size))
+        slot = (block * kv_heads + head) * block_size + position % block_size
+        write_i64(place + 32 + 8 * tile, keys + slot * 2 * head_dim)
+        write_i64(place + 32 + 8 * (tiles + tile), values + slot * 2 * head_dim)
+
+
+@njit(error_model="numpy")
+def _attend(plan: int, record: int, place: int, later: int, scratch: int) -> None:
+    """One unit. later: the place of the next one, or its own."""
+    query, out, scale = read_i64(record + 16), read_i64(record + 40), read_f32(record + 104)
+    query_stride, out_stride = read_i64(record + 56), read_i64(record + 64)
+    group, head_dim = read_i64(record + 80), read_i64(record + 88)
+    base, tiles, item, head = (
+        read_i64(place),
+        read_i64(place + 8),
+        read_i64(place + 16),
+        read_i64(place + 24),
+    )
+    row, token, first, pairs = (
+        read_i64(item),
+        read_i64(item + 8),
+        read_i64(item + 16),
+        read_i64(item + 24),
+    )
+    start, window = read_i64(read_i64(plan + 16) + 8 * row), read_i64(plan + 32)
+    query += token * query_stride + 2 * head * group * head_dim
+    out += token * out_stride + 2 * head * group * head_dim
+    key_tiles, value_tiles = place + 32, place + 32 + 8 * tiles
+    # The next unit's keys: as many tiles as this one has, whatever comes behind them.
+    soon = later + 32 if read_i64(later + 8) * 2 >= tiles else key_tiles
+
+    stride = tiles * 64
     queries = scratch + 8 * stride
     sums = queries + 16 * head_dim
     total, last_pair = sums + 32 * head_dim, sums + 32 * head_dim + 32
+    last_tile = last_pair + 4 * head_dim
     for m in range(pairs):
         at = query + (first + m) // group * query_stride + 2 * ((first + m) % group * head_dim)
-        for d in range(head_dim // 2):
-            write_u32(queries + 2 * m * head_dim + 4 * d, read_u32(at + 4 * d))
-    for d in range(8 * head_dim):
-        write_u32(sums + 4 * d, 0)
+        _copy(at, queries + 2 * m * head_dim, head_dim // 16)
+    _clear(sums, head_dim // 2)
 
-    for i in range(tiles):
-        position = base + 16 * i
-        block = read_i64(table + 8 * (position // block_size))
-        row = (block * kv_heads + head) * block_size + position % block_size
-        at = keys + row * 2 * head_dim
-        if pairs > 4:
-            _scores_8(queries, 2 * head_dim, at, scratch + 64 * i, stride, head_dim // 2)
-        else:
-            _scores_4(queries, 2 * head_dim, at, scratch + 64 * i, stride, head_dim // 2)
+    if pairs > 4:
+        _scores_8(queries, 2 * head_dim, key_tiles, value_tiles, tiles, scratch, stride, head_dim // 2)
+    else:
+        _scores_4(queries, 2 * head_dim, key_tiles, value_tiles, tiles, scratch, stride, head_dim // 2)
     for m in range(pairs):
         own = start + (first + m) // group
         least = 0 if window == 0 else max(0, own - window + 1)
         _softmax(scratch + m * stride, tiles, least - base, own - base, scale, total + 4 * m)
 
-    for i in range(tiles):
-        position = base + 16 * i
-        block = read_i64(table + 8 * (position // block_size))
-        row = (block * kv_heads + head) * block_size + position % block_size
-        at, weights = values + row * 2 * head_dim, scratch + 32 * i
-        written = min(16, highest + 1 - position)
+    written = start + (first + pairs - 1) // group + 1 - base
+    for column in range(0, 4 * head_dim, 128):
+        if written < 2:
+            break
+        if pairs > 4:
+            _mix_8(scratch, stride, value_tiles, soon, column, 4 * head_dim, sums, written // 2)
+        else:
+            _mix_4(scratch, stride, value_tiles, soon, column, 4 * head_dim, sums, written // 2)
+    if written % 2:
+        # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
+        at = read_i64(value_tiles + 8 * (tiles - 1)) + written % 16 // 2 * 4 * head_dim
+        for d in range(head_dim):
+            write_u32(last_pair + 4 * d, read_u32(at + 4 * d) & 0xFFFF)
+        write_i64(last_tile, last_pair)
+        weights = scratch + 4 * (written // 2)
         for column in range(0, 4 * head_dim, 128):
-            if written < 2:
-                break
-            if pairs > 4:
-                _mix_8(weights, stride, at + column, 4 * head_dim, sums + column, written // 2)
-            else:
-                _mix_4(weights, stride, at + column, 4 * head_dim, sums + column, written // 2)
-        if written % 2:
-            # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
-            at += written // 2 * 4 * head_dim
-            for d in range(head_dim):
-                write_u32(last_pair + 4 * d, read_u32(at + 4 * d) & 0xFFFF)
-            for column in range(0, 4 * head_dim, 128):
-                _mix_8(
-                    weights + 4 * (written // 2), stride, last_pair + column, 4 * head_dim, sums + column, 1
-                )
+            _mix_8(weights, stride, last_tile, last_tile, column, 4 * head_dim, sums, 1)
     for m in range(pairs):
         to = out + (first + m) // group * out_stride + 2 * ((first + m) % group * head_dim)
         _divide(sums + 4 * m * head_dim, total + 4 * m, to, head_dim // 16)
@@ -265,36 +359,20 @@ def attention(record: int, first: int, count: int, thread: int) -> None:
     Queries, results: [T, H, D], heads side by side. Keys, values: the layer's cache. The plan is that of
     kernels.block_attention: addresses of items, tables and starts, bytes of a table, window (0: none),
     address of scratch memory, bytes of it for a thread (scratch_bytes()).
+
+    A unit's values are asked for from memory while its scores are computed, and the next unit's keys while
+    its values are mixed: the blocks lie anywhere, and no CPU foresees them.
     """
-    query, keys, values = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    out, plan = read_i64(record + 40), read_i64(record + 48)
-    query_stride, out_stride = read_i64(record + 56), read_i64(record + 64)
-    kv_heads, group, head_dim = read_i64(record + 72), read_i64(record + 80), read_i64(record + 88)
-    block_size, scale = read_i64(record + 96), read_f32(record + 104)
-    items, tables, starts = read_i64(plan), read_i64(plan + 8), read_i64(plan + 16)
-    table_stride, window = read_i64(plan + 24), read_i64(plan + 32)
-    scratch = read_i64(plan + 40) + thread * read_i64(plan + 48)
+    plan = read_i64(record + 48)
+    size = read_i64(plan + 48)
+    place = read_i64(plan + 40) + thread * size
+    later = place + size // 4
+    scratch = later + size // 4
+    _locate(plan, record, first, place)
     for unit in range(first, first + count):
-        item, head = items + 32 * (unit // kv_heads), unit % kv_heads
-        row, token = read_i64(item), read_i64(item + 8)
-        offset = 2 * head * group * head_dim
-        _attend(
-            query + token * query_stride + offset,
-            query_stride,
-            keys,
-            values,
-            out + token * out_stride + offset,
-            out_stride,
-            tables + row * table_stride,
-            read_i64(starts + 8 * row),
-            read_i64(item + 16),
-            read_i64(item + 24),
-            head,
-            kv_heads,
-            group,
-            head_dim,
-            block_size,
-            window,
-            scale,
-            scratch,
-        )
+        if unit + 1 < first + count:
+            _locate(plan, record, unit + 1, later)
+            _attend(plan, record, place, later, scratch)
+        else:
+            _attend(plan, record, place, place, scratch)
+        place, later = later, place

@@ -113,6 +113,14 @@ def pairs_at(builder: Any, address: Any) -> Any:
     return builder.bitcast(load(builder, address, I32S), BF16_PAIRS)
 
 
+def prefetch(builder: Any, address: Any) -> None:
+    """Asks for the cache line of an address, which need not be one, to come into the second-level cache:
+    twice as many of these can be under way as for the first level (KV blocks at random: 27 GB/s for 19)."""
+    none, kind = ir.VoidType(), ir.IntType(8).as_pointer()
+    constants = (ir.Constant(I32, value) for value in (0, 2, 1))  # to read; second-level cache; data
+    call(builder, "llvm.prefetch.p0", none, builder.inttoptr(address, kind), *constants)
+
+
 def first_lanes(builder: Any, count: Any) -> Any:
     """A mask of the lanes below count, an i64 of any size."""
     capped = builder.select(builder.icmp_signed("<", count, word(LANES)), count, word(LANES))

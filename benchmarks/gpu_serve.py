@@ -16,9 +16,10 @@ no other part's figures:
 
 In the table a decoding step stands beside the time in which the bytes that it must read come from memory at
 the bandwidth of a large copy, a prompt beside the rate of a large matrix product, both measured before; the
-service beside the best of transformers. The last column is a ratio; of times it is ours to theirs, 1.15 a
-sixth longer; of rates ours to theirs, 3 three times as fast. Parts that the time did not reach, or that
-failed, are named with the reason; the JSON has everything.
+service beside the best of transformers. Between steps there was work, and no step was under way. The last
+column is a ratio; of times it is ours to theirs, 1.15 a sixth longer; of rates ours to theirs, 3 three
+times as fast. Parts that the time did not reach, or that failed, are named with the reason; the JSON has
+everything.
 """
 
 import argparse
@@ -65,7 +66,8 @@ class Plan:
         if part == "service":
             script = [sys.executable, "benchmarks/serve.py", f"--start={folder}", f"--json={output}"]
             flags = [f"--device={self.device}", "--load-format=dummy", *self.serve_flags]
-            return [*script, f"--workloads={self.workloads}", f"--repeats={self.repeats}", "--", *flags]
+            what = [f"--workloads={self.workloads}", f"--repeats={self.repeats}", "--breakdown"]
+            return [*script, *what, "--", *flags]
         module = [sys.executable, "-m", "benchmarks.gpu_transformers", str(folder), f"--what={part}"]
         return [*module, *where, *self.transformers]
 
@@ -146,6 +148,10 @@ def service_lines(model: str, parts: dict[str, Figures]) -> Iterator[str]:
     """Workloads beside the best of transformers."""
     for name, summary in parts.get("service", {}).get("workloads", {}).items():
         ours = summary["tokens_per_s"]["median"]
+        idle = "".join(
+            f", {part['parts']['between steps']:.1f}% between steps"
+            for part in parts["service"].get("breakdowns", {}).get(name, ())[:1]
+        )
         rates = {
             part: parts[part]["workloads"][name]["tokens_per_s"]
             for part in ("static", "continuous")
@@ -154,7 +160,7 @@ def service_lines(model: str, parts: dict[str, Figures]) -> Iterator[str]:
         best = max(rates, key=lambda part: rates[part], default=None)
         theirs = "" if best is None else f"{rates[best]:.0f} tokens/s: transformers, {best}"
         ratio = None if best is None else ours / rates[best]
-        yield line(model, f"service, {name}", f"{ours:.0f} tokens/s", theirs, ratio)
+        yield line(model, f"service, {name}", f"{ours:.0f} tokens/s{idle}", theirs, ratio)
 
 
 def line(model: str, what: str, ours: str, theirs: str, ratio: float | None) -> str:

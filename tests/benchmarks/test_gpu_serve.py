@@ -130,7 +130,10 @@ def test_table():
         "decode": [decode, {"batch": 4, "context": 9, "missing": "no room"}],
         "prefill": [{"tokens": 8, "ms": 1.0, "flops_per_s": 5e12}],
     }
-    service = {"workloads": {name: {"tokens_per_s": {"median": 300.0}} for name in ("single", "long")}}
+    service = {
+        "workloads": {name: {"tokens_per_s": {"median": 300.0}} for name in ("single", "long")},
+        "breakdowns": {"long": [{"parts": {"between steps": 1.25}}]},
+    }
     peers = {
         part: {"workloads": {"single": {"tokens_per_s": rate}}}
         for part, rate in (("static", 100.0), ("continuous", 60.0))
@@ -140,7 +143,7 @@ def test_table():
         "| m | decode, 4 x 9 | - | no room |  |",
         "| m | prompt of 8 | 5.0 TFLOP/s, 1.0 ms | 10.0 TFLOP/s: a product | 0.50 |",
         "| m | service, single | 300 tokens/s | 100 tokens/s: transformers, static | 3.00 |",
-        "| m | service, long | 300 tokens/s |  |  |",
+        "| m | service, long | 300 tokens/s, 1.2% between steps |  |  |",
     ]
 
 

@@ -53,7 +53,15 @@ def test_decode_and_prefill_in_one_step(where: Where, window: int | None):
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"),
-    [(1, 1, 64, 16), (4, 4, 80, 16), (14, 2, 64, 128), (3, 1, 96, 48), (8, 1, 128, 64), (2, 1, 256, 32)],
+    [
+        (1, 1, 64, 16),
+        (4, 4, 80, 16),
+        (14, 2, 64, 128),
+        (3, 1, 96, 48),
+        (8, 1, 128, 64),
+        (2, 1, 256, 32),
+        (20, 1, 32, 16),
+    ],
 )
 def test_shapes(where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int):
     """Groups that are no power of two, head sizes that are none, blocks below, at and above a tile."""

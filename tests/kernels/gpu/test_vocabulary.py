@@ -50,7 +50,8 @@ def test_logits(where: Where, tokens: int, rows: list[int], held: int, depth: in
     assert bool((result[:, held:] == -torch.inf).all())
     if rows:
         exact = selected_logits_reference(hidden.double(), ids, table.double())
-        assert_close(result[:, :held], exact, 2e-5, 2e-6)  # of float32 sums, whatever the dtype
+        # Of float32 sums, whatever the dtype; the matrix units cut off what a sum does not need.
+        assert_close(result[:, :held], exact, 2e-5 if where.device.type == "cpu" else 2e-4, 2e-6)
 
 
 def test_logits_are_those_of_the_row_alone(where: Where):

@@ -178,18 +178,17 @@ def attention(
     prefill: bool,
     quantized: bool = False,
 ) -> Work:
-    """A decode step, or a prompt alone."""
+    """A decode step, or a prompt alone. quantized: nobody else has such a cache."""
     inputs = make_inputs(setting, heads, rows, length, length if prefill else 1)
     kind = "prefill" if prefill else "decode"
     cache_bytes = 2 * inputs.keys.nbytes // (2 if quantized else 1)
     return Work(
         f"{kind} attention {name}, {rows} x {length}" + (", e4m3" if quantized else ""),
         our_call(inputs, quantized),
-        partial(sdpa, inputs),
+        None if quantized else partial(sdpa, inputs),
         num_bytes=0 if prefill else cache_bytes + 2 * inputs.query.nbytes,
         flops=2.0 * rows * length * length * heads[0] * heads[2] if prefill else 0,
-        compare=not quantized,
-        peers=peers(inputs, with_flex=name == "8B"),
+        peers={} if quantized else peers(inputs, with_flex=name == "8B"),
     )
 
 

@@ -61,13 +61,23 @@ def _rotated(first, second, cos, sin, token, dims, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def _put(cache, at, x, inside, scales, heads, NUM_KV: tl.constexpr):
-    """x: float32, half of some heads."""
+def _load(at, inside, HEAD_DIM: tl.constexpr):
+    """Both halves of some heads, float32."""
+    first = tl.load(at, mask=inside, other=0.0)
+    second = tl.load(at + HEAD_DIM // 2, mask=inside, other=0.0)
+    return first.to(tl.float32), second.to(tl.float32)
+
+
+@triton.jit
+def _put(cache, at, first, second, inside, scales, heads, NUM_KV: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """The reverse, into a cache."""
     if scales is None:
-        tl.store(cache + at, x.to(cache.dtype.element_ty), mask=inside)
+        first, second = first.to(cache.dtype.element_ty), second.to(cache.dtype.element_ty)
     else:
         scale = tl.load(scales + heads, mask=heads < NUM_KV, other=1.0)
-        tl.store(cache + at, quantized(x, scale), mask=inside)
+        first, second = quantized(first, scale), quantized(second, scale)
+    tl.store(cache + at, first, mask=inside)
+    tl.store(cache + at + HEAD_DIM // 2, second, mask=inside)
 
 
 @triton.jit
@@ -108,8 +118,7 @@ def _store_kernel(
             heads = program * HEADS + tl.arange(0, HEADS)
             inside = (heads < NUM_HEADS)[:, None] & (dims < half)[None, :]
             at = query + token * query_stride + heads[:, None] * HEAD_DIM + dims[None, :]
-            first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-            second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+            first, second = _load(at, inside, HEAD_DIM)
             if query_weight is not None:
                 first, second = _normed(first, second, query_weight, eps, dims, HEAD_DIM)
             first, second = _rotated(first, second, cos, sin, token, dims, HEAD_DIM)
@@ -126,21 +135,15 @@ def _store_kernel(
     tiles = slot // BLOCK_SIZE * NUM_KV + heads
     target = (tiles * BLOCK_SIZE + slot % BLOCK_SIZE)[:, None] * HEAD_DIM + dims[None, :]
     if program < kv_programs:
-        at = key + token * key_stride + source
-        first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
+        first, second = _load(key + token * key_stride + source, inside, HEAD_DIM)
         if key_weight is not None:
             first, second = _normed(first, second, key_weight, eps, dims, HEAD_DIM)
         if ROTATE:
             first, second = _rotated(first, second, cos, sin, token, dims, HEAD_DIM)
-        _put(key_cache, target, first, inside, key_scales, heads, NUM_KV)
-        _put(key_cache, target + half, second, inside, key_scales, heads, NUM_KV)
+        _put(key_cache, target, first, second, inside, key_scales, heads, NUM_KV, HEAD_DIM)
     else:
-        at = value + token * value_stride + source
-        first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        second = tl.load(at + half, mask=inside, other=0.0).to(tl.float32)
-        _put(value_cache, target, first, inside, value_scales, heads, NUM_KV)
-        _put(value_cache, target + half, second, inside, value_scales, heads, NUM_KV)
+        first, second = _load(value + token * value_stride + source, inside, HEAD_DIM)
+        _put(value_cache, target, first, second, inside, value_scales, heads, NUM_KV, HEAD_DIM)
 
 
 def rotary_store_kv(

@@ -163,6 +163,14 @@ def worker_arguments(config: EngineConfig) -> list[str]:
     """What a worker that we start is told on its command line, beyond where we are. Raises StartupError."""
     known = {field.name for field in dataclasses.fields(WorkerConfig)}
     arguments = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
+    if config.external_workers and (config.threads or config.worker_cores):
+        raise StartupError(
+            "cannot start the engine core",
+            "--threads and --worker-cores are for a worker that we start ourselves",
+            "give them to the worker: --threads, --cores",
+        )
+    arguments += [f"--threads={config.threads}"] if config.threads else []
+    arguments += [f"--cores={config.worker_cores}"] if config.worker_cores else []
     for fault in config.worker_fault:
         name = "fault-" + fault.partition("=")[0]
         why = ""

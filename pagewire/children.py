@@ -6,19 +6,23 @@ from pathlib import Path
 
 from pagewire import flags
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
+from pagewire.cores import CorePlan, format_cores
 from pagewire.posts import Post, label
 from pagewire.telemetry.tree import SUFFIX
 from pagewire.telemetry.watch import NO_PORT
 from pagewire.transport import frontends_address, workers_address
 
 
-def engine_posts(config: ServeConfig, folder: Path) -> list[Post]:
-    """The engine cores, by rank; each starts its worker itself. folder: for their sockets."""
+def engine_posts(config: ServeConfig, folder: Path, plan: CorePlan | None = None) -> list[Post]:
+    """The engine cores, by rank; each starts its worker itself. folder: for their sockets. plan: where
+    the workers run; None: anywhere."""
     posts = []
     for rank, name in enumerate(_names("engine core", config.data_parallel_size)):
         engine = replace(
             config, listen=frontends_address(folder, rank), listen_workers=workers_address(folder, rank)
         )
+        if plan is not None:
+            engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
         engine = _watched(engine, name, folder)

@@ -193,6 +193,12 @@ class EngineConfig(ModelConfig):
     )
     block_size: int = flag(16, "tokens per KV block", at_least=1)
     num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True, at_least=0)
+    threads: int = flag(
+        0,
+        "CPU threads of the worker; 0: one for each core that it may use, one for a small model",
+        at_least=0,
+    )
+    worker_cores: str = flag("", "cores of the worker, such as 1-3,6; default: any", metavar="LIST")
     gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(
         0.0,
@@ -250,6 +256,9 @@ class WorkerConfig(CommonConfig):
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     rank: int = flag(0, "rank in the parallel group", at_least=0)
     threads: int = flag(0, "CPU threads; 0: the cores that this process may use", at_least=0)
+    cores: str = flag(
+        "", "cores that are for this process alone, such as 1-3,6; default: any", metavar="LIST"
+    )
     # For tests of whoever depends on a worker; only where the device is simulated, or a CPU.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
     fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)
@@ -286,6 +295,10 @@ class ServeConfig(FrontendConfig, EngineConfig):
         at_least=1,
         at_most=64,
     )
+    no_pinning: bool = flag(
+        False,
+        "let all processes use all cores; default: a worker on a CPU has its own, where there are enough",
+    )
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     max_deaths: int = flag(5, "deaths of one process within a minute that end the service", at_least=1)
     max_restart_pause: float = flag(
@@ -302,6 +315,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "listen_workers",
             "process_name",
             "reuse_port",
+            "worker_cores",
         }
     )
     """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""

@@ -21,6 +21,7 @@ from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.liveness import AwakeTime
 from pagewire.models import default_served_name
+from pagewire.pinning import share_cores
 from pagewire.ports import reserve_port
 from pagewire.posts import Post, label
 from pagewire.progress import LoadingLine
@@ -108,7 +109,7 @@ class Supervisor:
         return [post.child for post in self._posts() if post.child is not None]
 
     def _start(self, folder: Path, port: int) -> None:
-        self._engines = engine_posts(self._config, folder)
+        self._engines = engine_posts(self._config, folder, share_cores(self._config))
         self._frontends = frontend_posts(self._config, folder, port)
         for post in self._posts():
             self._fill(post)

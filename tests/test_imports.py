@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {"frontend", "engine_core", "worker", "kernels"}
 FLOOR = {
     "config",
+    "cgroups",
     "columns",
+    "cores",
     "comebacks",
     "beam_limits",
     "logprob_columns",

@@ -13,6 +13,7 @@ import torch
 from kernels import memory
 from kernels.copy_blocks import copy_blocks
 from kernels.paged_attention import CacheShape
+from pagewire.cgroups import memory_left
 from pagewire.errors import StartupError
 from worker.layers.attention import LayerCache
 
@@ -96,10 +97,7 @@ def available_memory() -> int:
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) << 10
-    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
-    if limit.isdecimal() and used.isdecimal():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
+    return int(min(available, memory_left()))
 
 
 def _read(path: str) -> str:

@@ -27,7 +27,7 @@ from worker.rows import RowTable
 from worker.runner import Runner
 from worker.sampler import Sampler
 from worker.swap_space import SwapSpace
-from worker.threads import choose_threads
+from worker.threads import choose_threads, own_cores
 from worker.weights import WHAT, Checkpoint, fill_dummy, load_weights, weight_table
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,10 @@ Report = Callable[[str, float], None]
 
 
 def load(
-    initialize: worker_pb2.Initialize, rank: int, threads: int, report: Report
+    initialize: worker_pb2.Initialize, rank: int, threads: int, report: Report, *, pinned: bool = False
 ) -> tuple[Runner, worker_pb2.Ready]:
-    """threads: as asked for, 0 to choose. Raises StartupError when anything does not fit."""
+    """threads: as asked for, 0 to choose. pinned: our cores are ours alone. Raises StartupError when
+    anything does not fit."""
     folder = Path(initialize.model_path)
     device = torch.device("cpu")
     check_group(rank, initialize.tensor_parallel_size)
@@ -50,7 +51,8 @@ def load(
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-    torch.set_num_threads(choose_threads(threads, weight_bytes, max(1, initialize.data_parallel_size)))
+    cores = own_cores(max(1, initialize.data_parallel_size), pinned)
+    torch.set_num_threads(choose_threads(threads, weight_bytes, cores))
     group = config.num_heads // config.num_kv_heads
     kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, group, report)
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
+from pagewire.cores import parse_cores, pin
 from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -50,6 +51,7 @@ def run(config: WorkerConfig) -> int:
     """
     status = Status()
     _handle_signals(status.attached)
+    _keep_to_cores(config)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         key = read_client_key(config.curve_key) if config.curve_key else None
@@ -65,6 +67,14 @@ def run(config: WorkerConfig) -> int:
         code = 0
     context.term()
     return code
+
+
+def _keep_to_cores(config: WorkerConfig) -> None:
+    """Before there are threads, which inherit it. Where it is not permitted, we go on without."""
+    if config.cores:
+        failure = pin(parse_cores(config.cores))
+        if failure is not None:
+            logger.warning("cannot keep to cores %s: %s", config.cores, failure)
 
 
 class Channel:
@@ -170,7 +180,7 @@ def _load_model(
         raise StartupError(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
         ) from error
-    runner, ready = load(initialize, config.rank, config.threads, report)
+    runner, ready = load(initialize, config.rank, config.threads, report, pinned=bool(config.cores))
     execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
     return BlockingRunner(execute), ready
 

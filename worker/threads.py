@@ -1,12 +1,9 @@
-"""How many threads torch may use for one operation."""
+"""How many threads compute."""
 
 import os
-from pathlib import Path
 
-SMALL_MODEL_BYTES = 64 << 20
-"""Below this a step is a chain of operations of a few microseconds each, and splitting them costs
-more than it gains: a decode step of the demo model (3.5 MB) takes 2.2 ms on one core and 2.6 ms on
-two; and a core that the frontend or the engine core needs just then makes the other one wait."""
+from pagewire.cores import SMALL_MODEL_BYTES, available_cores
+from pagewire.process import is_child
 
 
 def prepare_threads() -> None:
@@ -25,22 +22,22 @@ def prepare_threads() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
-def choose_threads(requested: int, weight_bytes: int, num_workers: int = 1) -> int:
-    """requested: 0 for all cores that this process may use, or one for a small model.
-
-    num_workers: that share those cores. Threads of two workers on one core wait for one another in every
-    operation; so each worker gets its part, one core at least.
-    """
+def choose_threads(requested: int, weight_bytes: int, cores: int) -> int:
+    """requested: 0 for as many as there are cores for this worker, or one for a small model."""
     if requested > 0:
         return requested
-    return 1 if weight_bytes < SMALL_MODEL_BYTES else max(1, available_cores() // num_workers)
+    return 1 if weight_bytes < SMALL_MODEL_BYTES else cores
 
 
-def available_cores() -> int:
-    """By CPU affinity, and by the quota of the control group."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
+def own_cores(num_workers: int, pinned: bool) -> int:
+    """How many cores this worker may keep busy, at least one.
+
+    num_workers: on this host. Threads of two workers on one core wait for one another in every operation, so
+    each gets its part. pinned: nobody else runs on the cores of this process. Where it is not, one of more
+    than two is left to the processes of the same service.
+    """
+    cores = available_cores()
+    if pinned:
         return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+    spared = 1 if is_child() and cores > 2 else 0
+    return max(1, (cores - spared) // num_workers)

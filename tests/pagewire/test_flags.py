@@ -141,7 +141,7 @@ def test_unknown_variables_are_named():
 
 
 def test_variables_of_other_processes_are_known():
-    assert parse(environment={"PAGEWIRE_THREADS": "1", "PATH": "x"}) == ServeConfig()
+    assert parse(environment={"PAGEWIRE_RANK": "1", "PATH": "x"}) == ServeConfig()
 
 
 def test_variables_that_kubernetes_sets_for_a_service_called_pagewire():
@@ -167,11 +167,11 @@ def test_values_that_look_like_flags_survive(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_children_do_not_see_overruled_variables(monkeypatch: pytest.MonkeyPatch):
-    for name in ("PAGEWIRE_PORT", "PAGEWIRE_CONFIG", "PAGEWIRE_THREADS"):
+    for name in ("PAGEWIRE_PORT", "PAGEWIRE_CONFIG", "PAGEWIRE_RANK"):
         monkeypatch.setenv(name, "1")
     flags.forget_environment(ServeConfig)
     assert "PAGEWIRE_PORT" not in os.environ and "PAGEWIRE_CONFIG" not in os.environ
-    assert os.environ["PAGEWIRE_THREADS"] == "1"  # the worker's: nobody passes it on
+    assert os.environ["PAGEWIRE_RANK"] == "1"  # the worker's: nobody passes it on
 
 
 @pytest.mark.parametrize("config", [ServeConfig, FrontendConfig, EngineConfig, WorkerConfig, GenerateConfig])

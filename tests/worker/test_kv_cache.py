@@ -1,5 +1,7 @@
 """How large the KV cache gets, and what its memory is."""
 
+import math
+
 import pytest
 import torch
 
@@ -37,14 +39,10 @@ def test_more_was_asked_for_than_there_is(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_control_group_may_allow_less(monkeypatch: pytest.MonkeyPatch):
-    files = {
-        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    2048 kB\n",
-        "/sys/fs/cgroup/memory.max": "max\n",
-        "/sys/fs/cgroup/memory.current": "100\n",
-    }
-    monkeypatch.setattr(kv_cache, "_read", lambda path: files[path])
+    monkeypatch.setattr(kv_cache, "_read", lambda path: "MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    monkeypatch.setattr(kv_cache, "memory_left", lambda: math.inf)
     assert available_memory() == 2 * MIB
-    files["/sys/fs/cgroup/memory.max"] = "1100\n"
+    monkeypatch.setattr(kv_cache, "memory_left", lambda: 1000)
     assert available_memory() == 1000
 
 

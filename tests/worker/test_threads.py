@@ -1,41 +1,42 @@
-"""How many threads torch gets."""
+"""How many threads compute."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from worker import threads
-from worker.threads import available_cores, choose_threads, prepare_threads
+from worker.threads import choose_threads, own_cores, prepare_threads
 
 
 def test_as_asked_for():
-    assert choose_threads(3, 1 << 40) == 3
-    assert choose_threads(3, 1) == 3
+    assert choose_threads(3, 1 << 40, 8) == 3
+    assert choose_threads(3, 1, 8) == 3
 
 
-def test_small_models_get_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(threads, "available_cores", lambda: 8)
-    assert choose_threads(0, 1 << 20) == 1
-    assert choose_threads(0, 1 << 30) == 8
-
-
-@pytest.mark.parametrize(("num_workers", "threads_each"), [(2, 4), (3, 2), (9, 1)])
-def test_workers_of_one_host_share_its_cores(
-    monkeypatch: pytest.MonkeyPatch, num_workers: int, threads_each: int
-):
-    monkeypatch.setattr(threads, "available_cores", lambda: 8)
-    assert choose_threads(0, 1 << 30, num_workers) == threads_each
-    assert choose_threads(3, 1 << 30, num_workers) == 3
+def test_small_models_get_one():
+    assert choose_threads(0, 1 << 20, 8) == 1
+    assert choose_threads(0, 1 << 30, 8) == 8
 
 
 @pytest.mark.parametrize(
-    ("content", "cores"), [("max 100000\n", 8), ("250000 100000\n", 2), ("50000 100000\n", 1), ("", 8)]
+    ("cores", "num_workers", "pinned", "child", "own"),
+    [
+        (8, 1, True, True, 8),  # nobody else is there
+        (8, 2, True, True, 8),  # the others have theirs
+        (8, 1, False, True, 7),  # one for frontends and core
+        (2, 1, False, True, 2),  # that would be half of them
+        (8, 3, False, True, 2),
+        (8, 9, False, True, 1),
+        (8, 1, False, False, 8),  # a worker that was started by itself, on a host of its own perhaps
+        (8, 2, False, False, 4),
+    ],
 )
-def test_cores_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch, content: str, cores: int):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(Path, "read_text", lambda self: content)
-    assert available_cores() == cores
+def test_workers_of_one_host_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, num_workers: int, pinned: bool, child: bool, own: int
+):
+    monkeypatch.setattr(threads, "available_cores", lambda: cores)
+    monkeypatch.setattr(threads, "is_child", lambda: child)
+    assert own_cores(num_workers, pinned) == own
 
 
 def test_a_setting_of_the_user_stays(monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pagewire.config import ServeConfig
 from pagewire.cores import SMALL_MODEL_BYTES, CorePlan, affinity, available_cores, pin, plan_cores
+from pagewire.errors import StartupError
 from pagewire.models import checkpoint_folder
 
 log = logging.getLogger(__name__)
@@ -43,5 +44,8 @@ def _why_not(config: ServeConfig, cores: int) -> str:
 
 
 def _weight_bytes(model: str) -> int:
-    """Of the checkpoint's files."""
-    return sum(path.stat().st_size for path in checkpoint_folder(model).glob("*.safetensors"))
+    """Of the checkpoint's files; 0 where there is none, which is for the engine core to refuse."""
+    try:
+        return sum(path.stat().st_size for path in checkpoint_folder(model).glob("*.safetensors"))
+    except (StartupError, OSError):
+        return 0

@@ -29,7 +29,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_attention_works import attention_works
-from benchmarks.gpu_works import Call, Setting, Work, other_works
+from benchmarks.gpu_sampler_works import sampler_works
+from benchmarks.gpu_works import Call, Setting, Work, row_works
 
 L2_BYTES = 128 << 20
 """That inputs together exceed: the L2 cache of an H200 holds 60 MB."""
@@ -129,7 +130,7 @@ def line(row: dict[str, Any]) -> str:
 
 def works(setting: Setting) -> list[Callable[[], Work]]:
     """All of them; each makes its inputs when it is called."""
-    return [*attention_works(setting), *other_works(setting)]
+    return [*attention_works(setting), *row_works(setting), *sampler_works(setting)]
 
 
 def main() -> None:

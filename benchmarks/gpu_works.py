@@ -45,7 +45,7 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
     """Norms, activations, rotation and store, lookups, by tokens; logits by rows; copies."""
     for tokens in (32, 256, 8192):
         count = setting.size(tokens)
-        for make in (norm, gated, rotation, embedding):
+        for make in (norm, gated, rotation, partial(rotation, norms=True), embedding):
             yield partial(make, setting, count)
     for rows in (1, 32, 256):
         yield partial(logits, setting, setting.size(rows))
@@ -83,8 +83,10 @@ def gated(setting: Setting, tokens: int) -> Work:
     )
 
 
-def rotation(setting: Setting, tokens: int) -> Work:
-    from kernels.gpu.store_kv import rotary_store_kv
+def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
+    """norms: over each head of query and key first, as Qwen3 has them."""
+    from kernels.gpu.store_kv import HeadNorms, rotary_store_kv
+    from kernels.rms_norm import rms_norm_reference
     from kernels.rotary import rotary_reference
 
     qkv = setting.random(tokens, 48, 128)
@@ -95,18 +97,20 @@ def rotation(setting: Setting, tokens: int) -> Work:
     blocks = -(-tokens // BLOCK_SIZE)
     caches = [setting.random(blocks, 8, BLOCK_SIZE, 128) for _ in range(2)]
     slots = torch.randperm(blocks * BLOCK_SIZE, device=setting.device)[:tokens]
-    theirs = [cache.clone() for cache in caches]
+    theirs, weight = [cache.clone() for cache in caches], setting.random(128)
+    ours = HeadNorms(weight, weight, 1e-6) if norms else None
 
     def torch_way() -> None:
-        rotated = rotary_reference(qkv[:, :40], cos, sin)
+        heads = rms_norm_reference(qkv[:, :40], weight, 1e-6) if norms else qkv[:, :40]
+        rotated = rotary_reference(heads, cos, sin)
         query.copy_(rotated[:, :32])
         block, offset = slots // BLOCK_SIZE, slots % BLOCK_SIZE
         theirs[0][block, :, offset] = rotated[:, 32:]
         theirs[1][block, :, offset] = value
 
     return Work(
-        f"rotary_store_kv {tokens} tokens",
-        lambda: rotary_store_kv(query, key, value, cos, sin, slots, *caches),
+        f"rotary_store_kv {'with norms, ' if norms else ''}{tokens} tokens",
+        lambda: rotary_store_kv(query, key, value, cos, sin, slots, *caches, ours),
         torch_way,
         num_bytes=2 * qkv.nbytes,
         compare=False,
@@ -156,70 +160,3 @@ def copies(setting: Setting) -> Work:
         num_bytes=4 * moved,
         compare=False,
     )
-
-
-def sampler_works(setting: Setting) -> Iterator[Callable[[], Work]]:
-    """By rows, at the vocabulary of Llama 3."""
-    for rows in (1, 32, 256):
-        for what in ("argmax", "temperature", "top-k 50", "top-p 0.9", "logprobs"):
-            yield partial(sampling, setting, setting.size(rows), what)
-
-
-def sampling(setting: Setting, rows: int, what: str) -> Work:
-    """Torch's way for top-k and top-p is a sort of the row."""
-    from kernels.gpu.filtered_sample import Filters, filtered_sample
-    from kernels.gpu.sample import Draws, argmax, sample
-    from kernels.gpu.tile_stats import tile_stats
-    from kernels.gpu.token_logprobs import token_logprobs
-
-    vocab_size = setting.size(128256)
-    logits = 3 * setting.random(rows, vocab_size, dtype=torch.float32)
-    numbers = torch.arange(rows, dtype=torch.int32, device=setting.device)
-    heat = torch.ones(rows, device=setting.device)
-    draws = Draws(heat, numbers.long(), numbers, numbers)
-    filters = Filters(
-        torch.full_like(numbers, 50 if what == "top-k 50" else 0),
-        torch.full_like(heat, 0.9 if what == "top-p 0.9" else 1.0),
-        torch.zeros_like(heat),
-    )
-    chosen = torch.randint(0, vocab_size, (rows, 8), device=setting.device)
-
-    def filtered() -> torch.Tensor:
-        stats = tile_stats(logits, heat, groups=True)
-        tokens = sample(logits, draws, stats)
-        filtered_sample(logits, draws, filters, stats, tokens)
-        return tokens
-
-    def sorting() -> torch.Tensor:
-        scores, ids = logits.sort(-1, descending=True)
-        p = scores.softmax(-1)
-        kept = torch.where(p.cumsum(-1) - p < filters.top_p[:, None], p, 0.0)
-        if what == "top-k 50":
-            kept[:, 50:] = 0
-        return ids.gather(1, (kept / _exponential(kept)).argmax(-1, keepdim=True))[:, 0]
-
-    ours, theirs = {
-        "argmax": (lambda: argmax(logits), lambda: logits.argmax(-1)),
-        "temperature": (
-            lambda: sample(logits, draws),
-            lambda: (logits.softmax(-1) / _exponential(logits)).argmax(-1),
-        ),
-        "top-k 50": (filtered, sorting),
-        "top-p 0.9": (filtered, sorting),
-        "logprobs": (
-            lambda: token_logprobs(logits, chosen)[0],
-            lambda: logits.log_softmax(-1).gather(1, chosen),
-        ),
-    }[what]
-    compare = what in ("argmax", "logprobs")
-    return Work(f"{what} {rows} x {vocab_size}", ours, theirs, num_bytes=logits.nbytes, compare=compare)
-
-
-def _exponential(like: torch.Tensor) -> torch.Tensor:
-    """Noise that makes a draw of an argmax: torch.multinomial waits for the device."""
-    return torch.empty_like(like).exponential_()
-
-
-def other_works(setting: Setting) -> list[Callable[[], Work]]:
-    """All but attention; each makes its inputs when it is called."""
-    return [*row_works(setting), *sampler_works(setting)]

@@ -7,7 +7,7 @@ rows.py          tokens and block tables of rows on the device, and a plan's cha
 batch.py         a step's inputs, at addresses that captured graphs know
 graphs.py        decoding steps, captured once per number of rows
 sampler.py       tokens from logits, with what it keeps of rows in sampling/
-scores.py        log-probabilities
+scores.py        log-probabilities; likeliest.py: of which tokens
 flight.py        a step that was launched: what is on its way to the host, and the result
 runner.py        launch() and finish(): all of this put together
 warm_up.py       steps that meet whatever serving will meet

@@ -134,7 +134,11 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
         try:
             parts = assemble(loaded, 1, 0)
             temporary = largest_steps(
-                parts.runner, parts.rows, initialize.max_num_batched_tokens, loaded.device
+                parts.runner,
+                parts.rows,
+                initialize.max_num_batched_tokens,
+                not initialize.enforce_eager,
+                loaded.device,
             )
             del parts
         except torch.OutOfMemoryError as error:

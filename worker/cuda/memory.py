@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from pagewire.errors import StartupError
 from worker.cuda.device import Device, Memory
+from worker.cuda.likeliest import USUAL
 from worker.cuda.runner import CudaRunner
-from worker.cuda.warm_up import DRAWN, run, step_plan
+from worker.cuda.warm_up import HUNGRY, run, step_plan
 from worker.kv_cache import WHAT
 from worker.rows import RowTable
 
@@ -32,19 +33,29 @@ class Demand:
     utilization: float
 
 
-def largest_steps(runner: CudaRunner, rows: RowTable, most_tokens: int, device: Device) -> int:
-    """Bytes that the largest step takes for a while, and the largest captured one for good.
+def largest_steps(
+    runner: CudaRunner, rows: RowTable, most_tokens: int, captures: bool, device: Device
+) -> int:
+    """Bytes that the largest step takes for a while; and with graphs, the largest captured one for good.
 
-    The runner's cache may be of one block: all rows write to it.
+    The largest has all tokens, all rows sample, and each asks for whatever takes memory: penalties, which
+    count every token of the vocabulary, filters, and log-probabilities, the first one also of its prompt. The
+    runner's cache may be of one block: all rows write to it.
     """
     num_rows = min(rows.max_num_rows, most_tokens)
     each, rest = divmod(most_tokens, num_rows)
     longest = rows.max_model_len - 1
     counts = [min(longest, each + (index < rest)) for index in range(num_rows)]
     counts[0] = min(longest, counts[0] + most_tokens - sum(counts))
-    largest = device.peak_of(lambda: run(runner, step_plan(counts, rows.block_size, DRAWN)))
-    captured = device.peak_of(lambda: run(runner, step_plan([1] * num_rows, rows.block_size, DRAWN)))
-    return largest + captured
+    plan = step_plan(counts, rows.block_size, HUNGRY)
+    for new in plan.new_rows:
+        new.logprobs.top_n = min(USUAL, rows.vocab_size)
+    plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
+    plan.new_rows[0].prompt_logprobs_start = 1
+    largest = device.peak_of(lambda: run(runner, plan))
+    if not captures:
+        return largest
+    return largest + device.peak_of(lambda: run(runner, step_plan([1] * num_rows, rows.block_size)))
 
 
 def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str) -> int:

@@ -14,10 +14,12 @@ again, and all of them share one block.
 
 from collections.abc import Callable, Iterator
 
+from kernels.gpu.top_n import MOST
 from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.cuda.graphs import graph_sizes
+from worker.cuda.likeliest import USUAL
 from worker.cuda.runner import CudaRunner
 from worker.rows import RowTable
 from worker.runner import GREEDY
@@ -30,16 +32,18 @@ def _params(changes: generation_pb2.SamplingParams) -> generation_pb2.SamplingPa
     return params
 
 
-DRAWN = _params(generation_pb2.SamplingParams(temperature=1.0))
+HUNGRY = _params(
+    generation_pb2.SamplingParams(
+        temperature=1.0, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1
+    )
+)
 SAMPLING = (
     GREEDY,
-    DRAWN,
+    _params(generation_pb2.SamplingParams(temperature=1.0)),
     _params(generation_pb2.SamplingParams(temperature=1.0, top_k=5)),
-    _params(generation_pb2.SamplingParams(temperature=1.0, top_p=0.9, min_p=0.01)),
     _params(generation_pb2.SamplingParams(temperature=1.0, typical_p=0.9)),
-    _params(
-        generation_pb2.SamplingParams(repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1)
-    ),
+    _params(generation_pb2.SamplingParams(bad_token_ids=[0])),
+    HUNGRY,
 )
 """What rows may ask of the sampler, one kind of kernel each."""
 
@@ -122,11 +126,11 @@ def _with_copies(block_size: int) -> worker_pb2.StepPlan:
 
 
 def _scored(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
-    """Log-probabilities and the offers of a beam."""
-    options = generation_pb2.LogprobOptions(top_n=1)
-    plan = step_plan([1], rows.block_size)
-    plan.new_rows[0].logprobs.CopyFrom(options)
-    yield plan
+    """Log-probabilities, of few candidates and of many, and the offers of a beam."""
+    for count in (USUAL, MOST):
+        plan = step_plan([1], rows.block_size)
+        plan.new_rows[0].logprobs.top_n = min(count, rows.vocab_size)
+        yield plan
     plan = step_plan([1], rows.block_size)
     plan.new_rows[0].num_beam_candidates = 2
     yield plan

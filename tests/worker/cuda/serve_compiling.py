@@ -21,6 +21,7 @@ import torch
 
 from kernels.gpu import support
 from kernels.gpu.offline import Compiled, compiling
+from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import make_checkpoint
@@ -31,8 +32,15 @@ from worker.cuda.device import Memory
 from worker.cuda.host_device import HostDevice
 from worker.cuda.load import load
 from worker.cuda.runner import CudaRunner
+from worker.cuda.warm_up import step_plan
 
-SIZES = {"max_num_seqs": 20, "num_blocks": 400, "block_size": 16, "max_num_batched_tokens": 64}
+SIZES = {
+    "max_num_seqs": 20,
+    "num_blocks": 400,
+    "block_size": 16,
+    "max_num_batched_tokens": 64,
+    "swap_space_bytes": 1 << 20,
+}
 MEMORY = Memory(total=12 << 20, free=8 << 20)
 PARAMS = [
     {},
@@ -76,6 +84,98 @@ def serve(driver: Driver) -> None:
                 driver.add(prompt, rng.randint(1, 12), params, n=1 + siblings, wants=wants)
         driver.step()
     driver.run()
+    driver.step()  # rows that have ended
+
+
+def swap(runner: CudaRunner) -> None:
+    """Blocks to host memory and back, one and some."""
+    for count in (1, 3):
+        ids = pack_u32(range(count))
+        runner.execute(worker_pb2.StepPlan(swap_out_blocks=ids, swap_out_host_blocks=ids))
+        runner.execute(worker_pb2.StepPlan(swap_in_blocks=ids, swap_in_host_blocks=ids))
+
+
+def sample(runner: CudaRunner) -> None:
+    """Rows with anything that a request can ask for, many or few of it, that begin and decode a few steps."""
+    rng = random.Random(6)
+    for _ in range(60):
+        plan = step_plan([rng.randint(1, 3) for _ in range(rng.randint(1, SIZES["max_num_seqs"]))], 16)
+        for new in plan.new_rows:
+            new.sampling.CopyFrom(resolved_params(**rng.choice(PARAMS)))
+            rng.choice(WISHES)(new, rng.choice([1, 2, 5, 16, 40]))
+        runner.execute(plan)
+        for ahead in range(rng.randint(0, 2)):
+            _decode(runner, plan, ahead)
+        runner.execute(worker_pb2.StepPlan(removed_rows=plan.rows))
+
+
+def _decode(runner: CudaRunner, plan: worker_pb2.StepPlan, ahead: int) -> None:
+    """One token of each row that is no beam."""
+    rows = [new.row for new in plan.new_rows if not new.num_beam_candidates]
+    if rows:
+        lengths = [new.prompt_len + ahead for new in plan.new_rows if not new.num_beam_candidates]
+        runner.execute(
+            worker_pb2.StepPlan(
+                rows=pack_u32(rows),
+                starts=pack_u32(lengths),
+                counts=pack_u32([1] * len(rows)),
+                sample_rows=pack_u32(rows),
+                sample_sources=pack_u32(range(len(rows))),
+            )
+        )
+
+
+def _bad_words(new: worker_pb2.NewRow, count: int) -> None:
+    for length in range(count):
+        new.bad_words.add(ids=range(1, 2 + length % 7))
+
+
+def _stops(new: worker_pb2.NewRow, count: int) -> None:
+    new.min_tokens = 3
+    new.stop_token_ids.extend(range(count))
+
+
+def _bias(new: worker_pb2.NewRow, count: int) -> None:
+    for token in range(count):
+        new.sampling.logit_bias[token] = 1.0
+
+
+def _allowed(new: worker_pb2.NewRow, count: int) -> None:
+    new.sampling.allowed_token_ids.extend(range(count))
+
+
+def _logprobs(new: worker_pb2.NewRow, count: int) -> None:
+    new.logprobs.top_n = count
+
+
+def _logprobs_of(new: worker_pb2.NewRow, count: int) -> None:
+    new.logprobs.token_ids.ids.extend(range(count))
+
+
+def _prompt_logprobs(new: worker_pb2.NewRow, count: int) -> None:
+    new.prompt_logprobs.top_n = count
+    new.prompt_logprobs_start = 1
+
+
+def _beam(new: worker_pb2.NewRow, count: int) -> None:
+    new.num_beam_candidates = count
+
+
+def _nothing(new: worker_pb2.NewRow, count: int) -> None:
+    pass
+
+
+WISHES = (
+    _bad_words,
+    _stops,
+    _bias,
+    _allowed,
+    _logprobs,
+    _logprobs_of,
+    _prompt_logprobs,
+    _beam,
+    _nothing,
+)
 
 
 def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
@@ -97,6 +197,8 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
         runner: Any = driver.runner
         rows_in_use = int((runner._rows.num_tokens > 0).sum())
         serve(driver)
+        sample(runner)
+        swap(runner)
     return {
         "at_start": at_start,
         "late": [kernel.name for kernel in compiled[len(at_start) :]],

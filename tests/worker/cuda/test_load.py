@@ -37,16 +37,20 @@ def test_largest_steps(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch)
         command = initialize(folder, **(SMALL | {"max_num_seqs": 3, "max_num_batched_tokens": tokens}))
         parts, _ = parts_on(twin(), command)
         seen: list[list[int]] = []
+        hungry: list[int] = []
         execute = parts.runner.execute
 
-        def watched(plan, seen=seen, execute=execute):
+        def watched(plan, seen=seen, hungry=hungry, execute=execute):
             if plan.counts:
+                hungry.append(sum(new.HasField("logprobs") for new in plan.new_rows))
                 seen.append(torch.frombuffer(bytearray(plan.counts), dtype=torch.int32).tolist())
             return execute(plan)
 
         monkeypatch.setattr(parts.runner, "execute", watched)
-        assert largest_steps(parts.runner, parts.rows, tokens, twin()) == 0
-        assert seen == [expected, [1] * len(expected)]
+        assert largest_steps(parts.runner, parts.rows, tokens, True, twin()) == 0
+        assert seen == [expected, [1] * len(expected)] and hungry == [len(expected), 0]
+        assert largest_steps(parts.runner, parts.rows, tokens, False, twin()) == 0
+        assert seen[2:] == [expected]
 
 
 def test_blocks_that_fit():
@@ -163,7 +167,7 @@ def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
         assert served[mode]["late"] == []
         assert "_attention_kernel" in served[mode]["at_start"]
     assert "_attention_kernel" in served["cold"]["late"]
-    assert served["cold"]["watched"] == len(served["cold"]["late"])
+    assert served["cold"]["watched"] == len(served["cold"]["at_start"]) + len(served["cold"]["late"])
 
 
 def test_a_whole_start(served: dict[str, Any]):

@@ -13,6 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from kernels.gpu.paged_attention import PagedBatch
+    from kernels.gpu.store_kv import HeadNorms
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class PagedKernels:
 
     store_kv: Callable[..., None]
     rotary_store_kv: Callable[..., None]
+    head_norms: Callable[[torch.Tensor, torch.Tensor, float], "HeadNorms"]
     attend: Callable[..., torch.Tensor]
 
 
@@ -42,6 +44,6 @@ class PagedPlan:
 def paged_kernels() -> PagedKernels:
     """Call where kernels.gpu.support.why_not() is None: it imports triton."""
     from kernels.gpu.paged_attention import paged_attention
-    from kernels.gpu.store_kv import rotary_store_kv, store_kv
+    from kernels.gpu.store_kv import HeadNorms, rotary_store_kv, store_kv
 
-    return PagedKernels(store_kv, rotary_store_kv, paged_attention)
+    return PagedKernels(store_kv, rotary_store_kv, HeadNorms, paged_attention)

@@ -58,16 +58,14 @@ def warm_up(
     """most_tokens: of a step. captures: graphs, too. Nothing where no row can have an output."""
     if rows.max_model_len < 2:
         return
-    most = min(rows.max_num_rows, most_tokens)
-    sizes = _sizes(most)
-    for done, plan in enumerate(plans := list(_plans(rows, most_tokens, sizes))):
+    captured = graph_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
+    plans = list(_plans(rows, most_tokens, captured))
+    for done, plan in enumerate(plans):
         run(runner, plan)
-        progress(done / (2 * len(plans)))
-    captured = graph_sizes(most) if captures else ()
+        progress(done / (len(plans) + len(captured)))
     for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
-        run(runner, step_plan([1] * size, rows.block_size))
         runner.capture(size)
-        progress(0.5 + done / (2 * len(captured)))
+        progress((len(plans) + done) / (len(plans) + len(captured)))
     for size in captured:
         run(runner, step_plan([1] * size, rows.block_size))
 
@@ -100,20 +98,18 @@ def step_plan(
     return plan
 
 
-def _sizes(most: int) -> list[int]:
-    """Powers of two, and what is most."""
-    return sorted({most, *(1 << power for power in range(most.bit_length()))})
-
-
-def _plans(rows: RowTable, most_tokens: int, sizes: list[int]) -> Iterator[worker_pb2.StepPlan]:
-    """Everything but graphs."""
+def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Iterator[worker_pb2.StepPlan]:
+    """Everything but graphs. What is captured later is launched here before: what libraries load on their
+    first use, they cannot load into a graph."""
+    most = min(rows.max_num_rows, most_tokens)
+    powers = {most, *(1 << power for power in range(most.bit_length()))}
     prompt = min(2 * rows.block_size, rows.max_model_len - 1)
-    for size in sizes:
+    for size in sorted(powers.union(captured)):
         yield step_plan([1] * size, rows.block_size)
-        if prompt > 1 and size - 1 + prompt <= most_tokens:
+        if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield step_plan([1] * (size - 1) + [prompt], rows.block_size)
     for params in SAMPLING:
-        yield step_plan([1] * min(2, sizes[-1]), rows.block_size, params)
+        yield step_plan([1] * min(2, most), rows.block_size, params)
     yield _with_copies(rows.block_size)
     yield from _scored(rows)
 

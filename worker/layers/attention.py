@@ -9,6 +9,7 @@ from kernels.paged_attention import paged_attention
 from kernels.paged_kernels import PagedPlan
 from kernels.store_kv import store_kv
 from worker.input_batch import InputBatch
+from worker.layers.norm import RMSNorm
 from worker.layers.rotary import Rotation
 
 
@@ -36,16 +37,21 @@ class Attention:
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> torch.Tensor:
-        """query [T, H, D], key and value [T, K, D] -> [T, H * D]. rotation: of models that have one; it is
-        still to be done where batch.store_rotates, and done elsewhere."""
+        """query [T, H, D], key and value [T, K, D] -> [T, H * D].
+
+        norms, of a query's and a key's head, and rotation: of models that have them; still to be done where
+        batch.store_rotates, and done elsewhere.
+        """
         plan = batch.attention[self.window]
         if isinstance(plan, PagedPlan):
             caches = batch.slot_rows, cache.key, cache.value
             if rotation is None:
                 plan.kernels.store_kv(key, value, *caches)
             else:
-                plan.kernels.rotary_store_kv(query, key, value, rotation.cos, rotation.sin, *caches)
+                fused = norms and plan.kernels.head_norms(norms[0].weight, norms[1].weight, norms[0].eps)
+                plan.kernels.rotary_store_kv(query, key, value, rotation.cos, rotation.sin, *caches, fused)
             return plan.attend(query, cache.key, cache.value, self.scale).flatten(1)
         if isinstance(plan, BlockPlan):
             plan.kernels.store_kv(key, value, cache.key, cache.value, batch.slot_rows)

@@ -43,6 +43,7 @@ class LlamaAttention(Layer):
             config.num_heads * config.head_dim, config.hidden_size, config.output_bias, place
         )
         self.attention = Attention(config.head_dim, config.windows[layer])
+        self.norms: tuple[RMSNorm, RMSNorm] | None = None  # of norm_heads(): queries', keys'
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
@@ -57,11 +58,10 @@ class LlamaAttention(Layer):
         query_key, value = qkv.split_with_sizes(
             (self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1
         )
-        query_key = self.norm_heads(query_key)
         if not batch.store_rotates:
-            query_key = rotation(query_key, self.kernels)
+            query_key = rotation(self.norm_heads(query_key), self.kernels)
         query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
-        return self.output(self.attention(query, key, value, batch, cache, rotation))
+        return self.output(self.attention(query, key, value, batch, cache, rotation, self.norms))
 
     def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
         """[T, H + K, D] -> the same; here nothing."""

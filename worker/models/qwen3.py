@@ -16,6 +16,7 @@ class Qwen3Attention(LlamaAttention):
         super().__init__(config, layer, place)
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps, place)
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps, place)
+        self.norms = self.query_norm, self.key_norm
 
     def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
         """[T, H + K, D] -> the same."""

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from kernels.gpu import support
+from pagewire.columns import unpack_u32
 from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.cuda.twin import GIB, SMALL, interpret, parts_on, twin
 from tests.worker.fakes import initialize
@@ -21,7 +23,9 @@ from worker.cuda.device import Memory
 from worker.cuda.graphs import LARGEST, graph_sizes
 from worker.cuda.host_device import HostDevice
 from worker.cuda.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
+from worker.cuda.warm_up import warm_up
 from worker.load import choose_device
+from worker.rows import RowTable
 
 ROOT = Path(__file__).parents[3]
 Checkpoints = Callable[..., Path]
@@ -159,6 +163,25 @@ def served() -> dict[str, Any]:
     assert run.returncode == 0, run.stderr
     story: dict[str, Any] = json.loads(run.stdout)
     return story
+
+
+def test_what_is_captured_has_been_launched():
+    """At that size, while there was no graph that a larger one could have stood in for."""
+    launched: list[int] = []
+    captured: list[int] = []
+
+    class Runner:
+        def execute(self, plan: worker_pb2.StepPlan) -> None:
+            if not captured and set(unpack_u32(plan.counts)) == {1}:
+                launched.append(len(plan.new_rows))
+
+        def capture(self, size: int) -> None:
+            assert size in launched
+            captured.append(size)
+
+    rows = RowTable(max_num_rows=40, max_model_len=64, vocab_size=99, block_size=16, num_blocks=5)
+    warm_up(Runner(), rows, 512, True, lambda fraction: None)  # type: ignore[arg-type]
+    assert captured == [40, 32, 24, 16, 8, 4, 2, 1]
 
 
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):

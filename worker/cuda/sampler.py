@@ -16,6 +16,7 @@ from kernels.gpu.sample import argmax, sample
 from kernels.gpu.tile_stats import tile_stats
 from kernels.gpu.typical_p import typical_p
 from kernels.log_softmax import log_softmax
+from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.likeliest import likeliest
 from worker.cuda.sampling.adjusting import Adjusting
@@ -53,7 +54,7 @@ class Sampler:
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._columns = Columns(max_num_rows, device)
-        self._adjusting = Adjusting(vocab_size, device)
+        self._adjusting = Adjusting(max_num_rows, vocab_size, device)
         self._forbidding = Forbidding(max_num_rows, vocab_size, device)
         self._work = np.zeros(max_num_rows, np.uint8)
         self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
@@ -85,7 +86,6 @@ class Sampler:
 
     def remove_row(self, row: int) -> None:
         """Ends a row; one that does not exist is none."""
-        self._adjusting.remove_row(row)
         self._forbidding.remove_row(row)
 
     @torch.inference_mode()
@@ -111,13 +111,12 @@ class Sampler:
     def begin(self, rows: Sequence[int]) -> Work:
         """The host's part of a step that these rows sample in, each of them once: brings over what is new,
         and says what they need. To be followed by choose()."""
-        work = Work(int(np.bitwise_or.reduce(self._work[rows])))
-        positions = self._columns.position(rows)
-        if self._forbidding.concerns(rows, positions):
+        index = np.asarray(rows)
+        work = Work(int(np.bitwise_or.reduce(self._work[index])))
+        positions = self._columns.position(index)
+        if self._forbidding.concerns(index, positions):
             work |= Work.FORBID
-        self._forbidding.make_room(rows, positions)
-        self._columns.bring_over()
-        self._columns.advance(rows)
+        self._advance(index, positions)
         return work
 
     def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
@@ -126,19 +125,13 @@ class Sampler:
         P is a multiple of columns.ALIGNMENT and at least A. What is beyond the rows is `padding`, and its
         tokens mean nothing.
         """
-        count = logits.shape[0]
-        parameters = self._columns.gather(row_index)
-        self._process(logits, parameters, work)
-        if work & Work.DRAW:
-            if work & Work.TYPICAL:
-                typical_p(logits, parameters.draws.temperature, parameters.filters, parameters.typical_p)
-            stats = tile_stats(logits, parameters.draws.temperature, groups=bool(work & Work.FILTER))
-            tokens = sample(logits, parameters.draws, stats)
-            if work & Work.FILTER:
-                filtered_sample(logits, parameters.draws, parameters.filters, stats, tokens)
-        else:
+        if work == Work.NONE:
             tokens = argmax(logits)
-        record_tokens(tokens, row_index[:count], self._history())
+        else:
+            parameters = self._columns.gather(row_index)
+            self._process(logits, parameters, work)
+            tokens = _choose(logits, parameters, work)
+        record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
 
     @torch.inference_mode()
@@ -147,10 +140,10 @@ class Sampler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
         id first, and the log-probabilities [B, K] float32: see worker.sampler."""
-        work = Work(int(np.bitwise_or.reduce(self._work[rows]))) | Work.FORBID
         self._columns.bring_over()
         scores = log_softmax(logits)
-        self._process(scores, self._columns.gather(self._columns.index(rows)), work)
+        parameters = self._columns.gather(self._columns.index(rows))
+        self._process(scores, parameters, Work.ADJUST | Work.FORBID)
         best = likeliest(scores, most)
         broken = ~scores.amax(-1, keepdim=True).isfinite()
         return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
@@ -158,10 +151,15 @@ class Sampler:
     @torch.inference_mode()
     def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
         """The tokens [A] int64 become part of the rows' output."""
-        self._forbidding.make_room(rows, self._columns.position(rows))
+        index = np.asarray(rows)
+        self._advance(index, self._columns.position(index))
+        record_tokens(tokens, self._columns.index(index)[: len(rows)], self._history())
+
+    def _advance(self, rows: Integers, positions: Integers) -> None:
+        """The host's part of one more token for each of the rows [A], which have so many [A]."""
+        self._forbidding.make_room(rows, positions)
         self._columns.bring_over()
         self._columns.advance(rows)
-        record_tokens(tokens, self._columns.index(rows)[: len(rows)], self._history())
 
     def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
         """Penalties, bias and masks, in place."""
@@ -182,6 +180,20 @@ class Sampler:
             self._adjusting.counts,
             self._forbidding.outputs,
         )
+
+
+def _choose(logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
+    """logits [A, V] after penalties and masks, overwritten -> tokens [A]."""
+    if not work & Work.DRAW:
+        return argmax(logits)
+    draws, filters = parameters.draws, parameters.filters
+    if work & Work.TYPICAL:
+        typical_p(logits, draws.temperature, filters, parameters.typical_p)
+    stats = tile_stats(logits, draws.temperature, groups=bool(work & Work.FILTER))
+    tokens = sample(logits, draws, stats)
+    if work & Work.FILTER:
+        filtered_sample(logits, draws, filters, stats, tokens)
+    return tokens
 
 
 def _work_of(sequence: NewSequence, adjust_slot: int) -> Work:

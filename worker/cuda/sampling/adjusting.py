@@ -1,4 +1,4 @@
-"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs, in slots."""
+"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs of rows."""
 
 import numpy as np
 import torch
@@ -8,105 +8,94 @@ from kernels.gpu.count_tokens import count_tokens
 from worker.cuda.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.penalties import OFF
-from worker.sampling.tables import Slots, Table
+from worker.sampling.tables import Table
 
 ALL = -1
 """A word of an allowed set in which every token is."""
 
 
 class Adjusting:
-    """A slot has counts of all tokens, 4 * V bytes: 600 KB for 152,000. There are as many as there have been
-    users at a time, at least doubled where they do not suffice."""
+    """Dense state of every row, 4.25 bytes for each token of the vocabulary: 650 KB for 152,000. It is there
+    from the start, so that no request meets a device that is full. Lists of biased tokens grow with what is
+    asked for."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
-        words = -(-vocab_size // 32)
-        self._slots = Slots(device)
-        self._strengths = Table((3,), 0.0, torch.float32, device)
-        self._counts = Table((vocab_size,), 0, torch.int32, device)
-        self._prompt = Table((words,), 0, torch.int32, device)
+        self._num_words = -(-vocab_size // 32)
+
+        def integers(*shape: int) -> torch.Tensor:
+            return torch.zeros((max_num_rows, *shape), dtype=torch.int32, device=device)
+
+        self._strengths = torch.zeros((max_num_rows, 3), dtype=torch.float32, device=device)
+        self.counts = integers(vocab_size)
+        """Of each token in the row's output."""
+        self._prompt, self._allowed = integers(self._num_words), integers(self._num_words)
+        self._num_biased = integers(1)
         self._bias_ids = Table((1,), 0, torch.int32, device)
         self._bias = Table((1,), 0.0, torch.float32, device)
-        self._num_biased = Table((1,), 0, torch.int32, device)
-        self._allowed = Table((words,), ALL, torch.int32, device)
-        self._tables = (
-            self._strengths,
-            self._counts,
-            self._prompt,
-            self._bias_ids,
-            self._bias,
-            self._num_biased,
-            self._allowed,
-        )
-
-    @property
-    def counts(self) -> torch.Tensor:
-        """[S, V] int32: of each token in the output."""
-        return self._counts.data
+        self._users: set[int] = set()
 
     def add_row(self, row: int, sequence: NewSequence) -> int:
-        """The row's slot; -1: none. Raises ValueError when the model has none of the allowed tokens."""
+        """The row's slot, which is its number; -1: it needs none. Raises ValueError when the model has none
+        of the allowed tokens."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
         strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
-        bias = {
-            token: value
-            for token, value in sequence.new.sampling.logit_bias.items()
-            if token < self._vocab_size
-        }
+        given = sequence.new.sampling.logit_bias.items()
+        bias = {token: value for token, value in given if token < self._vocab_size}
         allowed = self._allowed_words(sequence)
+        self._users.discard(row)
         if tuple(strengths) == OFF and not bias and allowed is None:
             return -1
-        slot = self._slots.take(row)
-        self._strengths.set(slot, self._upload(strengths, np.float32))
-        self._num_biased.set(slot, self._upload([len(bias)], np.int32))
-        self._bias_ids.set(slot, self._upload(list(bias), np.int32))
-        self._bias.set(slot, self._upload(list(bias.values()), np.float32))
-        self._begin_history(slot, sequence if tuple(strengths) != OFF else None)
-        words = np.full(self._prompt.data.shape[1], ALL, np.int32) if allowed is None else allowed
-        self._allowed.set(slot, upload(words, self._device))
-        return slot
+        self._users.add(row)
+        self._strengths[row] = self._upload(strengths, np.float32)
+        self._num_biased[row] = self._upload([len(bias)], np.int32)
+        self._bias_ids.set(row, self._upload(list(bias), np.int32))
+        self._bias.set(row, self._upload(list(bias.values()), np.float32))
+        self._allowed[row].fill_(ALL)
+        if allowed is not None:
+            self._allowed[row] = upload(allowed, self._device)
+        if tuple(strengths) != OFF:
+            self._count(row, sequence)
+        return row
 
     def fork_row(self, row: int, source_row: int) -> int:
         """The copy's slot, with the same in it; -1: none."""
-        if source_row not in self._slots:
+        self._users.discard(row)
+        if source_row not in self._users:
             return -1
-        slot, source = self._slots.take(row), self._slots[source_row]
-        for table in self._tables:
-            table.copy(slot, source)
-        return slot
-
-    def remove_row(self, row: int) -> None:
-        """Takes the slot back. What is written there next is behind the steps that are still running."""
-        self._slots.remove(row)
+        self._users.add(row)
+        for tensor in (self._strengths, self.counts, self._prompt, self._num_biased, self._allowed):
+            tensor[row] = tensor[source_row]
+        for table in (self._bias_ids, self._bias):
+            table.copy(row, source_row)
+        return row
 
     def apply(self, logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor) -> None:
         """logits [A, V] float32, in place; batch_index [A]: 0, 1, ...; slots [A]; -1: none."""
         state = Adjustments(
-            self._strengths.data,
-            self._counts.data,
-            self._prompt.data,
+            self._strengths,
+            self.counts,
+            self._prompt,
             self._bias_ids.data,
             self._bias.data,
-            self._num_biased.data,
-            self._allowed.data,
+            self._num_biased,
+            self._allowed,
         )
         adjust_logits(logits, batch_index, slots, state)
 
-    def _begin_history(self, slot: int, sequence: NewSequence | None) -> None:
-        """Counts what the sequence has said. None: nobody asks."""
-        for table in (self._counts, self._prompt):
-            table.set(slot, table.data.new_zeros(table.data.shape[1:]))
-        if sequence is not None:
-            tokens = np.array(sequence.prompt_ids + sequence.output_ids, np.int32)
-            prompt_len = len(sequence.prompt_ids)
-            count_tokens(upload(tokens, self._device), prompt_len, slot, self._counts.data, self._prompt.data)
+    def _count(self, row: int, sequence: NewSequence) -> None:
+        """What the sequence has said. A row without penalties has whatever was there, which does nothing."""
+        self.counts[row].zero_()
+        self._prompt[row].zero_()
+        tokens = self._upload(sequence.prompt_ids + sequence.output_ids, np.int32)
+        count_tokens(tokens, len(sequence.prompt_ids), row, self.counts, self._prompt)
 
     def _allowed_words(self, sequence: NewSequence) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
         """The set as bits [W] int32; None: all tokens."""
         allowed = sequence.new.sampling.allowed_token_ids
         if not allowed:
             return None
-        mask = np.zeros(32 * self._prompt.data.shape[1], np.uint8)
+        mask = np.zeros(32 * self._num_words, np.uint8)
         token_ids = np.array([token for token in allowed if token < self._vocab_size], np.int64)
         if not len(token_ids):
             raise ValueError(f"sampling.allowed_token_ids: none is below the vocabulary's {self._vocab_size}")

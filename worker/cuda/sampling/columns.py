@@ -81,11 +81,12 @@ class Columns:
         self._set_index(row, sequence_index)
         self._changed.add(row)
 
-    def position(self, rows: Sequence[int]) -> Integers:
+    def position(self, rows: Integers) -> Integers:
         """[A]: output tokens of the rows, those of steps that are still running among them."""
-        return self._numbers[POSITION, rows]
+        positions: Integers = self._numbers[POSITION, rows]
+        return positions
 
-    def advance(self, rows: Sequence[int]) -> None:
+    def advance(self, rows: Integers) -> None:
         """Each of the rows gets a token, on the host. On the device: kernels.gpu.record_tokens."""
         self._numbers[POSITION, rows] += 1
 
@@ -98,7 +99,7 @@ class Columns:
             self._seeds_on_device.index_copy_(0, index, upload(self._seeds[rows], self._device))
             self._changed.clear()
 
-    def index(self, rows: Sequence[int]) -> torch.Tensor:
+    def index(self, rows: Sequence[int] | Integers) -> torch.Tensor:
         """[P] int64: rows as gather() wants them."""
         padded = np.full(len(rows) + -len(rows) % ALIGNMENT, self.padding)
         padded[: len(rows)] = rows

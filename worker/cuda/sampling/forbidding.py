@@ -1,7 +1,5 @@
 """Bad words, bad token ids and min_tokens on the device: what kernels.gpu.forbid_tokens needs, in a slot."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -69,11 +67,11 @@ class Forbidding:
         """Takes the slot back."""
         self._slots.remove(row)
 
-    def concerns(self, rows: Sequence[int], positions: Integers) -> bool:
+    def concerns(self, rows: Integers, positions: Integers) -> bool:
         """Whether something may be forbidden to one of the rows, whose outputs have these lengths [A]."""
         return bool((self._until[rows] > positions).any())
 
-    def make_room(self, rows: Sequence[int], positions: Integers) -> None:
+    def make_room(self, rows: Integers, positions: Integers) -> None:
         """For one more token behind the outputs of those rows that have bad words."""
         users = self._until[rows] == ALWAYS
         if users.any():

@@ -129,7 +129,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
     """By a run of the largest steps, on a cache of one block. Raises StartupError."""
     report("profile", 0.0)
     initialize, config, size = loaded.initialize, loaded.config, loaded.initialize.block_size
-    temporary = 0
+    memory, temporary = loaded.device.memory(), 0
     if loaded.max_model_len > 1:
         try:
             parts = assemble(loaded, 1, 0)
@@ -140,6 +140,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
                 not initialize.enforce_eager,
                 loaded.device,
             )
+            memory = loaded.device.memory()  # beside what a runner has of rows from its start
             del parts
         except torch.OutOfMemoryError as error:
             raise StartupError(
@@ -156,7 +157,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
         per_sequence if initialize.max_model_len else 0,
         initialize.gpu_memory_utilization or 1.0,
     )
-    return choose_num_blocks(loaded.device.memory(), temporary, demand, loaded.device.name)
+    return choose_num_blocks(memory, temporary, demand, loaded.device.name)
 
 
 def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:

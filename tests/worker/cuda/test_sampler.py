@@ -207,3 +207,33 @@ def test_padding_is_nobody(device: torch.device) -> None:
         assert (work := pair.gpu.begin([5, 3])) == Work.DRAW
         rows = torch.tensor([5, 3] + [pair.gpu.padding] * 6, device=device)
         assert torch.equal(pair.gpu.choose(logits.to(device), rows, work)[:2].cpu(), expected)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_can_be_captured_and_never_waits() -> None:
+    """A graph of choose() draws the tokens that the CPU draws; whatever rows ask for, nothing waits."""
+    device = torch.device("cuda")
+    pair = Pair(40, device, seed=10)
+    for row in (3, 5):
+        pair.add(row, Case({"temperature": 1.0, "seed": row}))
+    pair.step([5, 3])  # what is compiled on first use cannot be captured
+    logits = torch.zeros(2, 40, device=device)
+    rows = torch.tensor([5, 3, pair.gpu.padding, pair.gpu.padding], device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        tokens = pair.gpu.choose(logits, rows, Work.DRAW)
+    for _ in range(3):
+        given = pair.logits(2)
+        logits.copy_(given)
+        assert pair.gpu.begin([5, 3]) == Work.DRAW
+        graph.replay()
+        assert tokens.tolist() == pair.cpu.sample(given.clone(), [5, 3]).tolist()
+    for step in range(2):  # in the first one kernels are compiled, which may wait
+        torch.cuda.set_sync_debug_mode("error" if step else "default")
+        try:
+            for row in (0, 1, 2, 4, 6):
+                case = random_case(pair.rng, 40)
+                pair.gpu.add_row(row, case.new_row(row), case.prompt, case.output)
+            pair.gpu.sample(torch.randn(7, 40, device=device), list(range(7)))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

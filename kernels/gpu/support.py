@@ -2,7 +2,7 @@
 
 Set TRITON_INTERPRET=1 before the start to run them on tensors in main memory, in Triton's interpreter:
 slow, and for tests alone. Its bfloat16 arithmetic is wrong (Triton 3.6 to 3.9 compute on the bits as
-integers), so that float32 and float16 are what it is good for.
+integers), so that float32 and float16 are what it is good for; the tests of kernels teach it bfloat16.
 """
 
 import os

@@ -9,7 +9,6 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,28 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for module in pkgutil.iter_modules(kernels.gpu.__path__, "kernels.gpu."):
         import_module(module.name)
     del os.environ["TRITON_INTERPRET"]
-    round_as_the_device_does()
+    import_module("tests.kernels.gpu.interpreter").compute_as_a_device_does()
 
 
-def round_as_the_device_does() -> None:
-    """The interpreter's own conversion to e4m3 loses the carry of a number that rounds up to the next power
-    of two, and breaks ties upwards (Triton 3.7): torch's is exact."""
-    from triton.runtime import interpreter as triton_interpreter
-
-    convert = triton_interpreter.InterpreterBuilder.create_fp_to_fp
-
-    def create_fp_to_fp(self: Any, src: Any, dst_type: Any, rounding: Any) -> Any:
-        if str(dst_type.scalar) != "fp8e4nv":
-            return convert(self, src, dst_type, rounding)
-        rounded = torch.from_numpy(np.ascontiguousarray(src.data)).to(torch.float8_e4m3fn)
-        bits = rounded.view(torch.uint8).numpy()
-        return triton_interpreter.TensorHandle(bits.reshape(src.data.shape), dst_type.scalar)
-
-    triton_interpreter.InterpreterBuilder.create_fp_to_fp = create_fp_to_fp
-
-
-# bfloat16 in the interpreter is wrong: kernels.gpu.support.
-INTERPRETED = [pytest.param(("cpu", *row), id=f"cpu-{row[0]}") for row in TOLERANCES[:2]]
+INTERPRETED = [pytest.param(("cpu", *row), id=f"cpu-{row[0]}") for row in TOLERANCES]
 ON_A_GPU = [pytest.param(("cuda", *row), id=f"cuda-{row[0]}", marks=pytest.mark.gpu) for row in TOLERANCES]
 
 

@@ -20,8 +20,19 @@ from benchmarks.versus.roof import Limits, Shape
 
 
 @dataclass(frozen=True)
+class Timings:
+    """Of the streams of a run, in milliseconds: medians, and the 99th percentile of the gaps."""
+
+    ttft: float
+    itl: float
+    itl_p99: float
+    decode_tokens_per_s: float
+    """Of one stream, after its first token."""
+
+
+@dataclass(frozen=True)
 class Run:
-    """Times in milliseconds; None where a peer does not stream. Tokens are those of the output."""
+    """Tokens are those of the output; own, others and steal are percent of all cores."""
 
     model: str
     workload: str
@@ -37,11 +48,8 @@ class Run:
     others: float
     steal: float
     is_quiet: bool
-    decode_tokens_per_s: float | None = None
-    """Of one stream, after its first token: the median."""
-    ttft: float | None = None
-    itl: float | None = None
-    itl_p99: float | None = None
+    timings: Timings | None
+    """None: the peer does not stream."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +80,22 @@ class Records:
         )
 
 
-def timings(answer: Answer) -> dict[str, float | None]:
-    """Of the streams of one run. Tokens of one message share the time since the last one."""
+def timings_of(answer: Answer) -> Timings | None:
+    """Of one run. Tokens of one message share the time since the last one."""
     first, gaps, rates = [], [], []
     for sent, arrivals in zip(answer.sent, answer.arrivals, strict=True):
         if len(arrivals) < 2:
-            return {}
+            return None
         first.append(1000 * (arrivals[0][0] - sent))
         for (before, _), (now, tokens) in pairwise(arrivals):
             gaps += [1000 * (now - before) / tokens] * tokens
         rates.append(sum(tokens for _, tokens in arrivals[1:]) / (arrivals[-1][0] - arrivals[0][0]))
-    return {
-        "ttft": statistics.median(first),
-        "itl": statistics.median(gaps),
-        "itl_p99": sorted(gaps)[min(len(gaps) - 1, round(0.99 * (len(gaps) - 1)))],
-        "decode_tokens_per_s": statistics.median(rates),
-    }
+    return Timings(
+        ttft=statistics.median(first),
+        itl=statistics.median(gaps),
+        itl_p99=sorted(gaps)[round(0.99 * (len(gaps) - 1))],
+        decode_tokens_per_s=statistics.median(rates),
+    )
 
 
 def make_run(answer: Answer, used: Shares, most_disturbance: float, **facts: Any) -> Run:
@@ -98,7 +106,7 @@ def make_run(answer: Answer, used: Shares, most_disturbance: float, **facts: Any
         tokens_per_s=tokens / answer.seconds,
         **asdict(used),
         is_quiet=used.disturbance <= most_disturbance,
-        **timings(answer),
+        timings=timings_of(answer),
         **facts,
     )
 
@@ -120,7 +128,8 @@ def read(paths: Iterable[Path]) -> Records:
 def _add(records: Records, values: dict[str, Any]) -> None:
     kind = values.pop("kind")
     if kind == "run":
-        records.runs.append(Run(**values))
+        timings = values.pop("timings")
+        records.runs.append(Run(**values, timings=timings and Timings(**timings)))
     elif kind == "failure":
         records.failures.append(Failure(**values))
     elif kind == "limits":

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.versus.catalog import OURS
 from benchmarks.versus.comparison import MAX_MODEL_LEN
-from benchmarks.versus.records import Records, Run, that_count
+from benchmarks.versus.records import Records, Run, Timings, that_count
 from benchmarks.versus.roof import Limits, roof_seconds
 from benchmarks.workloads import SHORT, WORKLOADS
 
@@ -89,14 +89,20 @@ def _row(key: tuple[str, str, str], runs: list[Run], records: Records, limits: L
         f"{median:.1f} ({min(speeds):.1f}..{max(speeds):.1f})",
         f"{share:.0%}",
     ]
-    if runs[0].itl is None:
-        cells += ["", "", ""]
-    else:
-        cells.append(f"{_median(runs, 'decode_tokens_per_s'):.1f}")
-        cells.append(f"{_median(runs, 'ttft'):.0f}")
-        cells.append(f"{_median(runs, 'itl'):.1f} ({_median(runs, 'itl_p99'):.1f})")
+    cells += _timings([run.timings for run in runs if run.timings])
     cells += [f"{max(run.others for run in runs):.1f}", f"{max(run.steal for run in runs):.1f}"]
     return line(cells)
+
+
+def _timings(found: Sequence[Timings]) -> list[str]:
+    """Three cells; empty ones of a peer that does not stream."""
+    if not found:
+        return ["", "", ""]
+    return [
+        f"{_median(found, 'decode_tokens_per_s'):.1f}",
+        f"{_median(found, 'ttft'):.0f}",
+        f"{_median(found, 'itl'):.1f} ({_median(found, 'itl_p99'):.1f})",
+    ]
 
 
 def _ratios(groups: Groups) -> Iterator[str]:
@@ -116,5 +122,5 @@ def _versions(runs: Sequence[Run]) -> dict[str, str]:
     return {run.peer: ", ".join(f"{name} {text}" for name, text in run.versions.items()) for run in runs}
 
 
-def _median(runs: Sequence[Run], name: str) -> float:
-    return float(statistics.median(getattr(run, name) for run in runs))
+def _median(values: Sequence[Run] | Sequence[Timings], name: str) -> float:
+    return float(statistics.median(getattr(value, name) for value in values))

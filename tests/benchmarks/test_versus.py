@@ -14,7 +14,7 @@ from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, envir
 from benchmarks.versus.child import Answer, Child
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.contention import Shares
-from benchmarks.versus.records import Failure, Records, Run
+from benchmarks.versus.records import Failure, Records, Run, Timings
 from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
 from benchmarks.versus.table import render
 from benchmarks.workloads import SHORT, WORKLOADS, Request
@@ -22,7 +22,8 @@ from benchmarks.workloads import SHORT, WORKLOADS, Request
 LIMITS = Limits(40e9, 469e9, 939e9)
 SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}
 QUIET = Shares(90, 1, 1)
-RUN = Run("M1", "W1", "vllm", "bf16", 0, "2026-11-21", {"vllm": "1"}, 2.0, 64.0, 90, 1, 1, True)
+RUN = Run("M1", "W1", "vllm", "bf16", 0, "2026-11-21", {"vllm": "1"}, 2.0, 64.0, 90, 1, 1, True, None)
+STREAMED = Timings(ttft=70.0, itl=8.0, itl_p99=9.0, decode_tokens_per_s=120.0)
 WISHES = Wishes(Path("/nowhere"), ["vllm"], ["M1"], ["W1"], 1, 2, 5, 3, 60, [])
 
 
@@ -159,29 +160,33 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         records.line_of("limits", LIMITS),
         records.line_of("model", SHAPES["M1"], name="M1"),
         records.line_of("run", RUN),
+        records.line_of("run", replace(RUN, timings=STREAMED)),
         records.line_of("failure", failure),
     ]
     (tmp_path / "a").write_text("\n".join(lines) + "\n")
     (tmp_path / "b").write_text(records.line_of("limits", Limits(50e9, 1, 1)) + "\n")
     found = records.read([tmp_path / "a", tmp_path / "b"])
-    assert found.runs == [RUN] and found.failures == [failure] and found.shapes == {"M1": SHAPES["M1"]}
+    assert (
+        found.runs == [RUN, replace(RUN, timings=STREAMED)]
+        and found.failures == [failure]
+        and found.shapes == {"M1": SHAPES["M1"]}
+    )
     assert found.best_limits() == Limits(50e9, LIMITS.bf16, LIMITS.int8)
 
 
 def test_timings_of_streams() -> None:
     """Two tokens in one message came 20 ms after the one before them: 10 ms each."""
     streams = [[(1.0, 1), (1.02, 2), (1.06, 1)], [(2.0, 1), (2.01, 1), (2.02, 1), (2.03, 1)]]
-    found = records.timings(Answer(3.0, [0.5, 0.5], streams))
-    assert found["ttft"] == pytest.approx(1000) and found["itl"] == pytest.approx(10)
-    assert found["itl_p99"] == pytest.approx(40)
-    assert found["decode_tokens_per_s"] == pytest.approx((3 / 0.06 + 3 / 0.03) / 2)
-    assert records.timings(Answer(3.0, [0.5], [[(2.0, 128)]])) == {}, "a peer that does not stream"
+    found = records.timings_of(Answer(3.0, [0.5, 0.5], streams))
+    assert found is not None
+    assert (found.ttft, found.itl, found.itl_p99) == pytest.approx((1000, 10, 40))
+    assert found.decode_tokens_per_s == pytest.approx((3 / 0.06 + 3 / 0.03) / 2)
+    assert records.timings_of(Answer(3.0, [0.5], [[(2.0, 128)]])) is None, "a peer that does not stream"
 
 
 def test_the_table() -> None:
     """Medians with their spread; disturbed runs count only where there are no others, and are marked."""
-    ours = replace(RUN, peer="pagewire", versions={"pagewire": "2"}, itl=8.0, itl_p99=9.0, ttft=70.0)
-    ours = replace(ours, decode_tokens_per_s=120.0)
+    ours = replace(RUN, peer="pagewire", versions={"pagewire": "2"}, timings=STREAMED)
     found = Records(
         runs=[
             *(replace(RUN, tokens_per_s=speed) for speed in (50.0, 40.0, 45.0)),

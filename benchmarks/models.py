@@ -23,7 +23,8 @@ from transformers import (
     Qwen2Config,
 )
 
-END = "<|end|>"
+END = "<|endoftext|>"
+"""Its usual name: transformers gives a Qwen2 a tokenizer that adds it where it is missing."""
 ROPE_THETA = 10_000.0
 
 

@@ -14,6 +14,7 @@ come through gRPC, the peers' from their libraries in the process that asks. Wha
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -62,7 +63,8 @@ def chosen(parser: argparse.ArgumentParser, text: str, known: Collection[str]) -
 
 
 def main() -> None:
-    """Runs, or not, and shows."""
+    """Runs, or not, and shows. Peers end with this process, also when it is told to."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ours, _, theirs = " ".join(sys.argv[1:]).partition(" -- ")
     parser = make_parser()
     options = parser.parse_args(ours.split())

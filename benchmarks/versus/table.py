@@ -39,7 +39,9 @@ def render(records: Records) -> str:
             *(_row(key, runs, records, limits) for key, runs in groups.items()),
             "",
             *_ratios(groups),
-            *(f"- {fail.model} {fail.workload} {fail.peer}: {fail.why}" for fail in records.failures),
+            *dict.fromkeys(
+                f"- {each.model} {each.workload} {each.peer}: {each.why}" for each in records.failures
+            ),
             *(f"- {peer}: {versions}" for peer, versions in _versions(records.runs).items()),
         ]
     )

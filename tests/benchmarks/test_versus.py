@@ -1,5 +1,7 @@
 """What a comparison makes of its runs: turns, repetitions, roofs, tables. No peer is run."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,3 +210,25 @@ def test_the_table() -> None:
     assert "- M1 W1 bf16: 2.10 times vllm" in text
     assert "- M1 W1 openvino: it ended" in text and "the best of 2 readings, the least 20.0" in text
     assert "pagewire" in OURS
+
+
+def versus(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "benchmarks.versus", *map(str, arguments)]
+    return subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=60)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """What a file holds is shown; what nobody knows is refused; without peers there is nothing to show."""
+    file = tmp_path / "runs.jsonl"
+    lines = [
+        records.line_of("limits", LIMITS),
+        records.line_of("model", SHAPES["M1"], name="M1"),
+        records.line_of("run", RUN),
+    ]
+    file.write_text("\n".join(lines))
+    assert "| M1 W1 | vllm | 1 | 64.0" in versus("--table", file).stdout
+    refused = versus("--folder", tmp_path, "--peers", "nobody")
+    assert refused.returncode == 2 and "'nobody' is none of pagewire" in refused.stderr
+    empty = versus("--folder", tmp_path, "--json", tmp_path / "new.jsonl", "--peers", "vllm")
+    assert empty.returncode == 1 and "no runs" in empty.stderr
+    assert empty.stdout.count("M1 start vllm: M1 is not there: python benchmarks/models.py") == 1

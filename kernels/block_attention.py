@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.memory import zeros
 from kernels.ranges import Integers, ranges
 from kernels.row_kernels import float_bits, row_grain
 
@@ -24,8 +25,22 @@ if TYPE_CHECKING:
 
 Int64s = npt.NDArray[np.int64]
 
+ITEM_WORDS = 5
 QUERIES = 8
 """(query, head) pairs that are computed together; kernels.cpu.attention has registers for so many."""
+
+
+class Scratch:
+    """Memory of the threads of a team, as large as any step has needed."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def address(self, nbytes: int) -> int:
+        """Of so many bytes."""
+        if len(self._memory) < nbytes:
+            self._memory = zeros((1 << (nbytes - 1).bit_length(),), torch.uint8)
+        return self._memory.data_ptr()
 
 
 @dataclass(frozen=True)
@@ -35,8 +50,10 @@ class BlockKernels:
     team: "Team"
     store: int  # kernels.cpu.store_kv.store_kv
     attend: int  # kernels.cpu.attention.attention
+    prepare: Callable[[int], None]  # kernels.cpu.prepare_inputs.prepare_inputs
     scratch_bytes: Callable[[int, int], int]  # kernels.cpu.attention.scratch_bytes
     group: int  # query heads per KV head
+    scratch: Scratch
 
     def store_kv(
         self,
@@ -68,11 +85,11 @@ class BlockPlan:
     """What the layers of one step with one window share."""
 
     kernels: BlockKernels
-    items: Int64s  # [I, 4]: row, its first token in the step, first (query, head) pair, pairs
-    starts: Int64s  # [R]
-    tables: Int64s  # [R, N], contiguous
-    scratch: torch.Tensor  # [threads, bytes] uint8
-    addresses: Int64s  # [7]: the plan as kernels.cpu.attention reads it
+    items: Int64s  # [I, 5]: start of the row, address of its block table, its first token in the step,
+    # the item's first (query, head) pair in the row, and how many
+    addresses: Int64s  # [4]: the plan as kernels.cpu.attention reads it
+    tables: Int64s  # that the items point at
+    context: int  # the most positions of a row
 
 
 def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
@@ -80,10 +97,11 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
     if dtype != torch.bfloat16 or block_size % 16 or head_dim % 32:
         return None
     from kernels.cpu.attention import attention, scratch_bytes  # compiles, the first time
+    from kernels.cpu.prepare_inputs import prepare_inputs
     from kernels.cpu.store_kv import store_kv
     from kernels.cpu.team import TEAM
 
-    return BlockKernels(TEAM, store_kv, attention, scratch_bytes, group)
+    return BlockKernels(TEAM, store_kv, attention, prepare_inputs, scratch_bytes, group, Scratch())
 
 
 def plan_blocks(
@@ -95,24 +113,30 @@ def plan_blocks(
     head_dim: int,
 ) -> BlockPlan:
     """starts, counts, block_tables: as in kernels.paged_attention.plan_attention."""
-    begins, tables = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(block_tables, np.int64)
-    items = _items(begins, np.asarray(counts, np.int64), kernels.group)
-    size = -(-kernels.scratch_bytes(int((starts + counts).max()), head_dim) // 64) * 64
-    scratch = torch.empty((kernels.team.threads, size), dtype=torch.uint8)
-    parts = items.ctypes.data, tables.ctypes.data, begins.ctypes.data, tables.strides[0], window or 0
-    addresses = np.array((*parts, scratch.data_ptr(), size), np.int64)
-    return BlockPlan(kernels, items, begins, tables, scratch, addresses)
+    tables = np.ascontiguousarray(block_tables, np.int64)
+    items = _items(np.asarray(starts, np.int64), np.asarray(counts, np.int64), tables, kernels.group)
+    return block_plan(kernels, items, tables, int((starts + counts).max()), window, head_dim)
 
 
-def _items(starts: Int64s, counts: Int64s, group: int) -> Int64s:
+def block_plan(
+    kernels: BlockKernels, items: Int64s, tables: Int64s, context: int, window: int | None, head_dim: int
+) -> BlockPlan:
+    """items, tables: see BlockPlan. context: the most positions of a row."""
+    size = kernels.scratch_bytes(context, head_dim)
+    scratch = kernels.scratch.address(kernels.team.threads * size)
+    addresses = np.array((items.ctypes.data, window or 0, scratch, size), np.int64)
+    return BlockPlan(kernels, items, addresses, tables, context)
+
+
+def _items(starts: Int64s, counts: Int64s, tables: Int64s, group: int) -> Int64s:
     """See BlockPlan. Long ones come first, so that no thread begins one when the others are done."""
     pairs = counts * group
     rows, numbers = ranges(np.zeros_like(pairs), -(-pairs // QUERIES))
     first = numbers * QUERIES
-    items = np.stack(
-        (rows, (np.cumsum(counts) - counts)[rows], first, np.minimum(QUERIES, pairs[rows] - first)), 1
-    )
-    ends = starts[rows] + first // group
+    held = np.minimum(QUERIES, pairs[rows] - first)
+    table = tables.ctypes.data + rows * tables.strides[0]
+    items = np.stack((starts[rows], table, (np.cumsum(counts) - counts)[rows], first, held), 1)
+    ends = starts[rows] + (first + held - 1) // group
     return np.ascontiguousarray(items[np.argsort(-ends, kind="stable")])
 
 

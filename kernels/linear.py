@@ -59,9 +59,13 @@ class PackedWeight:
         """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
         half = self.pairs.shape[1]
         out = torch.empty((len(indexes), 2 * half), dtype=torch.bfloat16)
-        fields = (indexes.data_ptr(), self.pairs.data_ptr(), out.data_ptr(), half)
+        fields = self.row_fields(indexes.data_ptr(), out.data_ptr())
         self.team.run_one(self.gather, len(indexes), fields, 8)
         return out[:, : self.in_features]
+
+    def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
+        """Of a record that looks up rows (kernels.cpu.linear.packed_rows). Addresses."""
+        return indexes, self.pairs.data_ptr(), out, self.pairs.shape[1]
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -69,11 +69,16 @@ class RowKernels:
         self.team.run_one(self.silu, rows, fields, row_grain(width))
         return out
 
-    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[T, N, D] -> x itself, changed; its heads are contiguous, its tokens may be strided."""
+    def rotate(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[T, N, D] -> x itself, changed; its heads are contiguous, its tokens may be strided.
+
+        cos, sin: [P, D] float32. index: [T] int64, rows of these; None: one after the other."""
         tokens, heads, head_dim = x.shape
         assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
-        fields = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), 2 * x.stride(0), heads, head_dim)
+        rows = 0 if index is None else index.data_ptr()
+        fields = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), rows, 2 * x.stride(0), heads, head_dim)
         self.team.run_one(self.rotary, tokens, fields, row_grain(heads * head_dim))
         return x
 

@@ -33,15 +33,15 @@ from worker.layers.rotary import Rotation
 if TYPE_CHECKING:
     from worker.models.llama import LlamaAttention, LlamaBlock, LlamaModel
 
-ROWS, COS, SIN, SLOTS, PLAN = 1, 3, 4, 6, 6
+ROWS, INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 1, 2, 3, 4, 5, 6, 6
 """Words of records that change from step to step."""
 WEIGHT, FOLLOWING = 3, 9
 """Of products."""
 
 
-def fits(model: "LlamaModel", batch: InputBatch) -> bool:
-    """Whether every operation of the model has a kernel."""
-    return all(isinstance(plan, BlockPlan) for plan in batch.attention.values()) and all(
+def fits(model: "LlamaModel") -> bool:
+    """Whether every operation of the model has a kernel, and its weights are packed."""
+    return all(
         block.attention.kernels is not None
         and block.attention.qkv.packed is not None
         and block.mlp.kernels is not None
@@ -81,25 +81,32 @@ class DecoderProgram:
         self.most_tokens = most
         self._rows, self._blocks = kernels, plan.kernels
         self._buffers = _make_buffers(model, most)
-        self._program = Program(sum(_records(block) for block in model.layers) + 1)
+        self._embedding = model.embedding
+        looked_up = model.embedding.packed is not None
+        self._program = Program(looked_up + sum(_records(block) for block in model.layers) + 1)
         self._next = 0
         self._products: list[int] = []
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
+        self._add_embedding()
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             self._add_block(block, cache, first=number == 0)
         self._add_norm(model.norm, first=False)
         for product, following in pairwise(self._products):
             self._program.records[product, FOLLOWING] = self._program.records[following, WEIGHT]
 
-    def run(self, embedded: torch.Tensor, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
-        """embedded: [T, E]. -> [T, E], which the next step overwrites."""
-        tokens, records = len(embedded), self._program.records
-        self._buffers.residual[:tokens] = embedded
+    def run(self, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
+        """-> [T, E], which the next step overwrites."""
+        tokens, records = len(batch.token_ids), self._program.records
         records[:, ROWS] = tokens
+        if self._embedding.packed is not None:
+            records[0, INDEXES] = batch.token_ids.data_ptr()
+        else:
+            self._buffers.residual[:tokens] = self._embedding(batch.token_ids)
         records[self._rotaries, COS] = rotation.cos.data_ptr()
         records[self._rotaries, SIN] = rotation.sin.data_ptr()
+        records[self._rotaries, TURNS] = 0 if rotation.index is None else rotation.index.data_ptr()
         records[self._stores, SLOTS] = batch.slot_rows.data_ptr()
         for window, indexes in self._attentions.items():
             plan = batch.attention[window]
@@ -108,6 +115,13 @@ class DecoderProgram:
             records[indexes, PLAN] = plan.addresses.ctypes.data
         self._rows.team.run(self._program)
         return self._buffers.normed[:tokens]
+
+    def _add_embedding(self) -> None:
+        """Where it is packed, since it is the head as well."""
+        packed = self._embedding.packed
+        if packed is not None:
+            fields = packed.row_fields(0, self._buffers.residual.data_ptr())
+            self._put(packed.gather, fields, row_grain(self._embedding.width))
 
     def _add_block(self, block: "LlamaBlock", cache: LayerCache, first: bool) -> None:
         """first: nothing is to be added to the residual stream yet."""
@@ -150,7 +164,7 @@ class DecoderProgram:
             self._put(self._rows.norm, fields, row_grain(count * head_dim))
         turned = heads + kv_heads
         self._rotaries.append(self._next)
-        self._put(self._rows.rotary, (query, 0, 0, stride, turned, head_dim), row_grain(turned * head_dim))
+        self._put(self._rows.rotary, (query, 0, 0, 0, stride, turned, head_dim), row_grain(turned * head_dim))
         self._stores.append(self._next)
         caches = cache.key.data_ptr(), cache.value.data_ptr()
         self._put(

@@ -267,10 +267,9 @@ def _locate(plan: int, record: int, unit: int, place: int) -> None:
     keys, values = read_i64(record + 24), read_i64(record + 32)
     kv_heads, group = read_i64(record + 72), read_i64(record + 80)
     head_dim, block_size = read_i64(record + 88), read_i64(record + 96)
-    item, head = read_i64(plan) + 32 * (unit // kv_heads), unit % kv_heads
-    row, first, pairs = read_i64(item), read_i64(item + 16), read_i64(item + 24)
-    table = read_i64(plan + 8) + row * read_i64(plan + 24)
-    start, window = read_i64(read_i64(plan + 16) + 8 * row), read_i64(plan + 32)
+    item, head = read_i64(plan) + 40 * (unit // kv_heads), unit % kv_heads
+    start, table = read_i64(item), read_i64(item + 8)
+    first, pairs, window = read_i64(item + 24), read_i64(item + 32), read_i64(plan + 8)
     begin = 0 if window == 0 else max(0, start + first // group - window + 1)
     tiles = (start + (first + pairs - 1) // group) // 16 + 1 - begin // 16
     write_i64(place, begin // 16 * 16)
@@ -297,13 +296,13 @@ def _attend(plan: int, record: int, place: int, later: int, scratch: int) -> Non
         read_i64(place + 16),
         read_i64(place + 24),
     )
-    row, token, first, pairs = (
+    start, token, first, pairs = (
         read_i64(item),
-        read_i64(item + 8),
         read_i64(item + 16),
         read_i64(item + 24),
+        read_i64(item + 32),
     )
-    start, window = read_i64(read_i64(plan + 16) + 8 * row), read_i64(plan + 32)
+    window = read_i64(plan + 8)
     query += token * query_stride + 2 * head * group * head_dim
     out += token * out_stride + 2 * head * group * head_dim
     key_tiles, value_tiles = place + 32, place + 32 + 8 * tiles
@@ -357,15 +356,15 @@ def attention(record: int, first: int, count: int, thread: int) -> None:
     token of queries and results; KV heads, query heads per KV head, head size, block size, scale.
 
     Queries, results: [T, H, D], heads side by side. Keys, values: the layer's cache. The plan is that of
-    kernels.block_attention: addresses of items, tables and starts, bytes of a table, window (0: none),
-    address of scratch memory, bytes of it for a thread (scratch_bytes()).
+    kernels.block_attention: address of the items, window (0: none), address of scratch memory, bytes of it
+    for a thread (scratch_bytes()).
 
     A unit's values are asked for from memory while its scores are computed, and the next unit's keys while
     its values are mixed: the blocks lie anywhere, and no CPU foresees them.
     """
     plan = read_i64(record + 48)
-    size = read_i64(plan + 48)
-    place = read_i64(plan + 40) + thread * size
+    size = read_i64(plan + 24)
+    place = read_i64(plan + 16) + thread * size
     later = place + size // 4
     scratch = later + size // 4
     _locate(plan, record, first, place)

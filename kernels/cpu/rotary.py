@@ -38,14 +38,21 @@ def _rotate(typing: Any, x: Any, cos: Any, sin: Any, half: Any) -> Any:
 
 @operation
 def rotary(record: int, first: int, count: int, thread: int) -> None:
-    """record: tokens, addresses of x, cos and sin, stride, heads, head size.
+    """record: tokens, addresses of x, cos, sin and rows, stride, heads, head size.
 
-    x: [tokens, heads, D], `stride` bytes from token to token, changed in place. cos, sin: [tokens, D]
-    float32, see kernels.rotary; their second halves are as the formula has them.
+    x: [tokens, heads, D], `stride` bytes from token to token, changed in place. cos, sin: [P, D] float32,
+    see kernels.rotary; their second halves are as the formula has them. rows: [tokens] int64, those of cos
+    and sin; 0: one after the other.
     """
-    x, cos, sin = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    stride, heads, head_dim = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
+    x, cos, sin, rows = (
+        read_i64(record + 16),
+        read_i64(record + 24),
+        read_i64(record + 32),
+        read_i64(record + 40),
+    )
+    stride, heads, head_dim = read_i64(record + 48), read_i64(record + 56), read_i64(record + 64)
     for token in range(first, first + count):
-        at = 4 * head_dim * token + 2 * head_dim
+        row = read_i64(rows + 8 * token) if rows else token
+        at = 4 * head_dim * row + 2 * head_dim
         for head in range(heads):
             _rotate(x + stride * token + 2 * head_dim * head, cos + at, sin + at, head_dim // 2)

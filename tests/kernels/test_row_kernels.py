@@ -70,6 +70,8 @@ def test_rotary(kernels: RowKernels, tokens: int, heads: int, head_dim: int):
     exact = rotary_reference(before[:, :heads].double(), cos.double(), sin.double())
     result = kernels.rotate(qkv[:, :heads], cos, sin)
     assert result.data_ptr() == qkv.data_ptr()
+    order = torch.arange(tokens).flip(0)
+    assert torch.equal(kernels.rotate(before.clone()[:, :heads], cos.flip(0), sin.flip(0), order), result)
     assert_close(result, exact, 1e-6, ROUNDING)
     assert torch.equal(qkv[:, heads:], before[:, heads:])
 

@@ -17,26 +17,30 @@ import math
 
 import torch
 
+from kernels.block_attention import BlockPlan
 from kernels.rotary import rotary
 from kernels.row_kernels import RowKernels
 from worker.checkpoint import RopeConfig
 from worker.input_batch import InputBatch
 
+TABLE_POSITIONS = 1 << 14
+"""Whose angles are kept on a CPU; 8 MiB for heads of 64."""
+
 
 class Rotation:
     """The angles of one step, for all layers: cos and sin as kernels.rotary wants them."""
 
-    def __init__(self, angles: torch.Tensor, scale: float) -> None:
-        """angles: [T, D / 2] float32."""
-        cos, sin = angles.cos() * scale, angles.sin() * scale
-        self.cos = torch.cat((cos, cos), dim=-1)  # [T, D]
-        self.sin = torch.cat((-sin, sin), dim=-1)  # [T, D]
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None) -> None:
+        """cos, sin: [P, D] float32. index: [T] int64, the row of each token; None: its own number."""
+        self.cos, self.sin, self.index = cos, sin, index
 
     def __call__(self, x: torch.Tensor, kernels: RowKernels | None = None) -> torch.Tensor:
         """[T, N, D] -> [T, N, D]; with kernels, which change x itself."""
         if kernels is not None:
-            return kernels.rotate(x, self.cos, self.sin)
-        return rotary(x, self.cos, self.sin)
+            return kernels.rotate(x, self.cos, self.sin, self.index)
+        if self.index is None:
+            return rotary(x, self.cos, self.sin)
+        return rotary(x, self.cos[self.index], self.sin[self.index])
 
 
 class Rotary:
@@ -46,15 +50,35 @@ class Rotary:
         self._config, self._head_dim = config, head_dim
         self._exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
         self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents, head_dim)  # [D / 2]
+        self._table = self._turn(torch.empty(0, 0, device=device))
 
     def rotation(self, batch: InputBatch) -> Rotation:
         """The angles of this step."""
-        positions = batch.positions[:, None].float()
+        positions = batch.positions
         if self._config.kind == "dynamic":
-            angles = positions * self._dynamic_frequencies(batch.positions, batch.prompt_lens)
-        else:
-            angles = positions * self._frequencies
-        return Rotation(angles, self._config.attention_factor)
+            return self._turn(
+                positions[:, None].float() * self._dynamic_frequencies(positions, batch.prompt_lens)
+            )
+        plan = next(iter(batch.attention.values()))
+        if isinstance(plan, BlockPlan) and plan.context <= TABLE_POSITIONS:
+            table = self._table_of(plan.context)
+            return Rotation(table.cos, table.sin, positions)
+        return self._turn(positions[:, None].float() * self._frequencies)
+
+    def _turn(self, angles: torch.Tensor) -> Rotation:
+        """angles: [T, D / 2] float32."""
+        scale = self._config.attention_factor
+        cos, sin = angles.cos() * scale, angles.sin() * scale
+        return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+
+    def _table_of(self, positions: int) -> Rotation:
+        """Of the first positions, at least so many. Computing the angles of one token anew takes 80 us in
+        torch, all of it calls."""
+        if len(self._table.cos) < positions:
+            size = 1 << (positions - 1).bit_length()
+            every = torch.arange(size, dtype=torch.float32, device=self._frequencies.device)
+            self._table = self._turn(every[:, None] * self._frequencies)
+        return self._table
 
     def _dynamic_frequencies(self, positions: torch.Tensor, prompt_lens: torch.Tensor) -> torch.Tensor:
         """[T] and [T] -> [T, D / 2]."""

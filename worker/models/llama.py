@@ -140,6 +140,7 @@ class LlamaModel(LanguageModel):
             self.embedding if config.tied else VocabEmbedding(config.vocab_size, config.hidden_size, place)
         )
         self.kernels: RowKernels | None = None
+        self._fits: bool | None = None  # not looked at yet
         self._program: DecoderProgram | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
@@ -149,30 +150,31 @@ class LlamaModel(LanguageModel):
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """-> [T, E]."""
         rotation = self.rotary.rotation(batch)
+        if self.kernels is not None:
+            program = self._program_for(self.kernels, batch, caches)
+            if program is not None:
+                return program.run(rotation, batch)
         x = self.embedding(batch.token_ids)
-        if self.kernels is not None and fits(self, batch):
-            return self._run_program(self.kernels, x, rotation, batch, caches)
         residual = torch.zeros_like(x)
         for block, cache in zip(self.layers, caches, strict=True):
             x, residual = block(x, residual, rotation, batch, cache)
         x, _ = self.norm.add(x, residual)
         return x
 
-    def _run_program(
-        self,
-        kernels: RowKernels,
-        x: torch.Tensor,
-        rotation: Rotation,
-        batch: InputBatch,
-        caches: Sequence[LayerCache],
-    ) -> torch.Tensor:
-        """The rest of forward(), as one program."""
-        if self._program is None or self._program.most_tokens < len(x):
-            plan = next(iter(batch.attention.values()))
-            assert isinstance(plan, BlockPlan)
-            most = 1 << (len(x) - 1).bit_length()
+    def _program_for(
+        self, kernels: RowKernels, batch: InputBatch, caches: Sequence[LayerCache]
+    ) -> DecoderProgram | None:
+        """For this step. None where the model or the cache has what no kernel fits."""
+        if self._fits is None:
+            self._fits = fits(self)
+        plan = next(iter(batch.attention.values()))
+        if not self._fits or not isinstance(plan, BlockPlan):
+            return None
+        tokens = len(batch.token_ids)
+        if self._program is None or self._program.most_tokens < tokens:
+            most = 1 << (tokens - 1).bit_length()
             self._program = DecoderProgram(self, kernels, caches, plan, most)
-        return self._program.run(x, rotation, batch)
+        return self._program
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""

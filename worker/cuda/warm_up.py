@@ -5,7 +5,7 @@ What Triton compiles for, and what a step can change of it:
     rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
     rows of a step       the width of the sum over rows in kernels.gpu.prepare_inputs: a power of two
     prompts              a kernel of their own
-    sampling             what a row asks for: each of SAMPLING, and log-probabilities
+    sampling             what a row asks for: worker.cuda.sampling.examples
 
 All else is of the model, or a number that no kernel specialises on. So steps of each power of two of rows,
 that decode alone and beside a prompt, meet everything. They go through the runner as plans do; the rows end
@@ -14,13 +14,12 @@ again, and all of them share one block.
 
 from collections.abc import Callable, Iterator
 
-from kernels.gpu.top_n import MOST
 from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.cuda.graphs import graph_sizes
-from worker.cuda.likeliest import USUAL
 from worker.cuda.runner import CudaRunner
+from worker.cuda.sampling.examples import example_rows
 from worker.rows import RowTable
 from worker.runner import GREEDY
 
@@ -37,15 +36,7 @@ HUNGRY = _params(
         temperature=1.0, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1
     )
 )
-SAMPLING = (
-    GREEDY,
-    _params(generation_pb2.SamplingParams(temperature=1.0)),
-    _params(generation_pb2.SamplingParams(temperature=1.0, top_k=5)),
-    _params(generation_pb2.SamplingParams(temperature=1.0, typical_p=0.9)),
-    _params(generation_pb2.SamplingParams(bad_token_ids=[0])),
-    HUNGRY,
-)
-"""What rows may ask of the sampler, one kind of kernel each."""
+"""What takes the most memory to sample."""
 
 
 def warm_up(
@@ -108,10 +99,8 @@ def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Itera
         yield step_plan([1] * size, rows.block_size)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield step_plan([1] * (size - 1) + [prompt], rows.block_size)
-    for params in SAMPLING:
-        yield step_plan([1] * min(2, most), rows.block_size, params)
+    yield from _sampled(rows)
     yield _with_copies(rows.block_size)
-    yield from _scored(rows)
 
 
 def _with_copies(block_size: int) -> worker_pb2.StepPlan:
@@ -121,12 +110,9 @@ def _with_copies(block_size: int) -> worker_pb2.StepPlan:
     return plan
 
 
-def _scored(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
-    """Log-probabilities, of few candidates and of many, and the offers of a beam."""
-    for count in (USUAL, MOST):
+def _sampled(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
+    """What rows may ask of the sampler."""
+    for example in example_rows(rows.vocab_size):
         plan = step_plan([1], rows.block_size)
-        plan.new_rows[0].logprobs.top_n = min(count, rows.vocab_size)
+        plan.new_rows[0].MergeFrom(example)
         yield plan
-    plan = step_plan([1], rows.block_size)
-    plan.new_rows[0].num_beam_candidates = 2
-    yield plan

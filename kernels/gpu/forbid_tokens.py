@@ -38,7 +38,7 @@ class Prohibitions:
     prefix: torch.Tensor  # [S, N, L] int32
     outputs: torch.Tensor  # [S, P] int32: what the row has said, from its first token on
     stop_ids: torch.Tensor  # [S, M] int32
-    numbers: torch.Tensor  # [S, 3] int32: how many of N count, how many of M, and min_tokens
+    numbers: torch.Tensor  # [S, 4] int32: how many of N, of L and of M count, and min_tokens
 
 
 def forbid_tokens_reference(
@@ -49,9 +49,11 @@ def forbid_tokens_reference(
     for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         if slot < 0:
             continue
-        num_words, num_stops, min_tokens = state.numbers[slot].tolist()
+        num_words, longest, num_stops, min_tokens = state.numbers[slot].tolist()
         said = state.outputs[slot, :position].tolist()[::-1]
-        words = zip(state.last[slot, :num_words].tolist(), state.prefix[slot].tolist(), strict=False)
+        words = zip(
+            state.last[slot, :num_words].tolist(), state.prefix[slot, :, :longest].tolist(), strict=False
+        )
         bad = [
             last
             for last, prefix in words
@@ -67,11 +69,11 @@ def forbid_tokens_reference(
 
 
 @triton.jit
-def _complete(prefix, outputs, at, inside, position, longest):
-    """Whether the output ends with the prefixes of the words `at`."""
+def _complete(prefix, outputs, at, inside, position, longest, room):
+    """Whether the output ends with the prefixes of the words `at`. longest: of the row; room: L."""
     complete = inside
     for n in range(0, longest):
-        want = tl.load(prefix + at * longest + n, mask=inside, other=-1)
+        want = tl.load(prefix + at * room + n, mask=inside, other=-1)
         has = tl.full([], -2, tl.int32)  # before the first token: matches none
         if n < position:
             has = tl.load(outputs + position - 1 - n)
@@ -89,6 +91,7 @@ def _forbid(
     number,
     position,
     longest,
+    room,
     vocab_size,
     ENTRIES: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -101,7 +104,7 @@ def _forbid(
     tl.debug_barrier()  # an id may be there twice: all are kept before one is masked
     for start in range(0, number, ENTRIES):
         at = start + tl.arange(0, ENTRIES)
-        complete = _complete(prefix, outputs, at, at < number, position, longest)
+        complete = _complete(prefix, outputs, at, at < number, position, longest, room)
         token = tl.load(ids + at, mask=complete, other=0)
         before = tl.load(saved + at, mask=complete, other=0.0)
         tl.store(x + token, -float("inf"), mask=complete & (before == before))
@@ -120,22 +123,22 @@ def _forbid(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["most_words", "longest", "most_stops", "room", "most"])
+@triton.jit(do_not_specialize=["most_words", "prefix_room", "output_room", "most_stops", "most"])
 def _forbid_kernel(
     logits,  # [A, V]
     slots,  # [A]
     positions,  # [A]
     last,  # [S, most_words]
-    prefix,  # [S, most_words, longest]
-    outputs,  # [S, room]
+    prefix,  # [S, most_words, prefix_room]
+    outputs,  # [S, output_room]
     stop_ids,  # [S, most_stops]
-    numbers,  # [S, 3]
+    numbers,  # [S, 4]
     saved,  # [A, most]
     stride,
     vocab_size,
     most_words,
-    longest,
-    room,
+    prefix_room,
+    output_room,
     most_stops,
     most,
     ENTRIES: tl.constexpr,
@@ -145,26 +148,28 @@ def _forbid_kernel(
     slot, position = tl.load(slots + row).to(tl.int64), tl.load(positions + row)
     if slot < 0:
         return
-    x, kept, said = logits + row * stride, saved + row * most, outputs + slot * room
-    num_words, num_stops = tl.load(numbers + 3 * slot), tl.load(numbers + 3 * slot + 1)
+    x, kept, said = logits + row * stride, saved + row * most, outputs + slot * output_room
+    num_words, longest = tl.load(numbers + 4 * slot), tl.load(numbers + 4 * slot + 1)
+    num_stops, min_tokens = tl.load(numbers + 4 * slot + 2), tl.load(numbers + 4 * slot + 3)
     if num_words > 0:
         words = slot * most_words
         _forbid(
             x,
             kept,
             last + words,
-            prefix + words * longest,
+            prefix + words * prefix_room,
             said,
             num_words,
             position,
             longest,
+            prefix_room,
             vocab_size,
             ENTRIES,
             WIDTH,
         )
-    if (num_stops > 0) & (position < tl.load(numbers + 3 * slot + 2)):
+    if (num_stops > 0) & (position < min_tokens):
         stops = stop_ids + slot * most_stops
-        _forbid(x, kept, stops, prefix, said, num_stops, position, 0, vocab_size, ENTRIES, WIDTH)
+        _forbid(x, kept, stops, prefix, said, num_stops, position, 0, 0, vocab_size, ENTRIES, WIDTH)
 
 
 def forbid_tokens(

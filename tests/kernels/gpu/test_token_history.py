@@ -56,7 +56,7 @@ def prohibitions() -> Prohibitions:
     prefix[0, 4] = torch.tensor([3, 7])
     last[1:3] = torch.arange(V)
     stops = torch.tensor([[2, 9, 2], [5, 6, 7], [V - 1, 0, 0], [0, 1, 2]], dtype=torch.int32)
-    numbers = torch.tensor([[6, 3, 5], [V, 3, 5], [V - 1, 1, 9], [0, 0, 0]], dtype=torch.int32)
+    numbers = torch.tensor([[6, 2, 3, 5], [V, 0, 3, 5], [V - 1, 0, 1, 9], [0, 0, 0, 0]], dtype=torch.int32)
     return Prohibitions(last, prefix, torch.tensor([[7, 5, 3, 1]] * 4, dtype=torch.int32), stops, numbers)
 
 

@@ -23,7 +23,7 @@ class Forbidding:
         self._prefix = Table((0, 0), ANY, torch.int32, device)
         self._outputs = Table((1,), 0, torch.int32, device)
         self._stop_ids = Table((0,), 0, torch.int32, device)
-        self._numbers = Table((3,), 0, torch.int32, device)
+        self._numbers = Table((4,), 0, torch.int32, device)
         # By row: the length of output from which on nothing is forbidden to it.
         self._until = np.zeros(max_num_rows, np.int64)
         self._tables = (self._last, self._prefix, self._outputs, self._stop_ids, self._numbers)
@@ -46,11 +46,12 @@ class Forbidding:
         if not words and not stop_ids:
             return -1
         slot = self._slots.take(row)
-        numbers = [len(words), len(stop_ids), min(sequence.new.min_tokens, ALWAYS)]
+        longest = max((len(word) - 1 for word in words), default=0)
+        numbers = [len(words), longest, len(stop_ids), min(sequence.new.min_tokens, ALWAYS)]
         self._numbers.set(slot, self._upload(numbers))
         self._outputs.set(slot, self._upload(sequence.output_ids))
         self._stop_ids.set(slot, self._upload(stop_ids))
-        self._set_words(slot, words)
+        self._set_words(slot, words, longest)
         return slot
 
     def fork_row(self, row: int, source_row: int) -> int:
@@ -88,9 +89,8 @@ class Forbidding:
         )
         forbid_tokens(logits, slots, positions, state)
 
-    def _set_words(self, slot: int, words: list[list[int]]) -> None:
-        """Their last tokens, and what stands before them, nearest token first."""
-        longest = max((len(word) - 1 for word in words), default=0)
+    def _set_words(self, slot: int, words: list[list[int]], longest: int) -> None:
+        """Their last tokens, and what stands before them, up to `longest`, nearest token first."""
         prefixes = np.full((len(words), longest), ANY, np.int32)
         for prefix, word in zip(prefixes, words, strict=True):
             prefix[: len(word) - 1] = word[-2::-1] if len(word) > 1 else []

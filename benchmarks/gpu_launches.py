@@ -74,8 +74,14 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
             for dtype in (BF16, FP32):
                 yield f"{step} {SHORT[dtype]} {heads}", partial(make, heads, dtype)
             yield f"{step} bf16 {heads}, e4m3", partial(make, heads, BF16, options=("e4m3",))
-            if step != "decode, splits":
-                yield f"{step} bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
+            yield f"{step} bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
+            if step != "decode":  # whose splits have everything that it has
+                options = partial(make, heads, BF16, options=EVERYTHING[1:])
+                yield f"{step} bf16 {heads}, all options", options
+                everything = partial(make, heads, BF16, block_size=64, options=EVERYTHING)
+                yield f"{step} bf16 {heads}, blocks of 64, everything", everything
+            if step != "decode, splits" and heads != LLAMA_8B:
+                yield f"{step} bf16 {heads}, blocks of 64", partial(make, heads, BF16, block_size=64)
         for dtype in (FP16, FP32):
             yield f"{step} {SHORT[dtype]} {LLAMA_8B}, e4m3", partial(make, LLAMA_8B, dtype, options=("e4m3",))
         yield f"{step} fp16 {LLAMA_8B}", partial(make, LLAMA_8B, FP16)

@@ -33,12 +33,14 @@ def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool =
     the bytes decide. 3 stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a
     processor needs 27 KB at all times to saturate the memory of an H200. quantized: the cache has 8 bits a
     value: half as much in flight, but four programs fit where three did; at a head size of 64 the tile is
-    twice as long, since with all options one of 64 spills. Of float32 and such a cache two stages spill."""
+    twice as long and there are two stages, since 3 of 64 spill with some options. Of float32 and such a cache
+    two stages spill."""
     rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
     if dtype == torch.float32:
         return Sizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
-    tile = 128 if quantized and dim <= 64 and rows <= 32 else 64 if dim <= 128 else 32
-    return Sizes(rows, tile, 4 if rows <= 32 else 8, 3)
+    if quantized and dim <= 64 and rows <= 32:
+        return Sizes(rows, 128, 4, 2)
+    return Sizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
 
 
 def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:

@@ -23,10 +23,11 @@ from worker.cuda.sampling.adjusting import Adjusting
 from worker.cuda.sampling.columns import (
     ADJUST_SLOT,
     ALIGNMENT,
-    FORBID_SLOT,
+    OUTPUT_SLOT,
     POSITION,
     Columns,
     Parameters,
+    RowSlots,
 )
 from worker.cuda.sampling.forbidding import Forbidding
 from worker.cuda.scores import SampledScores
@@ -49,7 +50,7 @@ class Sampler:
 
     max_num_rows: rows are numbers below it. vocab_size: V. sample() is begin(), which is for the host, and
     choose(), which is kernels alone. With Work.NONE or Work.DRAW a graph can capture choose(): all that it
-    reads stays where it is. The tables of the others grow.
+    reads and writes stays where it is. The lists of the others grow.
     """
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -73,14 +74,17 @@ class Sampler:
         self.remove_row(row)
         adjust_slot = self._adjusting.add_row(row, sequence)
         forbid_slot = self._forbidding.add_row(row, sequence)
-        self._columns.set(row, sequence, (adjust_slot, forbid_slot))
+        slots = RowSlots(adjust_slot, forbid_slot, self._forbidding.output_slot(row))
+        self._columns.set(row, sequence, slots)
         self._work[row] = _work_of(sequence, adjust_slot)
 
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another, with random numbers of its own."""
         self.remove_row(row)
-        slots = self._adjusting.fork_row(row, source_row), self._forbidding.fork_row(row, source_row)
+        adjust_slot = self._adjusting.fork_row(row, source_row)
+        forbid_slot = self._forbidding.fork_row(row, source_row)
+        slots = RowSlots(adjust_slot, forbid_slot, self._forbidding.output_slot(row))
         self._columns.copy(row, source_row, sequence_index, slots)
         self._work[row] = self._work[source_row]
 
@@ -176,7 +180,7 @@ class Sampler:
         return History(
             columns.on_device(POSITION),
             columns.on_device(ADJUST_SLOT),
-            columns.on_device(FORBID_SLOT),
+            columns.on_device(OUTPUT_SLOT),
             self._adjusting.counts,
             self._forbidding.outputs,
         )

@@ -197,16 +197,24 @@ def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
 
 
 def test_padding_is_nobody(device: torch.device) -> None:
-    """A step of a captured size: its padding draws from rows of garbage and leaves no trace."""
+    """A step of a captured size: its padding draws from rows of garbage and leaves no trace. Nor does a row
+    that has been long enough for a while: what is written to stays where it is, or a graph could not."""
     pair = Pair(40, device, seed=9)
+    pair.add(0, Case(bad_words=[[1, 2]], output=[3] * 30))  # outputs have room for so many
     for row in (3, 5):
-        pair.add(row, Case({"temperature": 1.0, "seed": row}))
+        pair.add(row, Case({"temperature": 1.0, "seed": row}, stop_token_ids=[1], min_tokens=2))
+    pair.step([3, 5])
+    pair.step([3, 5])
+    outputs, numbers = pair.gpu._forbidding.outputs, pair.gpu._columns.on_device(0)
+    before = outputs.clone()
     for _ in range(2):
         logits = pair.logits(8)
         expected = pair.cpu.sample(logits[:2].clone(), [5, 3])
         assert (work := pair.gpu.begin([5, 3])) == Work.DRAW
         rows = torch.tensor([5, 3] + [pair.gpu.padding] * 6, device=device)
         assert torch.equal(pair.gpu.choose(logits.to(device), rows, work)[:2].cpu(), expected)
+    assert pair.gpu._forbidding.outputs is outputs and torch.equal(outputs, before)
+    assert pair.gpu._columns.on_device(0).data_ptr() == numbers.data_ptr()
 
 
 @pytest.mark.gpu

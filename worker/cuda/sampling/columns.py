@@ -7,6 +7,7 @@ the next step that samples, in one copy; positions advance on both sides.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,11 +28,23 @@ from worker.sampling.batch import NewSequence
     POSITION,
     ADJUST_SLOT,
     FORBID_SLOT,
-) = range(9)
+    OUTPUT_SLOT,
+) = range(10)
 
 ALIGNMENT = 4
 """Rows of a step are padded to multiples of this, so that each of its columns begins at a multiple of 16
 bytes: Triton compiles once more for pointers that do not."""
+
+
+class RowSlots(NamedTuple):
+    """Where a row has more than numbers; -1: it has not. In the order of their columns."""
+
+    adjust: int  # worker.cuda.sampling.adjusting
+    forbid: int  # worker.cuda.sampling.forbidding
+    output: int  # the same, of a row whose output is looked at
+
+
+SLOTS = slice(ADJUST_SLOT, OUTPUT_SLOT + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +64,17 @@ class Columns:
     def __init__(self, max_num_rows: int, device: torch.device) -> None:
         self.padding = max_num_rows
         width = max_num_rows + 1 + -(max_num_rows + 1) % ALIGNMENT
-        self._numbers = np.zeros((9, width), np.int32)
+        self._numbers = np.zeros((OUTPUT_SLOT + 1, width), np.int32)
         self._floats = self._numbers.view(np.float32)  # The same memory.
-        self._numbers[[ADJUST_SLOT, FORBID_SLOT]] = -1
+        self._numbers[SLOTS] = -1
         self._seeds = np.zeros(width, np.int64)
         self._changed: set[int] = set()
         self._device = device
         self._on_device = upload(self._numbers.copy(), device)
         self._seeds_on_device = upload(self._seeds.copy(), device)
 
-    def set(self, row: int, sequence: NewSequence, slots: tuple[int, int]) -> None:
-        """Begins a row. slots: of worker.cuda.sampling.adjusting and forbidding; -1: none."""
+    def set(self, row: int, sequence: NewSequence, slots: RowSlots) -> None:
+        """Begins a row."""
         self._floats[TEMPERATURE, row] = sequence.scalar("temperature", 1.0)
         self._floats[TOP_P, row] = sequence.scalar("top_p", 1.0)
         self._floats[MIN_P, row] = sequence.scalar("min_p", 0.0)
@@ -69,14 +82,14 @@ class Columns:
         self._numbers[TOP_K, row] = min(int(sequence.scalar("top_k", 0)), np.iinfo(np.int32).max)
         self._set_index(row, sequence.new.sequence_index)
         self._numbers[POSITION, row] = len(sequence.output_ids)
-        self._numbers[[ADJUST_SLOT, FORBID_SLOT], row] = slots
+        self._numbers[SLOTS, row] = slots
         self._seeds[row] = np.uint64(sequence.new.sampling.seed).view(np.int64)
         self._changed.add(row)
 
-    def copy(self, row: int, source_row: int, sequence_index: int, slots: tuple[int, int]) -> None:
+    def copy(self, row: int, source_row: int, sequence_index: int, slots: RowSlots) -> None:
         """Begins a row as a copy of another."""
         self._numbers[:, row] = self._numbers[:, source_row]
-        self._numbers[[ADJUST_SLOT, FORBID_SLOT], row] = slots
+        self._numbers[SLOTS, row] = slots
         self._seeds[row] = self._seeds[source_row]
         self._set_index(row, sequence_index)
         self._changed.add(row)

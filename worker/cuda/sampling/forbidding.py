@@ -54,6 +54,11 @@ class Forbidding:
         self._set_words(slot, words, longest)
         return slot
 
+    def output_slot(self, row: int) -> int:
+        """Where the output of a row with bad words is kept; -1: nobody looks at it. Outputs move to other
+        memory as they grow: a captured step has no such row."""
+        return self._slots[row] if self._until[row] == ALWAYS else -1
+
     def fork_row(self, row: int, source_row: int) -> int:
         """The copy's slot, with the same in it; -1: none."""
         self._until[row] = self._until[source_row]

@@ -1,7 +1,8 @@
 """llama.cpp in this process: sequences side by side in its batches, each in a part of the cache of its own.
 
-What a server of it would do: prompts in chunks behind the tokens of those who decode already. Needs
-LLAMA_CPP_LIB_PATH, where its libraries are.
+It computes sequences together that have equally many tokens in a call. So prompts come first, the longest
+before the others, those of one length together, and then everybody decodes; chunks of prompts among tokens of
+others would fall apart into many small computations. Needs LLAMA_CPP_LIB_PATH, where its libraries are.
 """
 
 import ctypes
@@ -77,10 +78,14 @@ class LlamaCpp:
         return [slot.trace for slot in slots]
 
     def _fill(self, slots: list[Slot]) -> list[tuple[int, Slot]]:
-        """The next batch: those with one token first. Returns who is to sample, and from which place."""
+        """The next batch: those who have as much to compute as the longest, as many as fit. Returns who is
+        to sample, and from which place."""
         batch, size, sampling = self._batch, 0, []
-        for number, slot in sorted(enumerate(slots), key=lambda entry: len(entry[1].waiting)):
-            taken = min(len(slot.waiting), BATCH - size)
+        most = max(len(slot.waiting) for slot in slots)
+        for number, slot in enumerate(slots):
+            taken = min(most, BATCH)
+            if len(slot.waiting) < most or size + taken > BATCH:
+                continue
             for token in slot.waiting[:taken]:
                 batch.token[size], batch.pos[size] = token, slot.position
                 batch.n_seq_id[size], batch.seq_id[size][0] = 1, number
@@ -88,7 +93,7 @@ class LlamaCpp:
                 slot.position += 1
                 size += 1
             del slot.waiting[:taken]
-            if taken and not slot.waiting:
+            if not slot.waiting:
                 batch.logits[size - 1] = 1
                 sampling.append((size - 1, slot))
         batch.n_tokens = size

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sysconfig
+from pathlib import Path
 
 import torch
 
@@ -38,6 +40,11 @@ def _check_compiler() -> None:
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         raise StartupError(
             WHAT, "Triton finds no C compiler", "install gcc, or name one in CC, or use --device cpu"
+        )
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").exists():
+        raise StartupError(
+            WHAT, f"Triton finds no Python.h in {headers}", "install python3-dev, or use --device cpu"
         )
 
 

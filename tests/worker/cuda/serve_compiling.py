@@ -98,7 +98,7 @@ def swap(runner: CudaRunner) -> None:
 def sample(runner: CudaRunner) -> None:
     """Rows with anything that a request can ask for, many or few of it, that begin and decode a few steps."""
     rng = random.Random(6)
-    for _ in range(60):
+    for _ in range(40):
         plan = step_plan([rng.randint(1, 3) for _ in range(rng.randint(1, SIZES["max_num_seqs"]))], 16)
         for new in plan.new_rows:
             new.sampling.CopyFrom(resolved_params(**rng.choice(PARAMS)))

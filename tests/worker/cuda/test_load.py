@@ -33,28 +33,32 @@ MIB = 1 << 20
 DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, utilization=0.9)
 
 
-def test_largest_steps(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
-    """All tokens that a step may have, all rows sampling; then all rows decoding. No context is exceeded."""
-    interpret(monkeypatch)
-    folder = checkpoint("llama", num_hidden_layers=1, max_position_embeddings=6)
-    for tokens, expected in ((10, [4, 3, 3]), (2, [1, 1]), (64, [5, 5, 5])):
-        command = initialize(folder, **(SMALL | {"max_num_seqs": 3, "max_num_batched_tokens": tokens}))
-        parts, _ = parts_on(twin(), command)
-        seen: list[list[int]] = []
-        hungry: list[int] = []
-        execute = parts.runner.execute
+@pytest.mark.parametrize(("tokens", "counts"), [(10, [4, 3, 3]), (2, [1, 1]), (64, [5, 5, 5])])
+def test_largest_steps(tokens: int, counts: list[int]):
+    """All tokens that a step may have, all rows sampling, with all that a request can ask for; then, where
+    it will be captured, all rows decoding. No context is exceeded."""
+    plans: list[worker_pb2.StepPlan] = []
 
-        def watched(plan, seen=seen, hungry=hungry, execute=execute):
-            if plan.counts:
-                hungry.append(sum(new.HasField("logprobs") for new in plan.new_rows))
-                seen.append(torch.frombuffer(bytearray(plan.counts), dtype=torch.int32).tolist())
-            return execute(plan)
+    class Runner:
+        def execute(self, plan: worker_pb2.StepPlan) -> None:
+            plans.append(plan)
 
-        monkeypatch.setattr(parts.runner, "execute", watched)
-        assert largest_steps(parts.runner, parts.rows, tokens, True, twin()) == 0
-        assert seen == [expected, [1] * len(expected)] and hungry == [len(expected), 0]
-        assert largest_steps(parts.runner, parts.rows, tokens, False, twin()) == 0
-        assert seen[2:] == [expected]
+    class Device(HostDevice):
+        def peak_of(self, run: Callable[[], object]) -> int:
+            run()
+            return 100 + len(plans)
+
+    rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
+    for captures, peaks in ((True, 102 + 104), (False, 102)):
+        plans.clear()
+        found = largest_steps(Runner(), rows, tokens, captures, Device())  # type: ignore[arg-type]
+        assert found == peaks
+        largest, *captured = (plan for plan in plans if plan.rows)
+        assert [unpack_u32(plan.counts) for plan in captured] == [[1] * len(counts)] * captures
+        assert unpack_u32(largest.counts) == counts
+        assert unpack_u32(largest.sample_rows) == unpack_u32(largest.rows) == list(range(len(counts)))
+        assert all(new.logprobs.top_n and new.sampling.presence_penalty for new in largest.new_rows)
+        assert largest.new_rows[0].HasField("prompt_logprobs")
 
 
 def test_blocks_that_fit():
@@ -120,10 +124,14 @@ def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.Mo
     assert "--dtype bfloat16" in error.value.todo
 
 
-def test_no_device(monkeypatch: pytest.MonkeyPatch):
+def test_no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Whether torch could use one, or there is none."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(limits.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    with pytest.raises(StartupError, match="finds no Python.h"):
+        limits.find_device()
+    (tmp_path / "Python.h").touch()
     for built, why in (("13.0", "finds no CUDA device"), (None, "built without CUDA")):
         monkeypatch.setattr(torch.version, "cuda", built)
         with pytest.raises(StartupError, match=why) as error:

@@ -69,8 +69,8 @@ def requests() -> list[engine_pb2.AddRequest]:
     """Greedy, drawn, penalized, several sequences, beams, log-probabilities. The first two grow until one of
     them has to give way; others have a common beginning."""
     messages = [
-        add_request(1, 14, max_tokens=36, ignore_eos=True),
-        add_request(2, 15, max_tokens=36, ignore_eos=True, logprobs=LogprobOptions(top_n=2)),
+        add_request(1, 14, max_tokens=20, ignore_eos=True),
+        add_request(2, 15, max_tokens=19, ignore_eos=True, logprobs=LogprobOptions(top_n=2)),
         add_request(3, SYSTEM + [5], max_tokens=4, n=2),
         add_request(4, SYSTEM, max_tokens=3, beams=BEAMS),
         add_request(5, 12, max_tokens=3, prompt_logprobs=LogprobOptions(), prompt_logprobs_start=4),
@@ -85,7 +85,7 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
     """A pool for half of them, so that rows are preempted, swapped and resumed; a plan is launched while
     the step before it is under way, and nothing is read before it is there. The CPU's path gives the same."""
     command = initialize(
-        checkpoint("llama", **SHALLOW), **(SMALL | {"num_blocks": 7, "swap_space_bytes": 1 << 20})
+        checkpoint("llama", **SHALLOW), **(SMALL | {"num_blocks": 5, "swap_space_bytes": 1 << 20})
     )
     cpu_runner, cpu_ready = load_on_a_cpu(command)
     cpu = InProcess(BlockingRunner(cpu_runner.execute), cpu_ready, budget=24)

@@ -1,11 +1,12 @@
 """All bugs that are made on purpose in the sources; those of the simulation are in its own mutants.py."""
 
-from tests.mutants import core, failure, frontend, processes
+from tests.mutants import core, cuda, failure, frontend, processes
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *core.MUTANTS,
     *frontend.MUTANTS,
     *processes.MUTANTS,
+    *cuda.MUTANTS,
     *failure.MUTANTS,
 )

@@ -1,0 +1,66 @@
+"""Bugs of the worker on a CUDA device."""
+
+from tests.mutants.mutant import Mutant
+
+RUNNER = "tests/worker/cuda/test_runner.py"
+PARITY = "tests/worker/cuda/test_parity.py"
+LOAD = "tests/worker/cuda/test_load.py"
+
+MUTANTS = (
+    Mutant(
+        name="a sampled token does not reach the device's rows",
+        file="worker/cuda/runner.py",
+        old="        self._device_rows.append(device_rows, tokens)\n",
+        new="",
+        tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
+    ),
+    Mutant(
+        name="a result is read before the device has come so far",
+        file="worker/cuda/flight.py",
+        old="        self._event.synchronize()  # the step's one wait\n",
+        new="",
+        tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
+    ),
+    Mutant(
+        name="the host waits for each step where it launches it",
+        file="worker/cuda/flight.py",
+        old="        self._event = self._device.record()\n",
+        new="        self._event = self._device.record()\n        self._event.synchronize()\n",
+        tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
+    ),
+    Mutant(
+        name="a fork of a fork copies tokens that are not there yet",
+        file="worker/cuda/rows.py",
+        old="roots.get(fork.source_row, fork.source_row)",
+        new="fork.source_row",
+        tests=(f"{RUNNER}::test_rows_of_the_device_are_those_of_the_host",),
+    ),
+    Mutant(
+        name="rows of a step stand in the plan's order",
+        file="worker/cuda/batch.py",
+        old='        order = np.argsort(step.counts > 1, kind="stable")\n',
+        new="        order = np.arange(len(step.counts))\n",
+        tests=(f"{PARITY}::test_tokens_of_transformers",),
+    ),
+    Mutant(
+        name="a step with a prompt runs as a graph that decodes",
+        file="worker/cuda/graphs.py",
+        old="shape.decode_rows != shape.rows or ",
+        new="",
+        tests=(f"{PARITY}::test_graphs_give_what_launches_give",),
+    ),
+    Mutant(
+        name="warm-up leaves out steps with prompts",
+        file="worker/cuda/warm_up.py",
+        old="        if size in powers and prompt > 1",
+        new="        if size > most and prompt > 1",
+        tests=(f"{LOAD}::test_nothing_is_compiled_while_serving",),
+    ),
+    Mutant(
+        name="memory for steps is given to the cache",
+        file="worker/cuda/memory.py",
+        old=" - (memory.total - memory.free) - temporary\n",
+        new=" - (memory.total - memory.free)\n",
+        tests=(f"{LOAD}::test_blocks_that_fit",),
+    ),
+)

@@ -3,7 +3,6 @@
 from tests.mutants.mutant import Mutant
 
 RUNNER = "tests/worker/cuda/test_runner.py"
-PARITY = "tests/worker/cuda/test_parity.py"
 LOAD = "tests/worker/cuda/test_load.py"
 
 MUTANTS = (
@@ -40,20 +39,13 @@ MUTANTS = (
         file="worker/cuda/batch.py",
         old='        order = np.argsort(step.counts > 1, kind="stable")\n',
         new="        order = np.arange(len(step.counts))\n",
-        tests=(f"{PARITY}::test_tokens_of_transformers",),
+        tests=(f"{RUNNER}::test_a_plan_has_its_rows_in_any_order",),
     ),
     Mutant(
-        name="a step with a prompt runs as a graph that decodes",
-        file="worker/cuda/graphs.py",
-        old="shape.decode_rows != shape.rows or ",
-        new="",
-        tests=(f"{PARITY}::test_graphs_give_what_launches_give",),
-    ),
-    Mutant(
-        name="warm-up leaves out steps with prompts",
+        name="warm-up leaves out steps of few rows",
         file="worker/cuda/warm_up.py",
-        old="        if size in powers and prompt > 1",
-        new="        if size > most and prompt > 1",
+        old="    powers = {most, *(1 << power for power in range(most.bit_length()))}\n",
+        new="    powers = {most}\n",
         tests=(f"{LOAD}::test_nothing_is_compiled_while_serving",),
     ),
     Mutant(

@@ -12,13 +12,15 @@ from engine_core.plan import Plan, encode_plan
 from engine_core.result import Result, decode_result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
+from kernels.gpu.copy_segments import copy_segments_reference
 from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.cuda.twin import SMALL, LateDevice, interpret, load_on_a_twin, parts_on
-from tests.worker.fakes import initialize, load_on_a_cpu, resolved_params
+from tests.worker.fakes import initialize, load_on_a_cpu
+from worker.cuda import rows as device_side
 from worker.cuda.rows import DeviceRows
 from worker.cuda.warm_up import step_plan
 from worker.execution import BlockingRunner, StepRunner
@@ -28,7 +30,27 @@ from worker.step import NO_TOKEN_COLUMN, apply_changes
 Checkpoints = Callable[..., Path]
 SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
 BEAMS = BeamSearch(width=2, length_penalty=1, early_stopping=False)
+PROMPT = [5, 100, 33, 210, 7, 8, 9, 250]
 SYSTEM = [7 + 3 * i for i in range(21)]
+
+
+def begin(prompts: list[list[int]]) -> worker_pb2.StepPlan:
+    """Rows that compute their prompts, each in blocks of its own, and sample."""
+    plan = step_plan([len(prompt) for prompt in prompts], SMALL["block_size"])
+    for new, prompt in zip(plan.new_rows, prompts, strict=True):
+        new.token_ids, new.blocks = pack_u32(prompt), pack_u32([new.row])
+    return plan
+
+
+def decode(rows: list[int], lengths: list[int]) -> worker_pb2.StepPlan:
+    """One more token of each."""
+    return worker_pb2.StepPlan(
+        rows=pack_u32(rows),
+        starts=pack_u32(lengths),
+        counts=pack_u32([1] * len(rows)),
+        sample_rows=pack_u32(rows),
+        sample_sources=pack_u32(range(len(rows))),
+    )
 
 
 class InProcess:
@@ -108,42 +130,43 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
 
 
 def test_a_sampled_token_does_not_pass_the_host(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
-    """The second step computes the first one's token before its event has passed; the one wait of a step is
-    for its own event. A runner says when there is nothing to wait for."""
+    """Each step computes the token of the one before it, whose event has not passed yet: the tokens are those
+    of the CPU's path, which computes one step after the other. The one wait of a step is for its own event, and
+    the runner says when there is nothing else to do."""
+    command = initialize(checkpoint("llama", **SHALLOW), **SMALL)
+    plans = [begin([PROMPT]), *(decode([0], [len(PROMPT) + step]) for step in range(4))]
+    cpu = load_on_a_cpu(command)[0]
+    expected = [unpack_u32(cpu.execute(plan).token_ids) for plan in plans]
     interpret(monkeypatch)
     device = LateDevice()
-    runner = parts_on(device, initialize(checkpoint("llama", **SHALLOW), **SMALL))[0].runner
-    ahead = step_plan([3], 16)
-    more = {"rows": pack_u32([0]), "starts": pack_u32([3]), "counts": pack_u32([1])}
+    runner = parts_on(device, command)[0].runner
     assert runner.seconds_left() is None
-    runner.launch(ahead)
+    runner.launch(plans[0])
     assert (runner.seconds_left() or 0) > 0
-    runner.launch(
-        worker_pb2.StepPlan(step=1, sample_rows=pack_u32([0]), sample_sources=pack_u32([0]), **more)
-    )
+    for plan in plans[1:]:
+        runner.launch(plan)
+        assert runner.seconds_left() == 0  # finish() would wait
     assert not any(event.passed for event in device.events)
-    assert runner.seconds_left() == 0  # finish() would wait, with nothing else to do
-    results = [runner.finish() for _ in range(2)]
-    assert [event.waits for event in device.events] == [1, 1]
-    assert [result.step for result in results] == [0, 1]
-    assert results[0].started_ns + 1000 * results[0].duration_us <= results[1].started_ns + 1000
-    sync = load_on_a_twin(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
-    first = unpack_u32(sync.execute(ahead).token_ids)
-    told = worker_pb2.NewRow(
-        row=1,
-        prompt_len=3,
-        token_ids=pack_u32([0, 0, 0, *first]),
-        blocks=pack_u32([1]),
-        sampling=resolved_params(),
-    )
-    again = step_plan([4], 16)
-    again.rows = again.sample_rows = pack_u32([1])
-    del again.new_rows[:]
-    again.new_rows.append(told)
-    assert [unpack_u32(result.token_ids) for result in results] == [
-        first,
-        unpack_u32(sync.execute(again).token_ids),
-    ]
+    results = [runner.finish() for _ in plans]
+    assert [event.waits for event in device.events] == [1] * len(plans)
+    assert [unpack_u32(result.token_ids) for result in results] == expected
+    assert len({token for (token,) in expected}) > 2
+    ends = [result.started_ns + 1000 * result.duration_us for result in results]
+    assert all(end <= result.started_ns for end, result in zip(ends, results[1:], strict=False))
+
+
+def test_a_plan_has_its_rows_in_any_order(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """Prompts before rows of one token, and behind them: each samples what it samples alone."""
+    interpret(monkeypatch)
+    command = initialize(checkpoint("llama", **SHALLOW), **SMALL)
+    prompts = [PROMPT[:5], PROMPT[2:3], PROMPT[4:8], PROMPT[1:2]]
+    runner = load_on_a_twin(command)[0]
+    alone = []
+    for prompt in prompts:
+        alone += unpack_u32(runner.execute(begin([prompt])).token_ids)
+        runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32([0])))
+    assert unpack_u32(runner.execute(begin(prompts)).token_ids) == alone
+    assert len(set(alone)) > 2
 
 
 def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
@@ -154,20 +177,15 @@ def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.Monk
     runner._model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
     tokens = unpack_u32(runner.execute(step_plan([2, 3], 16)).token_ids)
     assert tokens[0] < VOCAB_SIZE and tokens[1] == NO_TOKEN_COLUMN
-    columns = {
-        "rows": [0, 1],
-        "starts": [2, 3],
-        "counts": [1, 1],
-        "sample_rows": [0, 1],
-        "sample_sources": [0, 1],
-    }
-    plan = worker_pb2.StepPlan(**{name: pack_u32(column) for name, column in columns.items()})  # type: ignore[arg-type]
+    plan = decode([0, 1], [2, 3])
     assert unpack_u32(runner.execute(plan).token_ids)[0] < VOCAB_SIZE
 
 
-def test_rows_of_the_device_are_those_of_the_host():
+def test_rows_of_the_device_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch):
     """A random walk of everything that a plan changes: rows end, begin, begin as copies of copies, are
-    appended to by the core, and change their tables; some of it in one plan."""
+    appended to by the core, and change their tables; some of it in one plan. A launch reads everything
+    before it writes, as programs that run side by side may."""
+    monkeypatch.setattr(device_side, "copy_segments", copy_segments_reference)
     rng = random.Random(3)
     rows = RowTable(max_num_rows=6, max_model_len=50, vocab_size=99, block_size=4, num_blocks=500)
     device_rows = DeviceRows(rows, LateDevice())

@@ -131,8 +131,8 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
 
 def test_a_sampled_token_does_not_pass_the_host(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     """Each step computes the token of the one before it, whose event has not passed yet: the tokens are those
-    of the CPU's path, which computes one step after the other. The one wait of a step is for its own event, and
-    the runner says when there is nothing else to do."""
+    of the CPU's path, which computes one step after the other. The one wait of a step is for its own event,
+    and the runner says when there is nothing else to do."""
     command = initialize(checkpoint("llama", **SHALLOW), **SMALL)
     plans = [begin([PROMPT]), *(decode([0], [len(PROMPT) + step]) for step in range(4))]
     cpu = load_on_a_cpu(command)[0]

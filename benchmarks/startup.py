@@ -1,18 +1,24 @@
-"""What a service costs before it does much: time to ready, first token when idle, resident memory.
+"""What a service costs before it does much: time to ready and to the first token, CPU, resident memory.
 
-    python benchmarks/startup.py [MODEL] [--json FILE]
+    python benchmarks/startup.py [MODEL] [--cold] [--num-blocks N] [--json FILE]
 
-Memory is the resident set of each process, idle and while 256 streams are open at once.
+--cold: each start with an empty cache of compiled kernels. CPU is what each process has used until the first
+token, with its children that have ended: it depends less than time on who else is there. Memory at rest is
+the proportional set of each process (shared pages divided among those who share them), against the model's
+weights and the KV pool; then come the resident sets while 256 streams are open at once.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from processes import by_role, resident_mb
+from processes import by_role, cpu_seconds, proportional_mb, resident_mb
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.config import DEMO_MODEL, ServeConfig
@@ -21,11 +27,29 @@ from pagewire.service import Service
 STREAMS = 256
 
 
-def time_to_ready(model: str) -> float:
-    """Seconds from nothing to ready."""
-    start = time.perf_counter()
-    with Service(ServeConfig(model=model, port=0, log_level="warning")):
-        return time.perf_counter() - start
+@dataclass(frozen=True)
+class Start:
+    """One start. Seconds."""
+
+    ready: float
+    first_token: float
+    cpu: dict[str, float]
+
+
+def start(config: ServeConfig, cold: bool) -> Start:
+    """From nothing to the first token of a short prompt."""
+    with tempfile.TemporaryDirectory() as cache:
+        if cold:
+            os.environ["XDG_CACHE_HOME"] = cache
+        begin = time.perf_counter()
+        with Service(config) as service, Client(service.address) as client:
+            ready = time.perf_counter() - begin
+            client.generate([1, 2, 3], temperature=0, max_tokens=1)
+            first_token = time.perf_counter() - begin
+            pids = {"supervisor": service.pid, **{role: p[0] for role, p in by_role(service.pid).items()}}
+            return Start(
+                ready, first_token, {role: cpu_seconds(pid, children=True) for role, pid in pids.items()}
+            )
 
 
 def first_tokens(address: str, times: int) -> list[float]:
@@ -52,29 +76,51 @@ async def open_streams(address: str, pids: dict[str, int]) -> dict[str, float]:
     return sizes
 
 
+def spread(values: list[float]) -> str:
+    """The median, and from where to where."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", nargs="?", default=DEMO_MODEL)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--num-blocks", type=int, default=0, help="of the KV cache; default: the service's")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args()
-    ready = [time_to_ready(options.model) for _ in range(options.repeats)]
-    with Service(ServeConfig(model=options.model, port=0, log_level="warning")) as service:
-        pids = {role: pids[0] for role, pids in by_role(service.pid).items()}
+    config = ServeConfig(model=options.model, port=0, num_blocks=options.num_blocks, log_level="error")
+    starts = [start(config, options.cold) for _ in range(options.repeats)]
+    print(f"seconds to ready: {spread([one.ready for one in starts])}")
+    print(f"seconds to the first token: {spread([one.first_token for one in starts])}")
+    for role in starts[0].cpu:
+        print(f"{role}: {spread([one.cpu[role] for one in starts])} s of CPU")
+    with Service(config) as service:
+        pids = {role: found[0] for role, found in by_role(service.pid).items()}
         first = first_tokens(service.address, 21)
+        at_rest = {role: proportional_mb(pid) for role, pid in {"supervisor": service.pid, **pids}.items()}
         idle = {role: resident_mb(pid) for role, pid in pids.items()}
         busy = asyncio.run(open_streams(service.address, pids))
-    print(f"time to ready: {statistics.median(ready):.2f} s ({min(ready):.2f}..{max(ready):.2f})")
-    print(
-        f"first token, idle service: {statistics.median(first):.1f} ms ({min(first):.1f}..{max(first):.1f})"
-    )
+        asked_for = (service.facts["weight_bytes"] + service.facts["kv_cache_bytes"]) / 1e6
+    print(f"ms to the first token, idle service: {spread(first)}")
+    whole = sum(at_rest.values())
+    print(f"at rest {whole:.0f} MB, {whole / asked_for:.2f} of weights and KV pool ({asked_for:.0f} MB):")
+    print("  " + ", ".join(f"{role} {size:.0f}" for role, size in at_rest.items()))
     for role in pids:
-        print(f"{role}: {idle[role]:.0f} MB idle, {busy[role]:.0f} MB with {STREAMS} streams")
+        print(f"{role}: {idle[role]:.0f} MB resident when idle, {busy[role]:.0f} with {STREAMS} streams")
     if options.json:
-        figures = {"ready_s": ready, "first_token_ms": first, "idle_mb": idle, "busy_mb": busy}
+        figures = {
+            "ready_s": [one.ready for one in starts],
+            "first_token_s": [one.first_token for one in starts],
+            "cpu_s": [one.cpu for one in starts],
+            "first_token_idle_ms": first,
+            "at_rest_mb": at_rest,
+            "idle_mb": idle,
+            "busy_mb": busy,
+        }
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 

@@ -98,7 +98,7 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> 
 def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedWeight:
     """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.support.why_not() is None.
 
-    Memory: one copy of the weight, block by block.
+    Memory: one copy of the weight.
     """
     from kernels.cpu.linear import COLUMNS, linear, packed_rows  # compiles, the first time
     from kernels.cpu.team import TEAM
@@ -106,10 +106,11 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     out_features, in_features = weight.shape
     blocks, half = -(-out_features // COLUMNS), -(-in_features // 2)
     pairs = (arena or Arena()).zeros((blocks, half, COLUMNS), torch.int32)
-    for block in range(blocks):
-        rows = weight[block * COLUMNS : (block + 1) * COLUMNS]
-        even = F.pad(rows, (0, 1)) if in_features % 2 else rows.contiguous()
-        pairs[block, :, : len(rows)] = even.view(torch.int32).t()
+    words = (F.pad(weight, (0, 1)) if in_features % 2 else weight.contiguous()).view(torch.int32)
+    whole = out_features // COLUMNS
+    pairs[:whole] = words[: whole * COLUMNS].view(whole, COLUMNS, half).transpose(1, 2)
+    if whole < blocks:
+        pairs[whole, :, : out_features - whole * COLUMNS] = words[whole * COLUMNS :].t()
     added = torch.zeros(blocks * COLUMNS)
     if bias is not None:
         added[:out_features] = bias

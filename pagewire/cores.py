@@ -17,6 +17,8 @@ each, and splitting them costs more than it gains. A decode step of the demo mod
 one core and 2.6 ms on two; and a core that the frontend or the engine core needs just then makes the other
 one wait."""
 
+GPU = Path("/dev/nvidiactl")
+"""Where this is, a worker may compute on a GPU, and its cores have little to do."""
 SPARED_PART = 8
 """One in so many cores is for the other processes: at most, and at most one for each of them."""
 

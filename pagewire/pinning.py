@@ -1,17 +1,13 @@
 """Whether the processes of a service keep to cores of their own: workers' threads here, all others there."""
 
 import logging
-from pathlib import Path
 
 from pagewire.config import ServeConfig
-from pagewire.cores import SMALL_MODEL_BYTES, CorePlan, affinity, available_cores, pin, plan_cores
+from pagewire.cores import GPU, SMALL_MODEL_BYTES, CorePlan, affinity, available_cores, pin, plan_cores
 from pagewire.errors import StartupError
 from pagewire.models import checkpoint_folder
 
 log = logging.getLogger(__name__)
-
-GPU = Path("/dev/nvidiactl")
-"""Where this is, a worker may compute on a GPU, and its cores have little to do."""
 
 
 def share_cores(config: ServeConfig) -> CorePlan | None:

@@ -23,6 +23,7 @@ from worker.measure import measure_prefill
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
+from worker.precompile import Precompiled
 from worker.rows import RowTable
 from worker.runner import Runner
 from worker.sampler import Sampler
@@ -39,20 +40,30 @@ Report = Callable[[str, float], None]
 
 
 def load(
-    initialize: worker_pb2.Initialize, rank: int, threads: int, report: Report, *, pinned: bool = False
+    initialize: worker_pb2.Initialize,
+    rank: int,
+    threads: int,
+    report: Report,
+    *,
+    pinned: bool = False,
+    precompiled: Precompiled | None = None,
 ) -> tuple[Runner, worker_pb2.Ready]:
-    """threads: as asked for, 0 to choose. pinned: our cores are ours alone. Raises StartupError when
-    anything does not fit."""
+    """threads: as asked for, 0 to choose. pinned: our cores are ours alone. precompiled: kernels that are
+    made ready beside us. Raises StartupError when anything does not fit."""
     folder = Path(initialize.model_path)
     device = torch.device("cpu")
     check_group(rank, initialize.tensor_parallel_size)
     config = read_model_config(folder)
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    if precompiled is not None:
+        precompiled.begin()
     model, dtype = load_model(folder, family, config, initialize, device, report)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     cores = own_cores(max(1, initialize.data_parallel_size), pinned)
     torch.set_num_threads(choose_threads(threads, weight_bytes, cores))
+    if precompiled is not None:
+        precompiled.wait(report)
     group = config.num_heads // config.num_kv_heads
     kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, group, report)
 

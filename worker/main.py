@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
-from pagewire.cores import parse_cores, pin
+from pagewire.cores import GPU, parse_cores, pin
 from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -27,6 +27,7 @@ from pagewire.process import Status
 from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
 from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.faults import Faults, FaultyExecute
+from worker.precompile import precompile
 from worker.threads import prepare_threads
 
 logger = logging.getLogger(__name__)
@@ -168,6 +169,8 @@ def _load_model(
     initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
+    on_cpu = initialize.device == "cpu" or (initialize.device == "auto" and not GPU.exists())
+    precompiled = precompile() if on_cpu else None
     try:
         from worker.load import choose_device, load
 
@@ -180,7 +183,9 @@ def _load_model(
         raise StartupError(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
         ) from error
-    runner, ready = load(initialize, config.rank, config.threads, report, pinned=bool(config.cores))
+    runner, ready = load(
+        initialize, config.rank, config.threads, report, pinned=bool(config.cores), precompiled=precompiled
+    )
     execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
     return BlockingRunner(execute), ready
 

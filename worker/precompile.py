@@ -1,0 +1,104 @@
+"""The CPU kernels, compiled and taken from disk while the worker does something else.
+
+What is compiled lies on disk (kernels.cpu.compiler), once for each version of the kernels. At the first
+start processes of their own compile it, beside the worker that imports torch and reads weights: in the worker
+itself Numba and LLVM would hold locks. One that fails leaves its part to the worker, which compiles what it
+does not find. At every start a thread imports Numba and the kernels while weights are copied.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from kernels.cpu.support import why_not
+from pagewire import process
+
+SAMPLER, MODEL = "sampler", "model"
+"""Groups of kernels, a process for each: of kernels.sampling_kernels, and of a model in bfloat16."""
+SAMPLER_FILES = "sampling_"
+FOLDER = Path(__file__).parents[1] / "kernels" / "cpu"
+LOOK_S = 0.25
+"""Between two signs of life while we wait."""
+
+
+class Precompiled:
+    """Groups of kernels that are being compiled, or have been."""
+
+    def __init__(self, groups: list[str], children: list["subprocess.Popen[bytes]"]) -> None:
+        """children: who compiles."""
+        self._groups, self._children = groups, children
+        self._thread = threading.Thread(target=self._take, name="kernels", daemon=True)
+
+    def begin(self) -> None:
+        """Takes them from disk, in a thread, as soon as they are there."""
+        self._thread.start()
+
+    def wait(self, report: Callable[[str, float], None]) -> None:
+        """Until they are imported. report: is called again and again, as a sign of life."""
+        looks = 0
+        while self._thread.is_alive():
+            report("compiling kernels", 1 - 0.99**looks)  # nobody knows how far it is
+            looks += 1
+            self._thread.join(LOOK_S)
+
+    def _take(self) -> None:
+        for child in self._children:
+            child.wait()
+        with contextlib.suppress(
+            Exception
+        ):  # whoever uses the kernels meets it again, and has somebody to tell
+            for group in self._groups:
+                import_group(group)
+
+
+def precompile() -> Precompiled:
+    """For a worker on a CPU. Starts processes for what is not on disk."""
+    groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
+    if find_spec("numba") is None:
+        return Precompiled([], [])
+    from kernels.cpu.compiler import CACHED
+
+    missing = [group for group in groups if CACHED and not _note(group).exists()]
+    return Precompiled(groups, [_start(group) for group in missing])
+
+
+def import_group(group: str) -> None:
+    """Imports its files, which compiles them or takes them from disk."""
+    for path in sorted(FOLDER.glob("*.py")):
+        if path.stem.startswith(SAMPLER_FILES) == (group == SAMPLER):
+            importlib.import_module(f"kernels.cpu.{path.stem}")
+
+
+def _start(group: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "worker.precompile", group],
+        env=process.child_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # the worker meets the same error
+    )
+
+
+def _note(group: str) -> Path:
+    """A file that is there when all of a group is, for this CPU."""
+    from kernels.cpu.compiler import cache_folder, target_features
+
+    digest = hashlib.sha256(target_features().encode()).hexdigest()
+    return cache_folder() / f"{group}-{digest[:16]}.compiled"
+
+
+def main(group: str) -> None:
+    """The process."""
+    process.die_with_parent()
+    import_group(group)
+    _note(group).touch()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -76,6 +76,8 @@ def load(
     warm_up(parts.runner, parts.rows, most_tokens, not initialize.enforce_eager, progress)
     longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
+    facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
+    ready = make_ready(*facts, parts.cache, parts.swap_space, prefill_us)
     logger.info(
         "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,
@@ -88,15 +90,7 @@ def load(
         "no graphs" if initialize.enforce_eager else "decoding in graphs",
     )
     watch.serving()
-    return parts.runner, make_ready(
-        loaded.config,
-        loaded.dtype,
-        loaded.max_model_len,
-        loaded.weight_bytes,
-        parts.cache,
-        parts.swap_space,
-        prefill_us,
-    )
+    return parts.runner, ready
 
 
 def load_on_device(

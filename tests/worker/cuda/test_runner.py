@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -181,45 +182,44 @@ def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.Monk
     assert unpack_u32(runner.execute(plan).token_ids)[0] < VOCAB_SIZE
 
 
+def random_plan(rng: random.Random, used: set[int]) -> worker_pb2.StepPlan:
+    """Six rows, some of them used: rows end, begin, begin as copies (of copies), change their tables."""
+    ended = [row for row in sorted(used) if rng.random() < 0.2]
+    plan = worker_pb2.StepPlan(removed_rows=pack_u32(ended))
+    used -= set(ended)
+    for row in sorted(set(range(6)) - used):
+        if rng.random() < 0.3 or not used:
+            count = rng.randint(1, 40)
+            ids = pack_u32(rng.randrange(99) for _ in range(count))
+            blocks = pack_u32(rng.randrange(500) for _ in range(-(-count // 4)))
+            new = worker_pb2.NewRow(row=row, token_ids=ids, blocks=blocks, prompt_len=rng.randint(1, count))
+            plan.new_rows.append(new)
+            used.add(row)
+    for row in sorted(set(range(6)) - used):
+        if rng.random() < 0.3:
+            plan.forks.append(worker_pb2.ForkRow(row=row, source_row=rng.choice(sorted(used))))
+            used.add(row)
+    changed = [row for row in sorted(used) for _ in range(2) if rng.random() < 0.3]
+    plan.table_rows = pack_u32(changed)
+    plan.table_starts = pack_u32(rng.randrange(6) for _ in changed)
+    plan.table_counts = pack_u32([2] * len(changed))
+    plan.table_blocks = pack_u32(rng.randrange(500) for _ in range(2 * len(changed)))
+    return plan
+
+
 def test_rows_of_the_device_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch):
-    """A random walk of everything that a plan changes: rows end, begin, begin as copies of copies, are
-    appended to by the core, and change their tables; some of it in one plan. A launch reads everything
-    before it writes, as programs that run side by side may."""
+    """A random walk of everything that a plan changes, some of it in one plan; the core appends, too. A
+    launch reads everything before it writes, as programs that run side by side may."""
     monkeypatch.setattr(device_side, "copy_segments", copy_segments_reference)
     rng = random.Random(3)
     rows = RowTable(max_num_rows=6, max_model_len=50, vocab_size=99, block_size=4, num_blocks=500)
     device_rows = DeviceRows(rows, LateDevice())
     used: set[int] = set()
     for _ in range(60):
-        plan = worker_pb2.StepPlan()
-        ended = [row for row in used if rng.random() < 0.2]
-        plan.removed_rows = pack_u32(ended)
-        used -= set(ended)
-        for row in set(range(6)) - used:
-            if rng.random() < 0.3 or not used:
-                count = rng.randint(1, 40)
-                ids = [rng.randrange(99) for _ in range(count)]
-                blocks = [rng.randrange(500) for _ in range(-(-count // 4))]
-                new = {
-                    "token_ids": pack_u32(ids),
-                    "blocks": pack_u32(blocks),
-                    "prompt_len": rng.randint(1, count),
-                }
-                plan.new_rows.append(worker_pb2.NewRow(row=row, **new))  # type: ignore[arg-type]
-                used.add(row)
-        for row in set(range(6)) - used:
-            if rng.random() < 0.3:
-                plan.forks.append(worker_pb2.ForkRow(row=row, source_row=rng.choice(sorted(used))))
-                used.add(row)
-        changed = [row for row in sorted(used) for _ in range(2) if rng.random() < 0.3]
-        plan.table_rows = pack_u32(changed)
-        plan.table_starts = pack_u32([rng.randrange(6) for _ in changed])
-        plan.table_counts = pack_u32([2] * len(changed))
-        plan.table_blocks = pack_u32([rng.randrange(500) for _ in range(2 * len(changed))])
+        plan = random_plan(rng, used)
         apply_changes(plan, rows, ())
         appended = [row for row in sorted(used) if rng.random() < 0.3 and rows.num_tokens[row] < 50]
-        for row in appended:
-            rows.append(torch.tensor([row]).numpy(), torch.tensor([rng.randrange(99)]).numpy())
+        rows.append(np.array(appended, np.int64), np.array([rng.randrange(99) for _ in appended], np.int64))
         device_rows.update(plan, appended)
         for row in used:
             length, held = rows.num_tokens[row], rows.num_blocks[row]

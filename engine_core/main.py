@@ -105,6 +105,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     status.ready(
         architecture=facts.architecture,
         dtype=facts.dtype,
+        quantization=facts.quantization,
         device=identity.welcome.device,
         max_model_len=facts.max_model_len,
         num_blocks=ready.num_blocks,

@@ -89,6 +89,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         model_path=str(checkpoint_folder(config.model)),
         device=config.device,
         dtype=config.dtype,
+        quantization="" if config.quantization == "none" else config.quantization,
         load_format=config.load_format,
         max_model_len=config.max_model_len,
         max_num_seqs=_num_rows(config),

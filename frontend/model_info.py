@@ -76,6 +76,7 @@ class ModelInfo:
             source=self.source,
             architecture=facts.architecture,
             dtype=facts.dtype,
+            quantization=facts.quantization,
             max_model_len=facts.max_model_len,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,

@@ -41,6 +41,11 @@ class PackedWeight:
     product: int  # kernels.cpu.linear.linear
     gather: int  # kernels.cpu.linear.packed_rows
 
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self.pairs.nbytes + self.bias.nbytes
+
     def fields(self, x: torch.Tensor, out: torch.Tensor, following: int = 0) -> tuple[int, ...]:
         """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous.
         following: address of the weight that is needed next."""
@@ -54,6 +59,10 @@ class PackedWeight:
             out.dtype.itemsize,
             following,
         )
+
+    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """See packed_linear()."""
+        return packed_linear(x, self, wide)
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:
         """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""

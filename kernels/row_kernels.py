@@ -28,6 +28,7 @@ class RowKernels:
     silu: int  # kernels.cpu.activation.gated_silu
     rotary: int  # kernels.cpu.rotary.rotary
     arena: Arena  # of the model's packed weights
+    quantized: bool = False  # these are integers of 8 bits
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """[..., E] -> [..., E], contiguous."""
@@ -101,11 +102,11 @@ def float_bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-def row_kernels() -> RowKernels:
-    """Call where kernels.cpu.support.why_not() is None."""
+def row_kernels(quantized: bool = False) -> RowKernels:
+    """Call where kernels.cpu.support.why_not() is None. quantized: weights are packed as integers."""
     from kernels.cpu.activation import gated_silu  # compiles, the first time
     from kernels.cpu.rms_norm import rms_norm
     from kernels.cpu.rotary import rotary
     from kernels.cpu.team import TEAM
 
-    return RowKernels(TEAM, rms_norm, gated_silu, rotary, Arena())
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary, Arena(), quantized)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
+Quantization = Literal["none", "int8"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 Scheduling = Literal["ahead", "sync"]
@@ -178,6 +179,9 @@ class EngineConfig(ModelConfig):
     device: Device = flag("auto", "where to compute; simulated: tokens without a model", common=True)
     profile: str = flag("h200", "machine to simulate: h200, cpu or instant", metavar="NAME")
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
+    quantization: Quantization = flag(
+        "none", "int8: a CPU computes with weights of 8 bits, made at load from bfloat16", common=True
+    )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
     max_num_seqs: int = flag(256, "sequences that run at once", common=True, at_least=1)

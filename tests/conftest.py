@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kernels.cpu.support import why_not
+from kernels.cpu.support import why_not, why_not_int8
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
@@ -39,11 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The markers are about need: elsewhere these tests do not run."""
-    marked = [item for item in items if item.get_closest_marker("avx512_bf16")]
-    reason = why_not() if marked else None
-    if reason is not None:
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    for marker, look in {"avx512_bf16": why_not, "avx512_vnni": why_not_int8}.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = look() if marked else None
+        if reason is not None:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
     if not on_a_gpu(config):
         for_gpus = [item for item in items if item.get_closest_marker("gpu")]
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from kernels.block_attention import BlockKernels, block_kernels
-from kernels.cpu.support import why_not
+from kernels.cpu.support import why_not, why_not_int8
 from kernels.row_kernels import row_kernels
+from pagewire.errors import StartupError
 from worker.layers.layer import Layer
 from worker.models.base import LanguageModel
 
@@ -32,13 +33,17 @@ def use_cpu_kernels(
     block_size: int,
     head_dim: int,
     group: int,
+    quantized: bool,
     report: Report,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
     They get as many threads as torch has. group: query heads per KV head. Where they cannot be used,
-    nothing is changed. What is chosen is logged in one line.
+    nothing is changed. What is chosen is logged in one line. quantized: weights become integers of 8 bits.
+    Raises StartupError where that is impossible.
     """
+    if quantized:
+        _check_quantized(dtype)
     if device.type != "cpu":
         return CPUKernels()
     reason = why_not() if dtype == torch.bfloat16 else "they are for bfloat16"
@@ -50,7 +55,7 @@ def use_cpu_kernels(
 
     TEAM.set_threads(torch.get_num_threads())
     blocks = block_kernels(dtype, block_size, head_dim, group)
-    rows = row_kernels()
+    rows = row_kernels(quantized)
     layers = faster_layers(model)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # two that write new memory wait for one another: 3.4 s for 1 GB, one alone 1.8
@@ -59,8 +64,22 @@ def use_cpu_kernels(
         report("kernels", (done + 1) / len(layers))
     torch.set_num_threads(threads)
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
-    logger.info("our CPU kernels compute (AVX512-BF16)%s", attention)
+    weights = "; weights in int8 (AVX512-VNNI)" if quantized else ""
+    logger.info("our CPU kernels compute (AVX512-BF16)%s%s", weights, attention)
     return CPUKernels(True, blocks)
+
+
+def _check_quantized(dtype: torch.dtype) -> None:
+    """Raises StartupError unless weights of this type can be integers here."""
+    if dtype != torch.bfloat16:
+        reason: str | None = (
+            f"it is made from weights in bfloat16, and these are {str(dtype).removeprefix('torch.')}"
+        )
+    else:
+        reason = why_not_int8()
+    if reason is not None:
+        todo = "leave --quantization out, or add --dtype bfloat16 on a CPU with AVX512-VNNI"
+        raise StartupError("cannot quantize the weights to int8", reason, todo)
 
 
 def faster_layers(model: LanguageModel) -> list[Layer]:

@@ -23,6 +23,7 @@ import torch
 
 from kernels.block_attention import BlockPlan, attention_fields
 from kernels.memory import zeros
+from kernels.quantized import QuantizedWeight
 from kernels.row_kernels import RowKernels, norm_fields, row_grain
 from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
@@ -41,7 +42,7 @@ WEIGHT, FOLLOWING = 3, 9
 
 def fits(model: "LlamaModel") -> bool:
     """Whether every operation of the model has a kernel, and its weights are packed."""
-    return all(
+    return model.embedding.width % 16 == 0 and all(
         block.attention.kernels is not None
         and block.attention.qkv.packed is not None
         and block.mlp.kernels is not None
@@ -62,6 +63,8 @@ class _Buffers:
     added: torch.Tensor  # [M, E]: what is still to be added to the residual stream
     gate_up: torch.Tensor  # [M, 2 I]
     gated: torch.Tensor  # [M, I]
+    integers: torch.Tensor  # [M, the widest input of a product] uint8, where weights are quantized
+    scales: torch.Tensor  # [M] float32, of the integers
 
 
 class DecoderProgram:
@@ -145,10 +148,16 @@ class DecoderProgram:
         self._put(self._rows.norm, norm_fields(addresses, width, norm.eps), row_grain(width))
 
     def _add_product(self, layer: Matrix, x: torch.Tensor, out: torch.Tensor) -> None:
-        packed = layer.packed
+        packed, buffers = layer.packed, self._buffers
         assert packed is not None
+        if isinstance(packed, QuantizedWeight):
+            fields = packed.quantize_fields(x, buffers.integers, buffers.scales)
+            self._put(packed.quantize, fields, row_grain(packed.in_features))
+            fields = packed.fields(buffers.integers, buffers.scales, out)
+        else:
+            fields = packed.fields(x, out)
         self._products.append(self._next)
-        self._put(packed.product, packed.fields(x, out), 0)
+        self._put(packed.product, fields, 0)
 
     def _add_attention(self, attention: "LlamaAttention", cache: LayerCache) -> None:
         """Head norms, rotation, cache, attention: from qkv to mixed."""
@@ -195,7 +204,8 @@ class DecoderProgram:
 
 def _records(block: "LlamaBlock") -> int:
     """Of one layer."""
-    return 10 + len(block.attention.head_norms(0, 0))
+    products = 8 if isinstance(block.mlp.down.packed, QuantizedWeight) else 4
+    return products + 6 + len(block.attention.head_norms(0, 0))
 
 
 def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
@@ -215,4 +225,6 @@ def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
         added=empty(most, width),
         gate_up=empty(most, 2 * inner),
         gated=empty(most, inner),
+        integers=zeros((most, max(inner, width, attention.num_heads * head_dim)), torch.uint8),
+        scales=zeros((most,), torch.float32),
     )

@@ -7,6 +7,16 @@ NO_SWAP_SPACE = "cannot allocate the swap space"
 _U32 = (1 << 32) - 1
 
 
+def refuse_quantization(quantization: str, device: str) -> None:
+    """Raises StartupError when weights are to become what only a CPU computes with."""
+    if quantization:
+        raise StartupError(
+            f"cannot quantize the weights to {quantization}",
+            f"only a CPU computes with them, and the device is {device}",
+            "leave --quantization out, or use --device cpu",
+        )
+
+
 def check_group(rank: int, size: int) -> None:
     """Refuses a tensor-parallel group of more than one worker."""
     if size > 1:

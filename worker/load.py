@@ -18,6 +18,7 @@ from worker.configs.registry import read_model_config
 from worker.cpu_kernels import use_cpu_kernels
 from worker.input_batch import token_sizes
 from worker.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks
+from worker.layers.matrix import Matrix
 from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
 from worker.measure import measure_prefill
 from worker.models.base import Family, LanguageModel
@@ -65,7 +66,12 @@ def load(
     if precompiled is not None:
         precompiled.wait(report)
     group = config.num_heads // config.num_kv_heads
-    kernels = use_cpu_kernels(model, dtype, device, initialize.block_size, config.head_dim, group, report)
+    quantized = initialize.quantization == "int8"
+    kernels = use_cpu_kernels(
+        model, dtype, device, initialize.block_size, config.head_dim, group, quantized, report
+    )
+    if quantized:
+        weight_bytes = model_bytes(model)
 
     report("KV cache", 0.0)
     cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)
@@ -96,7 +102,18 @@ def load(
     prefill_us = measure_prefill(runner.execute, most_tokens, initialize.block_size)
     ready = make_ready(config, dtype, max_model_len, weight_bytes, cache, swap_space, prefill_us)
     ready.num_threads = torch.get_num_threads()
+    ready.model.quantization = initialize.quantization
     return runner, ready
+
+
+def model_bytes(model: LanguageModel) -> int:
+    """Of its weights as they are computed with."""
+    packed = {
+        id(layer.packed): layer.packed.nbytes
+        for layer in model.modules()
+        if isinstance(layer, Matrix) and layer.packed is not None
+    }
+    return sum(parameter.nbytes for parameter in model.parameters()) + sum(packed.values())
 
 
 def make_ready(

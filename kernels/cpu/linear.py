@@ -1,4 +1,4 @@
-"""The product of kernels.linear in bfloat16, on packed weights.
+"""The product of kernels.linear on packed weights: in bfloat16, or in 8-bit integers.
 
 A tile is MR rows of x times 48 columns of the weight: MR x 3 registers of sums. Each step of its loop
 over k loads three registers of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
@@ -10,19 +10,25 @@ products per row.
     x row 1  [k, k+1]   sums    sums  sums       up to 8 rows: 24 of the 32 registers
 
 Every tile adds the pairs of k in ascending order, so that a result does not depend on the tile, that
-is, on how many rows there are.
+is, on how many rows there are. In integers a word holds four of k, the sums are exact, and a tile ends
+with what makes numbers of them (kernels.quantized).
 """
 
 from typing import Any
 
+from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import (
+    F32,
     F32S,
+    I32S,
     LANES,
+    broadcast,
     dot_pairs,
+    dot_quads,
     first_lanes,
     load,
     pairs_at,
@@ -47,15 +53,20 @@ ROWS = 256
 weights come from memory once per chunk."""
 
 
-def _make_tile(rows: int, vectors: int) -> Any:
-    """tile(x, x_stride, w, soon, bias, out, out_stride, pairs, columns, width): addresses; strides in bytes;
-    soon: what is asked for from memory meanwhile; pairs: of k; columns: how many of the 16 * vectors exist;
-    width: bytes of a result, 4: float32, 2: bfloat16."""
+def _make_tile(rows: int, vectors: int, quantized: bool) -> Any:
+    """tile(x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales): addresses; strides
+    in bytes; soon: what is asked for from memory meanwhile; params: of the columns, see linear(); words: of
+    a row of x; columns: how many of the 16 * vectors exist; width: bytes of a result, 4: float32, 2:
+    bfloat16; scales: of the rows of x, if they are integers."""
+    dot = dot_quads if quantized else dot_pairs
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, x_stride, w, soon, bias, out, out_stride, pairs, columns, width = args
+        x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales = args
 
-        def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
+        def at(address: Any, stride: Any, m: int) -> Any:
+            return builder.add(address, builder.mul(stride, word(m)))
+
+        def add_words(k: Any, sums: list[Any]) -> list[Any]:
             w_at = builder.add(w, builder.mul(k, word(4 * COLUMNS)))
             weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
             if rows == 8:
@@ -63,18 +74,25 @@ def _make_tile(rows: int, vectors: int) -> Any:
             x_at = builder.add(x, builder.mul(k, word(4)))
             totals = []
             for m in range(rows):
-                pair = repeated_pair(builder, builder.add(x_at, builder.mul(x_stride, word(m))))
+                pair = repeated_pair(builder, at(x_at, x_stride, m))
                 of_row = sums[m * vectors : (m + 1) * vectors]
-                totals += [dot_pairs(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
+                totals += [dot(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
             return totals
 
-        totals = repeat(builder, pairs, zeros(rows * vectors), add_pairs)
+        begin = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors) if quantized else zeros(rows * vectors)
+        totals = repeat(builder, words, begin, add_words)
+        if quantized:
+            factors = [broadcast(builder, load(builder, at(scales, word(4), m), F32)) for m in range(rows)]
         for v in range(vectors):
             mask = first_lanes(builder, builder.sub(columns, word(v * LANES)))
-            added = load(builder, builder.add(bias, word(64 * v)), F32S)
+            planes = builder.add(params, word((3 if quantized else 1) * 64 * v))
+            results, bias = totals[v::vectors], load(builder, planes, F32S)
+            if quantized:
+                both = zip(results, factors, strict=True)
+                results = [_number(builder, total, planes, factor) for total, factor in both]
+            results = [builder.fadd(result, bias) for result in results]
             first = builder.add(out, builder.mul(width, word(v * LANES)))
-            results = [builder.fadd(total, added) for total in totals[v::vectors]]
-            to = [builder.add(first, builder.mul(out_stride, word(m))) for m in range(rows)]
+            to = [at(first, out_stride, m) for m in range(rows)]
             with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
                 with wide:
                     for result, address in zip(results, to, strict=True):
@@ -91,20 +109,35 @@ def _make_tile(rows: int, vectors: int) -> Any:
         x_stride: Any,
         w: Any,
         soon: Any,
-        bias: Any,
+        params: Any,
         out: Any,
         out_stride: Any,
-        pairs: Any,
+        words: Any,
         columns: Any,
         width: Any,
+        scales: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 10), generate
+        return types.void(*[types.int64] * 11), generate
 
     return tile
 
 
-_tile_1, _tile_2, _tile_4, _tile_8 = (_make_tile(rows, VECTORS) for rows in (1, 2, 4, 8))
-_strip_1, _strip_2, _strip_4, _strip_8 = (_make_tile(rows, 1) for rows in (1, 2, 4, 8))
+def _number(builder: Any, total: Any, planes: Any, factor: Any) -> Any:
+    """(sum - correction) * scale of the column * scale of the row."""
+    correction = load(builder, builder.add(planes, word(128)), I32S)
+    number = builder.sitofp(builder.sub(total, correction), F32S)
+    scale = load(builder, builder.add(planes, word(64)), F32S)
+    return builder.fmul(builder.fmul(number, scale), factor)
+
+
+_tile_1, _tile_2, _tile_4, _tile_8 = (_make_tile(rows, VECTORS, False) for rows in (1, 2, 4, 8))
+_strip_1, _strip_2, _strip_4, _strip_8 = (_make_tile(rows, 1, False) for rows in (1, 2, 4, 8))
+_tile_1_int8, _tile_2_int8, _tile_4_int8, _tile_8_int8 = (
+    _make_tile(rows, VECTORS, True) for rows in (1, 2, 4, 8)
+)
+_strip_1_int8, _strip_2_int8, _strip_4_int8, _strip_8_int8 = (
+    _make_tile(rows, 1, True) for rows in (1, 2, 4, 8)
+)
 
 
 @njit(error_model="numpy")
@@ -113,10 +146,10 @@ def _block(
     x_stride: int,
     w: int,
     soon: int,
-    bias: int,
+    params: int,
     out: int,
     out_stride: int,
-    pairs: int,
+    words: int,
     left: int,
     width: int,
     rows: int,
@@ -128,17 +161,51 @@ def _block(
     while row < rows:
         x_at, out_at = x + row * x_stride, out + row * out_stride
         if rows - row >= 8:
-            ahead = soon + 8 * row * pairs if row < 8 * VECTORS else w
-            _tile_8(x_at, x_stride, w, ahead, bias, out_at, out_stride, pairs, left, width)
+            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
+            _tile_8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, 0)
             row += 8
         elif rows - row >= 4:
-            _tile_4(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _tile_4(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
             row += 4
         elif rows - row >= 2:
-            _tile_2(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _tile_2(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
             row += 2
         else:
-            _tile_1(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _tile_1(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
+            row += 1
+
+
+@njit(error_model="numpy")
+def _block_int8(
+    x: int,
+    x_stride: int,
+    w: int,
+    soon: int,
+    params: int,
+    out: int,
+    out_stride: int,
+    words: int,
+    left: int,
+    width: int,
+    scales: int,
+    rows: int,
+) -> None:
+    """So many rows of 48 columns, in integers."""
+    row = 0
+    while row < rows:
+        x_at, out_at, scale = x + row * x_stride, out + row * out_stride, scales + 4 * row
+        if rows - row >= 8:
+            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
+            _tile_8_int8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, scale)
+            row += 8
+        elif rows - row >= 4:
+            _tile_4_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
+            row += 4
+        elif rows - row >= 2:
+            _tile_2_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
+            row += 2
+        else:
+            _tile_1_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
             row += 1
 
 
@@ -148,10 +215,10 @@ def _strip(
     x_stride: int,
     w: int,
     soon: int,
-    bias: int,
+    params: int,
     out: int,
     out_stride: int,
-    pairs: int,
+    words: int,
     left: int,
     width: int,
     rows: int,
@@ -161,17 +228,51 @@ def _strip(
     while row < rows:
         x_at, out_at = x + row * x_stride, out + row * out_stride
         if rows - row >= 8:
-            ahead = soon + 8 * row * pairs if row < 8 * VECTORS else w
-            _strip_8(x_at, x_stride, w, ahead, bias, out_at, out_stride, pairs, left, width)
+            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
+            _strip_8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, 0)
             row += 8
         elif rows - row >= 4:
-            _strip_4(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _strip_4(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
             row += 4
         elif rows - row >= 2:
-            _strip_2(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _strip_2(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
             row += 2
         else:
-            _strip_1(x_at, x_stride, w, w, bias, out_at, out_stride, pairs, left, width)
+            _strip_1(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
+            row += 1
+
+
+@njit(error_model="numpy")
+def _strip_int8(
+    x: int,
+    x_stride: int,
+    w: int,
+    soon: int,
+    params: int,
+    out: int,
+    out_stride: int,
+    words: int,
+    left: int,
+    width: int,
+    scales: int,
+    rows: int,
+) -> None:
+    """So many rows of 16 columns, in integers."""
+    row = 0
+    while row < rows:
+        x_at, out_at, scale = x + row * x_stride, out + row * out_stride, scales + 4 * row
+        if rows - row >= 8:
+            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
+            _strip_8_int8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, scale)
+            row += 8
+        elif rows - row >= 4:
+            _strip_4_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
+            row += 4
+        elif rows - row >= 2:
+            _strip_2_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
+            row += 2
+        else:
+            _strip_1_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
             row += 1
 
 
@@ -197,31 +298,43 @@ def linear_share(record: int, unit: int, left: int, threads: int) -> int:
 
 @operation
 def linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, bias and result, columns, pairs, width, and the address of the
-    weight that is needed next, or 0.
+    """record: rows, addresses of x, weight, params and result, columns, words, width, address of the weight
+    that is needed next, or 0, and of the scales of x; 0: not in integers.
 
-    x: [rows, 2 * pairs] bfloat16. Weight, bias: of a packed weight (kernels.linear). Result: [rows,
-    columns], float32 where width is 4, bfloat16 where it is 2.
+    x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.linear, kernels.quantized).
+    Params: of every 16 columns the biases [16] float32; in integers then the scales [16] float32 and the
+    corrections [16] int32. Result: [rows, columns], float32 where width is 4, bfloat16 where it is 2.
     """
     rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
-    bias, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
-    pairs, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    strips = (columns + LANES - 1) // LANES
+    params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
+    words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
+    scales = read_i64(record + 80)
+    strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
-    x, out = x + row * pairs * 4, out + row * columns * width
-    rows = min(rows - row, ROWS)
+    x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
+    rows, stride = min(rows - row, ROWS), columns * width
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w_at = w + block * pairs * 4 * COLUMNS + 64 * inner
-        b_at, out_at = bias + 64 * strip, out + strip * LANES * width
+        w_at = w + block * words * 4 * COLUMNS + 64 * inner
+        p_at, out_at = params + plane * strip, out + strip * LANES * width
         left = columns - strip * LANES
-        soon = w_at + pairs * 4 * COLUMNS if strip + VECTORS < strips else following or w_at
+        soon = w_at + words * 4 * COLUMNS if strip + VECTORS < strips else following or w_at
         if inner == 0 and (strip + VECTORS <= end or end == strips):
-            _block(x, pairs * 4, w_at, soon, b_at, out_at, columns * width, pairs, left, width, rows)
+            if scales:
+                _block_int8(
+                    x, words * 4, w_at, soon, p_at, out_at, stride, words, left, width, scale_at, rows
+                )
+            else:
+                _block(x, words * 4, w_at, soon, p_at, out_at, stride, words, left, width, rows)
             strip += VECTORS
         else:
-            _strip(x, pairs * 4, w_at, w_at, b_at, out_at, columns * width, pairs, left, width, rows)
+            if scales:
+                _strip_int8(
+                    x, words * 4, w_at, w_at, p_at, out_at, stride, words, left, width, scale_at, rows
+                )
+            else:
+                _strip(x, words * 4, w_at, w_at, p_at, out_at, stride, words, left, width, rows)
             strip += 1
 
 

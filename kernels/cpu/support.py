@@ -23,6 +23,11 @@ def why_not() -> str | None:
     return None
 
 
+def why_not_int8() -> str | None:
+    """What is missing for weights in 8 bits, in words; None where nothing is."""
+    return "the CPU lacks AVX512-VNNI" if "avx512_vnni" not in _cpu_flags() else why_not()
+
+
 def _cpu_flags() -> set[str]:
     """Of the first core, as Linux reports them; none elsewhere."""
     try:

@@ -31,11 +31,12 @@ class Program:
         self.address = int(self._memory.ctypes.data)
 
     def put(self, index: int, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
-        """operation: its address. fields: as it has them. grain: the fewest rows that a thread takes; 0 for
-        a product."""
+        """operation: its address. fields: as it has them; those that are left out are 0. grain: the fewest
+        rows that a thread takes; 0 for a product."""
         record = self.records[index]
         record[0], record[1], record[15] = operation, rows, grain
         record[2 : 2 + len(fields)] = fields
+        record[2 + len(fields) : 14] = 0
 
 
 class Team:

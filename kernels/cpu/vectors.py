@@ -22,6 +22,8 @@ F32 = ir.FloatType()
 F32S = ir.VectorType(F32, LANES)
 I32S = ir.VectorType(I32, LANES)
 I16S = ir.VectorType(I16, LANES)
+I8S = ir.VectorType(ir.IntType(8), LANES)
+BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 BITS = ir.VectorType(ir.IntType(1), LANES)
 
 
@@ -101,6 +103,13 @@ def widened(builder: Any, address: Any) -> Any:
 def dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     """sums[i] + left[2 i] * right[2 i] + left[2 i + 1] * right[2 i + 1]: F32S and two BF16_PAIRS."""
     return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, left, right)
+
+
+def dot_quads(builder: Any, sums: Any, left: Any, right: Any) -> Any:
+    """sums[i] + left[4 i] * right[4 i] + ...: I32S, and 64 bytes each as BF16_PAIRS: signed ones on the left,
+    unsigned ones on the right."""
+    signed, unsigned = (builder.bitcast(side, BYTES) for side in (left, right))
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
 
 
 def repeated_pair(builder: Any, address: Any) -> Any:

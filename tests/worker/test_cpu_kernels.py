@@ -8,6 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from pagewire.errors import StartupError
 from pagewire.models import checkpoint_folder
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
@@ -143,13 +144,17 @@ def logits_of(driver: Driver, prompt: list[int], count: int, delivered: list[int
 
 
 @pytest.mark.avx512_bf16
-@pytest.mark.parametrize("family", INVARIANT)
-def test_logits_are_bitwise_the_same_in_any_company(family: str, checkpoint: Checkpoints):
+@pytest.mark.parametrize(
+    ("family", "quantization"),
+    [*((family, "") for family in INVARIANT), pytest.param("qwen2", "int8", marks=pytest.mark.avx512_vnni)],
+)
+def test_logits_are_bitwise_the_same_in_any_company(family: str, quantization: str, checkpoint: Checkpoints):
     """Alone, in a crowd of 32, in chunks of odd sizes, recomputed after a preemption, in other blocks."""
     folder = checkpoint(family, **INVARIANT[family])
 
     def drive(**changes: int) -> Driver:
-        return Driver(folder, dtype="bfloat16", block_size=16, num_blocks=400, max_num_seqs=33, **changes)
+        sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 33}
+        return Driver(folder, dtype="bfloat16", quantization=quantization, **sizes, **changes)
 
     alone = drive()
     assert alone.runner._cache.shape.kernels is not None
@@ -167,3 +172,33 @@ def test_logits_are_bitwise_the_same_in_any_company(family: str, checkpoint: Che
     for kept in (1, 5, 11):
         preempted = drive(shuffle=kept, budget=31 + kept)
         assert torch.equal(logits_of(preempted, TALK, 12 - kept, tokens[:kept]), expected[kept:])
+
+
+@pytest.mark.avx512_vnni
+@pytest.mark.parametrize("family", FAMILIES)
+def test_int8_is_near_bfloat16(family: str, checkpoint: Checkpoints):
+    """Logits of small random models: within a fifth of the largest one, a large model loses a tenth of that;
+    and other ones, or nothing was quantized."""
+    folder = checkpoint(family, **FAMILIES[family])
+    plain, quantized = (Driver(folder, dtype="bfloat16", quantization=kind) for kind in ("", "int8"))
+    for driver in (plain, quantized):
+        for prompt in prompts(6):
+            driver.add(prompt, 1)
+    ran = list(plain.running), list(quantized.running)
+    plain.run()
+    quantized.run()
+    for one, other in zip(*ran, strict=True):
+        lost = (one.logits[0] - other.logits[0]).abs().max()
+        assert 0 < lost < 0.2 * one.logits[0].abs().max()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"), [("float32", "these are float32"), ("bfloat16", "the CPU lacks AVX512-VNNI")]
+)
+def test_int8_where_it_cannot_be(
+    dtype: str, reason: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cpu_kernels, "why_not_int8", lambda: "the CPU lacks AVX512-VNNI")
+    with pytest.raises(StartupError, match=reason) as refused:
+        Driver(checkpoint("llama"), dtype=dtype, quantization="int8")
+    assert "--quantization" in refused.value.todo

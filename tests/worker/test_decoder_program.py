@@ -25,9 +25,10 @@ FAMILIES = {
 }
 
 
-def run(folder: Path) -> tuple[Driver, list[torch.Tensor]]:
+def run(folder: Path, **changes: str) -> tuple[Driver, list[torch.Tensor]]:
     """Prompts of several lengths, in chunks, and what follows them. The logits of every sequence."""
-    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8, budget=40)
+    sizes = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40}
+    driver = Driver(folder, dtype="bfloat16", **sizes, **changes)
     sequences = [
         driver.add([3 + (number + i) % 200 for i in range(1 + 9 * number)], 6)[0] for number in range(6)
     ]
@@ -35,13 +36,16 @@ def run(folder: Path) -> tuple[Driver, list[torch.Tensor]]:
     return driver, [torch.stack(sequence.logits) for sequence in sequences]
 
 
+@pytest.mark.parametrize("quantization", ["", pytest.param("int8", marks=pytest.mark.avx512_vnni)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_bits(family: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+def test_the_same_bits(
+    family: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
     folder = checkpoint(family, **FAMILIES[family])
-    driver, logits = run(folder)
+    driver, logits = run(folder, quantization=quantization)
     assert driver.runner._model._program is not None
     monkeypatch.setattr(llama, "fits", lambda model: False)
-    layered, expected = run(folder)
+    layered, expected = run(folder, quantization=quantization)
     assert layered.runner._model._program is None
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)

@@ -19,7 +19,7 @@ from worker.cuda.runner import CudaRunner
 from worker.cuda.sampler import Sampler
 from worker.cuda.warm_up import warm_up
 from worker.kv_cache import KVCache, block_bytes
-from worker.limits import check_group, choose_max_model_len
+from worker.limits import check_group, choose_max_model_len, refuse_quantization
 from worker.load import Report, load_model, make_ready, make_swap_space
 from worker.measure import measure_prefill
 from worker.models.base import Family, LanguageModel
@@ -99,6 +99,7 @@ def load_on_device(
     """The model, once everything that can be refused before has been looked at. Raises StartupError."""
     folder = Path(initialize.model_path)
     check_group(rank, initialize.tensor_parallel_size)
+    refuse_quantization(initialize.quantization, "cuda")
     config = read_model_config(folder)
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)

@@ -2,7 +2,8 @@
 
 import torch
 
-from kernels.linear import PackedWeight, linear, pack_weight, packed_linear
+from kernels.linear import PackedWeight, linear, pack_weight
+from kernels.quantized import QuantizedWeight, quantize_weight
 from kernels.row_kernels import RowKernels
 from worker.layers.layer import WeightOwner
 
@@ -10,7 +11,8 @@ from worker.layers.layer import WeightOwner
 class Matrix(WeightOwner):
     """A weight [out, in] and perhaps a bias, and their product with an input.
 
-    Loading fills `weight`. After use_kernels() it is gone, and `packed` holds the same numbers.
+    Loading fills `weight`. After use_kernels() it is gone, and `packed` holds the same numbers, or what
+    quantization leaves of them.
     """
 
     def __init__(
@@ -19,15 +21,16 @@ class Matrix(WeightOwner):
         """adds_bias: False leaves the bias to another rank."""
         super().__init__()
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
-        self.packed: PackedWeight | None = None
+        self.packed: PackedWeight | QuantizedWeight | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight."""
-        self.packed = pack_weight(self.weight, self.bias if self.adds_bias else None, kernels.arena)
+        pack = quantize_weight if kernels.quantized else pack_weight
+        self.packed = pack(self.weight, self.bias if self.adds_bias else None, kernels.arena)
         del self.weight
 
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the bias if it is ours. wide: in float32."""
         if self.packed is not None:
-            return packed_linear(x, self.packed, wide)
+            return self.packed.multiply(x, wide)
         return linear(x, self.weight, self.bias if self.adds_bias else None, wide)

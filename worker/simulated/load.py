@@ -11,7 +11,7 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.checkpoint import DTYPE_BYTES, ModelConfig
 from worker.configs.registry import read_model_config
 from worker.faults import Faults
-from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
+from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks, refuse_quantization
 from worker.rows import RowTable
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.profiles import Profile, find_profile
@@ -32,6 +32,7 @@ def load(
     """clock: what steps take their time from. Raises StartupError when anything does not fit."""
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
+    refuse_quantization(initialize.quantization, "simulated")
     model = read_model_config(Path(initialize.model_path))
     max_model_len = choose_max_model_len(initialize.max_model_len, model)
     dtype = model.dtype or DEFAULT_DTYPE if initialize.dtype in ("", "auto") else initialize.dtype

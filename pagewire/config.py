@@ -180,7 +180,7 @@ class EngineConfig(ModelConfig):
     profile: str = flag("h200", "machine to simulate: h200, cpu or instant", metavar="NAME")
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     quantization: Quantization = flag(
-        "none", "int8: a CPU computes with weights of 8 bits, made at load from bfloat16", common=True
+        "none", "int8: a CPU computes with weights of 8 bits, made at load from bfloat16"
     )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)

@@ -31,7 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         if not torch.cuda.is_available():
             pytest.exit("-m gpu: torch finds no CUDA device", returncode=pytest.ExitCode.USAGE_ERROR)
-    elif find_spec("triton") is not None:
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # also of the processes that tests start: auto is the CPU
+    if find_spec("triton") is not None:
         os.environ["TRITON_INTERPRET"] = "1"
         import_module("triton.experimental.gluon")  # and triton, which would import this later
         del os.environ["TRITON_INTERPRET"]

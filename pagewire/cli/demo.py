@@ -26,7 +26,9 @@ def run(config: DemoConfig) -> int:
     line = LoadingLine(sys.stderr)
     print("starting a frontend, an engine core and a worker on the demo model", flush=True)
     start = time.monotonic()
-    with Service(ServeConfig(port=0, http_port=-1, log_level=config.log_level), line.show) as service:
+    # On a GPU it would compile kernels for a minute first; on a CPU it is there at once.
+    options = ServeConfig(port=0, http_port=-1, device="cpu", log_level=config.log_level)
+    with Service(options, line.show) as service:
         line.clear()
         print(f"ready after {time.monotonic() - start:.1f} s: grpc://{service.address}\n", flush=True)
         with Client(service.address) as client:

@@ -71,7 +71,7 @@ def test_no_tokenizer(serve: Callable[..., Serve], model: Path):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--device=cuda", ["device", "cuda"]),
+        ("--device=cuda", ["device", "CUDA"]),
         ("--tensor-parallel-size=2", ["tensor"]),
         ("--max-model-len=1000000", ["max", "1000000"]),
         ("--swap-space=900000", ["--swap-space", "memory"]),

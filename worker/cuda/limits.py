@@ -26,12 +26,12 @@ def find_device() -> Device:
     """The device; where Triton interprets, its twin. Raises StartupError when there is none."""
     if INTERPRETED:
         return HostDevice()
-    _check_compiler()
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
+    _check_compiler()
     return CudaDevice()
 
 

@@ -124,25 +124,29 @@ def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.Mo
     assert "--dtype bfloat16" in error.value.todo
 
 
-def test_no_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Whether torch could use one, or there is none."""
+def test_no_device(monkeypatch: pytest.MonkeyPatch):
+    """Whether torch could use one, or there is none. Where Triton interprets, its twin is one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("CC", "cc")
-    monkeypatch.setattr(limits.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    with pytest.raises(StartupError, match="finds no Python.h"):
-        limits.find_device()
-    (tmp_path / "Python.h").touch()
     for built, why in (("13.0", "finds no CUDA device"), (None, "built without CUDA")):
         monkeypatch.setattr(torch.version, "cuda", built)
         with pytest.raises(StartupError, match=why) as error:
             limits.find_device()
         assert error.value.todo.endswith("or use --device cpu")
+    monkeypatch.setattr(limits, "INTERPRETED", True)
+    assert limits.find_device().place.type == "cpu"
+
+
+def test_a_device_that_triton_cannot_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """It compiles its way to the driver: without a compiler, or Python's headers, that is told at once."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(limits.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    with pytest.raises(StartupError, match="finds no Python.h"):
+        limits.find_device()
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StartupError, match="finds no C compiler"):
         limits.find_device()
-    monkeypatch.setattr(limits, "INTERPRETED", True)
-    assert limits.find_device().place.type == "cpu"
 
 
 def test_auto_takes_a_gpu_that_our_kernels_are_for(monkeypatch: pytest.MonkeyPatch):

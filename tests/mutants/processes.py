@@ -89,6 +89,13 @@ MUTANTS = (
         tests=("tests/worker/test_sampler.py",),
     ),
     Mutant(
+        name="a ranking is cut as if nothing were above what is left of it",
+        file="kernels/cpu/sampling_cut.py",
+        old="            before = reached\n",
+        new="            before = 0.0\n",
+        tests=("tests/kernels/cpu/test_sampling.py", "tests/kernels/test_choose_tokens.py"),
+    ),
+    Mutant(
         name="an index may name files outside its checkpoint",
         file="pagewire/checkpoint_files.py",
         old="    if Path(name).is_absolute() or not (",

@@ -165,7 +165,7 @@ class Runner:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it samples."""
         if not len(rows):
             return
-        logits = self._model.logits(hidden[batch.logit_tokens])[: len(rows)]
+        logits = self._model.logits(hidden.index_select(0, batch.logit_tokens))[: len(rows)]
         beams = self._beams.among(rows)
         if not beams.any():
             tokens = self._draw(logits, rows, result)

@@ -1,0 +1,133 @@
+"""What int8 weights lose: perplexity of the demo model, and logits of models of real shapes.
+
+    python benchmarks/quantization.py                                    # the demo model
+    python benchmarks/quantization.py /data/peers/models/M1 /data/peers/models/M2
+
+The demo model reads text of the kind that it was trained on (documents drawn with another seed). Random
+weights know no text: there the logits of random tokens are compared, in units of their own spread.
+"""
+
+import argparse
+import math
+import random
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from worker_step import GREEDY
+
+from pagewire.columns import pack_u32
+from pagewire.internal.v1 import worker_pb2
+from pagewire.models import checkpoint_folder
+from worker.load import load
+from worker.runner import Runner
+
+BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
+
+
+def make_runner(folder: Path, quantization: str) -> Runner:
+    """quantization: as in Initialize."""
+    initialize = worker_pb2.Initialize(
+        model_path=str(folder),
+        device="cpu",
+        dtype="bfloat16",
+        load_format="auto",
+        quantization=quantization,
+        max_num_seqs=1,
+        max_num_batched_tokens=LENGTH,
+        block_size=BLOCK_SIZE,
+        num_blocks=LENGTH // BLOCK_SIZE,
+    )
+    return load(initialize, 0, 0, lambda what, fraction: None)[0]
+
+
+def logits_of(runner: Runner, token_ids: list[int]) -> torch.Tensor:
+    """Of every position: [T, V] float32."""
+    hidden: list[torch.Tensor] = []
+    model = runner._model
+    forward = model.forward
+
+    def keep(*inputs: object) -> torch.Tensor:
+        hidden.append(forward(*inputs))  # type: ignore[arg-type]
+        return hidden[-1]
+
+    model.forward = keep  # type: ignore[method-assign, assignment]
+    row = worker_pb2.NewRow(
+        row=0,
+        prompt_len=len(token_ids),
+        token_ids=pack_u32(token_ids),
+        blocks=pack_u32(range(LENGTH // BLOCK_SIZE)),
+        sampling=GREEDY,
+    )
+    columns = {
+        "rows": [0],
+        "starts": [0],
+        "counts": [len(token_ids)],
+        "sample_rows": [0],
+        "sample_sources": [0],
+    }
+    runner.execute(
+        worker_pb2.StepPlan(new_rows=[row], **{name: pack_u32(column) for name, column in columns.items()})
+    )
+    runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32([0])))
+    model.forward = forward  # type: ignore[method-assign]
+    with torch.inference_mode():
+        return model.logits(hidden[0]).clone()
+
+
+def perplexity(runner: Runner, texts: list[list[int]]) -> float:
+    """e to the mean negative log-likelihood of every token but the first of each text."""
+    losses = []
+    for token_ids in texts:
+        logprobs = logits_of(runner, token_ids).double().log_softmax(-1)[:-1]
+        losses.append(-logprobs.gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0])
+    return math.exp(float(torch.cat(losses).mean()))
+
+
+def demo() -> None:
+    """Prints the perplexities."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from scripts.demo_model.text import EOS, document
+
+    folder = checkpoint_folder("demo")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rng = random.Random(SEED)
+    drawn = ["".join(segment.text for segment in document(rng)) for _ in range(DOCUMENTS)]
+    encoded = [tokenizer.encode(text.removesuffix(EOS), add_special_tokens=False).ids for text in drawn]
+    texts = [ids[: LENGTH - 1] for ids in encoded if len(ids) > 1]
+    plain, quantized = (perplexity(make_runner(folder, kind), texts) for kind in ("", "int8"))
+    print(
+        f"demo model, {sum(map(len, texts))} tokens: perplexity {plain:.4f} in bfloat16, {quantized:.4f} in int8"
+    )
+    print(f"  {100 * (quantized / plain - 1):+.2f} %")
+
+
+def compare(folder: Path) -> None:
+    """Prints the error of the logits."""
+    generator = torch.Generator().manual_seed(SEED)
+    plain, quantized = (make_runner(folder, kind) for kind in ("", "int8"))
+    token_ids = torch.randint(0, plain._rows.vocab_size, (LENGTH - 1,), generator=generator).tolist()
+    exact, lossy = (logits_of(runner, token_ids) for runner in (plain, quantized))
+    spread = exact.std(-1, keepdim=True)
+    errors = (lossy - exact) / spread
+    same = (exact.argmax(-1) == lossy.argmax(-1)).double().mean()
+    mean, most = errors.square().mean().sqrt(), errors.abs().max()
+    print(f"{folder.name}, {len(token_ids)} tokens: logits differ by {mean:.4f} of their spread (rms),")
+    print(f"  {most:.3f} at most; the largest logit is the same at {100 * same:.1f} % of the positions")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", type=Path, help="folders of checkpoints; none: the demo model")
+    options = parser.parse_args()
+    for folder in options.models:
+        compare(folder)
+    if not options.models:
+        demo()
+
+
+if __name__ == "__main__":
+    main()

@@ -97,10 +97,9 @@ def demo() -> None:
     encoded = [tokenizer.encode(text.removesuffix(EOS), add_special_tokens=False).ids for text in drawn]
     texts = [ids[: LENGTH - 1] for ids in encoded if len(ids) > 1]
     plain, quantized = (perplexity(make_runner(folder, kind), texts) for kind in ("", "int8"))
-    print(
-        f"demo model, {sum(map(len, texts))} tokens: perplexity {plain:.4f} in bfloat16, {quantized:.4f} in int8"
-    )
-    print(f"  {100 * (quantized / plain - 1):+.2f} %")
+    tokens, change = sum(map(len, texts)), 100 * (quantized / plain - 1)
+    print(f"demo model, {tokens} tokens: perplexity {plain:.3f} in bfloat16, {quantized:.3f} in int8,")
+    print(f"  {change:+.2f} %")
 
 
 def compare(folder: Path) -> None:

@@ -14,6 +14,7 @@ is, on how many rows there are. In integers a word holds four of k, the sums are
 with what makes numbers of them (kernels.quantized).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -53,57 +54,118 @@ ROWS = 256
 weights come from memory once per chunk."""
 
 
-def _make_tile(rows: int, vectors: int, quantized: bool) -> Any:
-    """tile(x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales): addresses; strides
-    in bytes; soon: what is asked for from memory meanwhile; params: of the columns, see linear(); words: of
-    a row of x; columns: how many of the 16 * vectors exist; width: bytes of a result, 4: float32, 2:
-    bfloat16; scales: of the rows of x, if they are integers."""
-    dot = dot_quads if quantized else dot_pairs
+@dataclass(frozen=True)
+class _Product:
+    """What a tile needs to know; all but the flag are values of LLVM. Addresses; strides in bytes."""
+
+    quantized: bool
+    x_stride: Any
+    w: Any
+    params: Any  # of the columns, see linear()
+    out_stride: Any
+    words: Any  # of a row of x
+    columns: Any  # how many of those that the registers hold exist
+    width: Any  # bytes of a result; 4: float32, 2: bfloat16
+
+
+def _multiply(
+    builder: Any, product: _Product, rows: int, vectors: int, x: Any, soon: Any, out: Any, scales: Any
+) -> None:
+    """A tile: so many rows, times 16 * vectors columns. soon: address of what is asked for from memory
+    meanwhile, a line for each word of a row. scales: address of the scales of x, if it is integers."""
+    dot = dot_quads if product.quantized else dot_pairs
+
+    def add_words(k: Any, sums: list[Any]) -> list[Any]:
+        w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
+        weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
+        if rows == 8:
+            prefetch(builder, builder.add(soon, builder.mul(k, word(64))))
+        x_at = builder.add(x, builder.mul(k, word(4)))
+        totals = []
+        for m in range(rows):
+            pair = repeated_pair(builder, _at(builder, x_at, product.x_stride, m))
+            of_row = sums[m * vectors : (m + 1) * vectors]
+            totals += [dot(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
+        return totals
+
+    whole = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors)
+    begin = whole if product.quantized else zeros(rows * vectors)
+    totals = repeat(builder, product.words, begin, add_words)
+    to = [_at(builder, out, product.out_stride, m) for m in range(rows)]
+    for v in range(vectors):
+        results = totals[v::vectors]
+        planes = builder.add(product.params, word((3 if product.quantized else 1) * 64 * v))
+        if product.quantized:
+            results = _numbers(builder, results, planes, scales)
+        bias = load(builder, planes, F32S)
+        _write(builder, product, v, [builder.fadd(result, bias) for result in results], to)
+
+
+def _at(builder: Any, address: Any, stride: Any, row: int) -> Any:
+    return builder.add(address, builder.mul(stride, word(row)))
+
+
+def _numbers(builder: Any, totals: list[Any], planes: Any, scales: Any) -> list[Any]:
+    """(sum - correction) * scale of the column * scale of the row, of each row."""
+    correction = load(builder, builder.add(planes, word(128)), I32S)
+    column = load(builder, builder.add(planes, word(64)), F32S)
+    numbers = []
+    for m, total in enumerate(totals):
+        row = broadcast(builder, load(builder, builder.add(scales, word(4 * m)), F32))
+        number = builder.sitofp(builder.sub(total, correction), F32S)
+        numbers.append(builder.fmul(builder.fmul(number, column), row))
+    return numbers
+
+
+def _write(builder: Any, product: _Product, vector: int, results: list[Any], rows: list[Any]) -> None:
+    """16 columns of each row, as far as they exist. rows: their addresses."""
+    mask = first_lanes(builder, builder.sub(product.columns, word(vector * LANES)))
+    offset = builder.mul(product.width, word(vector * LANES))
+    to = [builder.add(row, offset) for row in rows]
+    with builder.if_else(builder.icmp_signed("==", product.width, word(4))) as (wide, narrow):
+        with wide:
+            for result, address in zip(results, to, strict=True):
+                store_lanes(builder, result, address, mask)
+        with narrow:
+            for result, address in zip(results, to, strict=True):
+                store_lanes(builder, rounded(builder, result), address, mask)
+
+
+def _make_strip(vectors: int, quantized: bool) -> Any:
+    """strip(x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales, rows): all rows of
+    16 * vectors columns, in tiles of 8, 4, 2 and 1 rows.
+
+    soon: the columns that come next. A third of them is asked for with each of the first three tiles. Else
+    the first tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales = args
+        x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales, rows = args
+        product = _Product(quantized, x_stride, w, params, out_stride, words, columns, width)
 
-        def at(address: Any, stride: Any, m: int) -> Any:
-            return builder.add(address, builder.mul(stride, word(m)))
+        def tile(size: int, row: Any, ahead: Any) -> None:
+            x_at, out_at = (
+                builder.add(at, builder.mul(row, stride)) for at, stride in ((x, x_stride), (out, out_stride))
+            )
+            scales_at = builder.add(scales, builder.mul(row, word(4)))
+            _multiply(builder, product, size, vectors, x_at, ahead, out_at, scales_at)
 
-        def add_words(k: Any, sums: list[Any]) -> list[Any]:
-            w_at = builder.add(w, builder.mul(k, word(4 * COLUMNS)))
-            weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
-            if rows == 8:
-                prefetch(builder, builder.add(soon, builder.mul(k, word(64))))
-            x_at = builder.add(x, builder.mul(k, word(4)))
-            totals = []
-            for m in range(rows):
-                pair = repeated_pair(builder, at(x_at, x_stride, m))
-                of_row = sums[m * vectors : (m + 1) * vectors]
-                totals += [dot(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
-            return totals
+        def tile_of_eight(i: Any, nothing: list[Any]) -> list[Any]:
+            row = builder.mul(i, word(8))
+            third = builder.add(soon, builder.mul(builder.mul(row, words), word(8)))
+            tile(8, row, builder.select(builder.icmp_signed("<", i, word(VECTORS)), third, w))
+            return nothing
 
-        begin = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors) if quantized else zeros(rows * vectors)
-        totals = repeat(builder, words, begin, add_words)
-        if quantized:
-            factors = [broadcast(builder, load(builder, at(scales, word(4), m), F32)) for m in range(rows)]
-        for v in range(vectors):
-            mask = first_lanes(builder, builder.sub(columns, word(v * LANES)))
-            planes = builder.add(params, word((3 if quantized else 1) * 64 * v))
-            results, bias = totals[v::vectors], load(builder, planes, F32S)
-            if quantized:
-                both = zip(results, factors, strict=True)
-                results = [_number(builder, total, planes, factor) for total, factor in both]
-            results = [builder.fadd(result, bias) for result in results]
-            first = builder.add(out, builder.mul(width, word(v * LANES)))
-            to = [at(first, out_stride, m) for m in range(rows)]
-            with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
-                with wide:
-                    for result, address in zip(results, to, strict=True):
-                        store_lanes(builder, result, address, mask)
-                with narrow:
-                    for result, address in zip(results, to, strict=True):
-                        store_lanes(builder, rounded(builder, result), address, mask)
+        eights = builder.lshr(rows, word(3))
+        with builder.if_then(builder.icmp_signed(">", eights, word(0))):
+            repeat(builder, eights, [], tile_of_eight)
+        for size in (4, 2, 1):
+            with builder.if_then(builder.icmp_signed("!=", builder.and_(rows, word(size)), word(0))):
+                tile(size, builder.and_(rows, word(-2 * size)), w)
         return context.get_dummy_value()
 
     @intrinsic
-    def tile(
+    def strip(
         typing: Any,
         x: Any,
         x_stride: Any,
@@ -116,164 +178,15 @@ def _make_tile(rows: int, vectors: int, quantized: bool) -> Any:
         columns: Any,
         width: Any,
         scales: Any,
+        rows: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 11), generate
+        return types.void(*[types.int64] * 12), generate
 
-    return tile
-
-
-def _number(builder: Any, total: Any, planes: Any, factor: Any) -> Any:
-    """(sum - correction) * scale of the column * scale of the row."""
-    correction = load(builder, builder.add(planes, word(128)), I32S)
-    number = builder.sitofp(builder.sub(total, correction), F32S)
-    scale = load(builder, builder.add(planes, word(64)), F32S)
-    return builder.fmul(builder.fmul(number, scale), factor)
+    return strip
 
 
-_tile_1, _tile_2, _tile_4, _tile_8 = (_make_tile(rows, VECTORS, False) for rows in (1, 2, 4, 8))
-_strip_1, _strip_2, _strip_4, _strip_8 = (_make_tile(rows, 1, False) for rows in (1, 2, 4, 8))
-_tile_1_int8, _tile_2_int8, _tile_4_int8, _tile_8_int8 = (
-    _make_tile(rows, VECTORS, True) for rows in (1, 2, 4, 8)
-)
-_strip_1_int8, _strip_2_int8, _strip_4_int8, _strip_8_int8 = (
-    _make_tile(rows, 1, True) for rows in (1, 2, 4, 8)
-)
-
-
-@njit(error_model="numpy")
-def _block(
-    x: int,
-    x_stride: int,
-    w: int,
-    soon: int,
-    params: int,
-    out: int,
-    out_stride: int,
-    words: int,
-    left: int,
-    width: int,
-    rows: int,
-) -> None:
-    """So many rows of 48 columns. soon: the block that comes next; a third of it is asked for with each of
-    the first three tiles. Else the first tile waits for memory, and the others leave it idle: 32 rows then
-    take a fifth longer."""
-    row = 0
-    while row < rows:
-        x_at, out_at = x + row * x_stride, out + row * out_stride
-        if rows - row >= 8:
-            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
-            _tile_8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, 0)
-            row += 8
-        elif rows - row >= 4:
-            _tile_4(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 4
-        elif rows - row >= 2:
-            _tile_2(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 2
-        else:
-            _tile_1(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 1
-
-
-@njit(error_model="numpy")
-def _block_int8(
-    x: int,
-    x_stride: int,
-    w: int,
-    soon: int,
-    params: int,
-    out: int,
-    out_stride: int,
-    words: int,
-    left: int,
-    width: int,
-    scales: int,
-    rows: int,
-) -> None:
-    """So many rows of 48 columns, in integers."""
-    row = 0
-    while row < rows:
-        x_at, out_at, scale = x + row * x_stride, out + row * out_stride, scales + 4 * row
-        if rows - row >= 8:
-            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
-            _tile_8_int8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, scale)
-            row += 8
-        elif rows - row >= 4:
-            _tile_4_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 4
-        elif rows - row >= 2:
-            _tile_2_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 2
-        else:
-            _tile_1_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 1
-
-
-@njit(error_model="numpy")
-def _strip(
-    x: int,
-    x_stride: int,
-    w: int,
-    soon: int,
-    params: int,
-    out: int,
-    out_stride: int,
-    words: int,
-    left: int,
-    width: int,
-    rows: int,
-) -> None:
-    """So many rows of 16 columns."""
-    row = 0
-    while row < rows:
-        x_at, out_at = x + row * x_stride, out + row * out_stride
-        if rows - row >= 8:
-            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
-            _strip_8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, 0)
-            row += 8
-        elif rows - row >= 4:
-            _strip_4(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 4
-        elif rows - row >= 2:
-            _strip_2(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 2
-        else:
-            _strip_1(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, 0)
-            row += 1
-
-
-@njit(error_model="numpy")
-def _strip_int8(
-    x: int,
-    x_stride: int,
-    w: int,
-    soon: int,
-    params: int,
-    out: int,
-    out_stride: int,
-    words: int,
-    left: int,
-    width: int,
-    scales: int,
-    rows: int,
-) -> None:
-    """So many rows of 16 columns, in integers."""
-    row = 0
-    while row < rows:
-        x_at, out_at, scale = x + row * x_stride, out + row * out_stride, scales + 4 * row
-        if rows - row >= 8:
-            ahead = soon + 8 * row * words if row < 8 * VECTORS else w
-            _strip_8_int8(x_at, x_stride, w, ahead, params, out_at, out_stride, words, left, width, scale)
-            row += 8
-        elif rows - row >= 4:
-            _strip_4_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 4
-        elif rows - row >= 2:
-            _strip_2_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 2
-        else:
-            _strip_1_int8(x_at, x_stride, w, w, params, out_at, out_stride, words, left, width, scale)
-            row += 1
+_block, _strip = _make_strip(VECTORS, False), _make_strip(1, False)
+_block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
 
 
 @njit(error_model="numpy")
@@ -320,22 +233,16 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         p_at, out_at = params + plane * strip, out + strip * LANES * width
         left = columns - strip * LANES
         soon = w_at + words * 4 * COLUMNS if strip + VECTORS < strips else following or w_at
-        if inner == 0 and (strip + VECTORS <= end or end == strips):
-            if scales:
-                _block_int8(
-                    x, words * 4, w_at, soon, p_at, out_at, stride, words, left, width, scale_at, rows
-                )
-            else:
-                _block(x, words * 4, w_at, soon, p_at, out_at, stride, words, left, width, rows)
-            strip += VECTORS
+        whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        if whole and scales:
+            _block_int8(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, scale_at, rows)
+        elif whole:
+            _block(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, 0, rows)
+        elif scales:
+            _strip_int8(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, scale_at, rows)
         else:
-            if scales:
-                _strip_int8(
-                    x, words * 4, w_at, w_at, p_at, out_at, stride, words, left, width, scale_at, rows
-                )
-            else:
-                _strip(x, words * 4, w_at, w_at, p_at, out_at, stride, words, left, width, rows)
-            strip += 1
+            _strip(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, 0, rows)
+        strip += VECTORS if whole else 1
 
 
 @operation

@@ -192,10 +192,10 @@ def main() -> None:
     missing = why_not()
     if missing is not None:
         parser.exit(1, f"our CPU kernels cannot run: {missing}\n")
-    from kernels.cpu.compiler import set_num_threads
+    from kernels.cpu.team import TEAM
 
     torch.set_num_threads(options.threads)
-    set_num_threads(options.threads)
+    TEAM.set_threads(options.threads)
     clock = time.process_time if options.threads == 1 else time.perf_counter
     with torch.inference_mode():
         for name in options.models.split(","):

@@ -1,0 +1,155 @@
+"""Where the time of a step's forward pass goes on a CPU, operation by operation.
+
+    python benchmarks/cpu_step.py MODEL --batch 1,32 --prompt 128
+    python benchmarks/cpu_step.py MODEL --quantization int8
+
+The step's program (worker.decoder_program) runs again and again with all records but those of one
+operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
+What the operations do not add up to is what they do to each other's caches.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from worker.threads import prepare_threads
+
+prepare_threads()  # before torch is imported
+
+import numpy as np  # noqa: E402
+from worker_step import BLOCK_SIZE, BUDGET, GREEDY, plan  # noqa: E402
+
+from pagewire.columns import pack_u32  # noqa: E402
+from pagewire.internal.v1 import worker_pb2  # noqa: E402
+from pagewire.models import checkpoint_folder  # noqa: E402
+from worker import runner as runner_module  # noqa: E402
+from worker.load import load  # noqa: E402
+from worker.runner import Runner  # noqa: E402
+
+RUNS = 9
+OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 10
+"""Words of records."""
+
+
+def names() -> dict[int, str]:
+    """By address."""
+    from kernels.cpu import activation, attention, linear, quantize, rms_norm, rotary, store_kv
+
+    return {
+        linear.linear: "product",
+        linear.packed_rows: "embedding",
+        quantize.quantized_rows: "embedding",
+        quantize.quantize_rows: "inputs to int8",
+        rms_norm.rms_norm: "norms",
+        activation.gated_silu: "gated SiLU",
+        rotary.rotary: "rotary",
+        store_kv.store_kv: "store",
+        attention.attention: "attention",
+    }
+
+
+def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict[int, str]) -> str:
+    """Products by their shape."""
+    name = known[int(record[OPERATION])]
+    if name != "product":
+        return name
+    return f"product {record[COLUMNS]} x {record[WORDS] * (4 if record[SCALES] else 2)}"
+
+
+def median_ms(run: Callable[[], None]) -> float:
+    """Of some runs, after one that does not count."""
+    run()
+    times = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        run()
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def profile(runner: Runner, what: str) -> None:
+    """Of the step that has just run. Prints a line per operation."""
+    from kernels.cpu.team import TEAM
+
+    if getattr(runner._model, "_program", None) is None:
+        raise SystemExit("this model does not run as a program: see the worker's log")
+    program = runner._model._program._program  # type: ignore[union-attr]
+    records, known = program.records, names()
+    whole = records.copy()
+    labels = [label(record, known) for record in whole]
+    total = median_ms(lambda: TEAM.run(program))
+    print(f"{what}: {total:.2f} ms")
+    for name in dict.fromkeys(labels):
+        chosen = np.array([one == name for one in labels])
+        records[:] = whole
+        records[~chosen, ROWS] = 0
+        taken = median_ms(lambda: TEAM.run(program))
+        line = f"  {name:<22} {taken:9.3f} ms {100 * taken / total:5.1f} %"
+        if name.startswith("product"):
+            columns, inputs = (int(part) for part in name.removeprefix("product ").split(" x "))
+            done = 2e-6 * columns * inputs * int(whole[chosen, ROWS].sum()) / taken
+            line += f"  {done:6.0f} GFLOP/s"
+        print(line)
+    records[:] = whole
+
+
+def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:
+    """A step that computes prompts, and one that decodes."""
+    kept: list[object] = []  # what the records point at
+    build = runner_module.build_input_batch
+
+    def keep(*arguments: object) -> object:
+        kept.append(build(*arguments))  # type: ignore[arg-type]
+        return kept[-1]
+
+    runner_module.build_input_batch = keep  # type: ignore[assignment]
+    rng, blocks = np.random.default_rng(0), -(-(prompt + 1) // BLOCK_SIZE)
+    new_rows = [
+        worker_pb2.NewRow(
+            row=row,
+            prompt_len=prompt,
+            token_ids=pack_u32(rng.integers(0, vocab_size, prompt).tolist()),
+            blocks=pack_u32(range(row * blocks, (row + 1) * blocks)),
+            sampling=GREEDY,
+        )
+        for row in range(batch)
+    ]
+    runner.execute(plan(range(batch), 0, prompt, new_rows))
+    profile(runner, f"{batch} prompts of {prompt} tokens")
+    runner.execute(plan(range(batch), prompt, 1, []))
+    profile(runner, f"decode of {batch}, context {prompt + 1}")
+    runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
+    runner_module.build_input_batch = build
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--batch", default="1,32")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--quantization", default="", choices=["", "int8"])
+    options = parser.parse_args()
+    batches = [int(batch) for batch in options.batch.split(",")]
+    initialize = worker_pb2.Initialize(
+        model_path=str(checkpoint_folder(options.model)),
+        device="cpu",
+        dtype="bfloat16",
+        load_format="auto" if list(Path(options.model).glob("*.safetensors")) else "dummy",
+        quantization=options.quantization,
+        max_num_seqs=max(batches),
+        max_num_batched_tokens=max(BUDGET, max(batches) * options.prompt),
+        block_size=BLOCK_SIZE,
+        num_blocks=max(batches) * -(-(options.prompt + 1) // BLOCK_SIZE),
+    )
+    runner, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
+    for batch in batches:
+        measure(runner, ready.model.vocab_size, batch, options.prompt)
+
+
+if __name__ == "__main__":
+    main()

@@ -83,6 +83,11 @@ def test_what_cannot_be_had_is_named(serve: Callable[..., Serve], flag: str, wor
         assert word in text
 
 
+def test_weights_that_cannot_become_int8(serve: Callable[..., Serve]):
+    text = last_lines(serve("--quantization=int8", "--dtype=float32"))
+    assert "int8" in text and "float32" in text and "--quantization" in text
+
+
 def test_llm_raises_the_reason(model: Path):
     (model / "model.safetensors").unlink()
     with pytest.raises(StartupError, match="safetensors"):

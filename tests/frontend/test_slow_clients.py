@@ -82,7 +82,7 @@ async def test_many_that_never_read(checkpoint, model):
                     client.call(wanted())
                 await asyncio.sleep(0)
             await until(lambda: len(frontend.deliveries) == num and frontend.engine.num_streams == 0)
-            assert all(delivery.since is not None for delivery in frontend.deliveries._open)
+            await until(lambda: all(delivery.since is not None for delivery in frontend.deliveries._open))
             reader = service.generation.Generate(wanted())
             assert tokens_of([message async for message in reader]) == TOKENS
         await until(lambda: frontend.capacity.num_calls == 0 and len(frontend.deliveries) == 0)

@@ -19,7 +19,7 @@ from worker.threads import prepare_threads
 prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
-from worker_step import BLOCK_SIZE, BUDGET, GREEDY, plan  # noqa: E402
+from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
 from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
@@ -105,18 +105,7 @@ def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:
         return kept[-1]
 
     runner_module.build_input_batch = keep  # type: ignore[assignment]
-    rng, blocks = np.random.default_rng(0), -(-(prompt + 1) // BLOCK_SIZE)
-    new_rows = [
-        worker_pb2.NewRow(
-            row=row,
-            prompt_len=prompt,
-            token_ids=pack_u32(rng.integers(0, vocab_size, prompt).tolist()),
-            blocks=pack_u32(range(row * blocks, (row + 1) * blocks)),
-            sampling=GREEDY,
-        )
-        for row in range(batch)
-    ]
-    runner.execute(plan(range(batch), 0, prompt, new_rows))
+    runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1)))
     profile(runner, f"{batch} prompts of {prompt} tokens")
     runner.execute(plan(range(batch), prompt, 1, []))
     profile(runner, f"decode of {batch}, context {prompt + 1}")

@@ -41,18 +41,10 @@ def plan(rows: range, start: int, count: int, new_rows: list[worker_pb2.NewRow])
     )
 
 
-def timed(runner: Runner, step: worker_pb2.StepPlan) -> float:
-    """Milliseconds."""
-    began = time.perf_counter()
-    runner.execute(step)
-    return 1000 * (time.perf_counter() - began)
-
-
-def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, output: int) -> None:
-    """Prints one line."""
-    rng = np.random.default_rng(0)
-    blocks = -(-(prompt + output) // BLOCK_SIZE)
-    new_rows = [
+def random_rows(vocab_size: int, batch: int, prompt: int, positions: int) -> list[worker_pb2.NewRow]:
+    """Prompts of random tokens, greedy. positions: that each row has blocks for."""
+    rng, blocks = np.random.default_rng(0), -(-positions // BLOCK_SIZE)
+    return [
         worker_pb2.NewRow(
             row=row,
             prompt_len=prompt,
@@ -62,6 +54,18 @@ def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, output: in
         )
         for row in range(batch)
     ]
+
+
+def timed(runner: Runner, step: worker_pb2.StepPlan) -> float:
+    """Milliseconds."""
+    began = time.perf_counter()
+    runner.execute(step)
+    return 1000 * (time.perf_counter() - began)
+
+
+def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, output: int) -> None:
+    """Prints one line."""
+    new_rows = random_rows(vocab_size, batch, prompt, prompt + output)
     most = BUDGET // prompt
     prefill = 0.0
     for first in range(0, batch, most):

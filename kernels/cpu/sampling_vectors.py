@@ -11,7 +11,21 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu.vectors import F32, F32S, I32, I64, LANES, broadcast, call, load, repeat, store, word
+from kernels.cpu.vectors import (
+    F32,
+    F32S,
+    I32,
+    I64,
+    LANES,
+    broadcast,
+    call,
+    load,
+    make_reader,
+    make_writer,
+    repeat,
+    store,
+    word,
+)
 
 CHUNK = 64
 """Logits whose largest is noted. 50 of 152,000 tokens are then found by looking at 2,375 numbers and at 50
@@ -192,36 +206,13 @@ def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any
     return types.void(*[types.int64] * 3, types.float32, types.int64), generate
 
 
-def _make_reader(kind: Any, result: Any) -> Any:
-    @intrinsic
-    def read(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return load(builder, args[0], kind)
-
-        return result(types.int64), generate
-
-    return read
-
-
-def _make_writer(value_type: Any) -> Any:
-    @intrinsic
-    def write(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            store(builder, args[1], args[0])
-            return context.get_dummy_value()
-
-        return types.void(types.int64, value_type), generate
-
-    return write
-
-
 # What lies at an address, and what is to lie there. A sign keeps Numba from mixing int64 and uint64.
-read_f32 = _make_reader(F32, types.float32)
-read_f64 = _make_reader(F64, types.float64)
-read_i32 = _make_reader(I32, types.int32)
-read_u8 = _make_reader(ir.IntType(8), types.uint8)
-write_f32 = _make_writer(types.float32)
-write_f64 = _make_writer(types.float64)
-write_i32 = _make_writer(types.int32)
-write_i64 = _make_writer(types.int64)
-write_u8 = _make_writer(types.uint8)
+read_f32 = make_reader(F32, types.float32)
+read_f64 = make_reader(F64, types.float64)
+read_i32 = make_reader(I32, types.int32)
+read_u8 = make_reader(ir.IntType(8), types.uint8)
+write_f32 = make_writer(types.float32)
+write_f64 = make_writer(types.float64)
+write_i32 = make_writer(types.int32)
+write_i64 = make_writer(types.int64)
+write_u8 = make_writer(types.uint8)

@@ -173,7 +173,9 @@ def exp(builder: Any, x: Any) -> Any:
     return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", F32S, power, whole, power, every, to_nearest)
 
 
-def _make_reader(kind: Any, result: Any) -> Any:
+def make_reader(kind: Any, result: Any) -> Any:
+    """read(address). kind: LLVM's type of what lies there; result: Numba's."""
+
     @intrinsic
     def read(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -184,7 +186,9 @@ def _make_reader(kind: Any, result: Any) -> Any:
     return read
 
 
-def _make_writer(kind: Any, value_type: Any) -> Any:
+def make_writer(value_type: Any) -> Any:
+    """write(address, value)."""
+
     @intrinsic
     def write(typing: Any, address: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -197,10 +201,10 @@ def _make_writer(kind: Any, value_type: Any) -> Any:
 
 
 # What lies at an address, and what is to lie there.
-read_i64: Callable[[int], int] = _make_reader(I64, types.int64)
-read_u32: Callable[[int], int] = _make_reader(I32, types.uint32)
-read_u16: Callable[[int], int] = _make_reader(I16, types.uint16)
-read_f32: Callable[[int], float] = _make_reader(F32, types.float32)
-write_i64 = _make_writer(I64, types.int64)
-write_u32 = _make_writer(I32, types.uint32)
-write_u16 = _make_writer(I16, types.uint16)
+read_i64: Callable[[int], int] = make_reader(I64, types.int64)
+read_u32: Callable[[int], int] = make_reader(I32, types.uint32)
+read_u16: Callable[[int], int] = make_reader(I16, types.uint16)
+read_f32: Callable[[int], float] = make_reader(F32, types.float32)
+write_i64 = make_writer(types.int64)
+write_u32 = make_writer(types.uint32)
+write_u16 = make_writer(types.uint16)

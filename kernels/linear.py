@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from kernels.memory import Arena
+from kernels.memory import MATRIX_ROWS, Arena
 
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
+
+PACKED_AT_ONCE = 512 << 10
+"""Bytes of weights."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +110,43 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> 
 def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedWeight:
     """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.support.why_not() is None.
 
-    Memory: one copy of the weight.
+    A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
+    packing does. Of any other a copy is made.
     """
-    from kernels.cpu.linear import COLUMNS, linear, packed_rows  # compiles, the first time
+    from kernels.cpu.linear import linear, packed_rows  # compiles, the first time
     from kernels.cpu.team import TEAM
 
     out_features, in_features = weight.shape
-    blocks, half = -(-out_features // COLUMNS), -(-in_features // 2)
-    pairs = (arena or Arena()).zeros((blocks, half, COLUMNS), torch.int32)
-    words = (F.pad(weight, (0, 1)) if in_features % 2 else weight.contiguous()).view(torch.int32)
-    whole = out_features // COLUMNS
-    pairs[:whole] = words[: whole * COLUMNS].view(whole, COLUMNS, half).transpose(1, 2)
-    if whole < blocks:
-        pairs[whole, :, : out_features - whole * COLUMNS] = words[whole * COLUMNS :].t()
-    added = torch.zeros(blocks * COLUMNS)
+    blocks = -(-out_features // MATRIX_ROWS)
+    whole = arena.take_whole(weight) if arena is not None and in_features % 2 == 0 else None
+    pairs = _packed_copy(weight, blocks, arena or Arena()) if whole is None else _packed_in_place(whole)
+    added = torch.zeros(blocks * MATRIX_ROWS)
     if bias is not None:
         added[:out_features] = bias
     return PackedWeight(pairs, added, out_features, in_features, TEAM, linear, packed_rows)
+
+
+def _packed_copy(weight: torch.Tensor, blocks: int, arena: Arena) -> torch.Tensor:
+    """[N, K] -> [blocks, ceil(K / 2), 48] int32, elsewhere."""
+    out_features, in_features = weight.shape
+    half, whole = -(-in_features // 2), out_features // MATRIX_ROWS
+    pairs = arena.zeros((blocks, half, MATRIX_ROWS), torch.int32)
+    words = (F.pad(weight, (0, 1)) if in_features % 2 else weight.contiguous()).view(torch.int32)
+    pairs[:whole] = words[: whole * MATRIX_ROWS].view(whole, MATRIX_ROWS, half).transpose(1, 2)
+    if whole < blocks:
+        pairs[whole, :, : out_features - whole * MATRIX_ROWS] = words[whole * MATRIX_ROWS :].t()
+    return pairs
+
+
+def _packed_in_place(whole: torch.Tensor) -> torch.Tensor:
+    """[blocks * 48, K] -> [blocks, K / 2, 48] int32, in the same memory: a block of rows becomes a block of
+    columns. Some of them at a time, as many as a core's second-level cache holds twice."""
+    words = whole.view(torch.int32).view(-1, MATRIX_ROWS, whole.shape[1] // 2)
+    pairs = words.view(len(words), -1, MATRIX_ROWS)
+    some = max(1, PACKED_AT_ONCE // (4 * words[0].numel()))
+    copy = torch.empty_like(words[:some])
+    for first in range(0, len(words), some):
+        rows = words[first : first + some]
+        copy[: len(rows)] = rows
+        pairs[first : first + some] = copy[: len(rows)].transpose(1, 2)
+    return pairs

@@ -15,6 +15,8 @@ ALIGNMENT = 64
 """In bytes: a register of a CPU's vector unit is then filled from one cache line."""
 CHUNK = 64 << 20
 """Of an arena, in bytes: many large pages, of which at most the last ones stay unused."""
+MATRIX_ROWS = 48
+"""A matrix of an arena is followed by zeros up to a multiple of so many rows: kernels.linear's blocks."""
 
 
 def zeros(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -27,8 +29,10 @@ def zeros(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 class Arena:
     """Tensors of one owner, side by side in large pieces of memory. None is freed before all are."""
 
-    def __init__(self) -> None:
-        self._left = torch.empty(0, dtype=torch.uint8)
+    def __init__(self, first: torch.Tensor | None = None) -> None:
+        """first: [bytes] uint8, zeros, aligned; tensors are put there as long as they fit."""
+        self._left = torch.empty(0, dtype=torch.uint8) if first is None else first
+        self._wholes: dict[int, torch.Tensor] = {}
 
     def zeros(self, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """As zeros() above."""
@@ -37,3 +41,18 @@ class Arena:
             self._left = zeros((max(CHUNK, nbytes),), torch.uint8)
         taken, self._left = self._left[:nbytes], self._left[nbytes:]
         return taken[: math.prod(size) * dtype.itemsize].view(dtype).view(tuple(size))
+
+    def matrix(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """[rows, columns] of zeros; what follows it belongs to it, see take_whole()."""
+        whole = self.zeros((-(-rows // MATRIX_ROWS) * MATRIX_ROWS, columns), dtype)
+        self._wholes[whole.data_ptr()] = whole
+        return whole[:rows]
+
+    def take_whole(self, matrix: torch.Tensor) -> torch.Tensor | None:
+        """A matrix() with the rows that follow it, for whoever is to own that memory; None for any other."""
+        return self._wholes.pop(matrix.data_ptr(), None)
+
+    @property
+    def unused_address(self) -> int:
+        """Where what is left of the last piece of memory begins."""
+        return self._left.data_ptr()

@@ -102,11 +102,12 @@ def float_bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-def row_kernels(quantized: bool = False) -> RowKernels:
-    """Call where kernels.cpu.support.why_not() is None. quantized: weights are packed as integers."""
+def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKernels:
+    """Call where kernels.cpu.support.why_not() is None. quantized: weights are packed as integers. arena:
+    that of the model's weights, if they are in one."""
     from kernels.cpu.activation import gated_silu  # compiles, the first time
     from kernels.cpu.rms_norm import rms_norm
     from kernels.cpu.rotary import rotary
     from kernels.cpu.team import TEAM
 
-    return RowKernels(TEAM, rms_norm, gated_silu, rotary, Arena(), quantized)
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary, arena or Arena(), quantized)

@@ -8,6 +8,7 @@ import torch
 
 from kernels.block_attention import BlockKernels, block_kernels
 from kernels.cpu.support import why_not, why_not_int8
+from kernels.memory import Arena
 from kernels.row_kernels import row_kernels
 from pagewire.errors import StartupError
 from worker.layers.layer import Layer
@@ -33,15 +34,16 @@ def use_cpu_kernels(
     block_size: int,
     head_dim: int,
     group: int,
-    quantized: bool,
+    arena: Arena | None,
     report: Report,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
     They get as many threads as torch has. group: query heads per KV head. Where they cannot be used,
-    nothing is changed. What is chosen is logged in one line. quantized: weights become integers of 8 bits.
-    Raises StartupError where that is impossible.
+    nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be packed
+    there; None: they become integers of 8 bits. Raises StartupError where that is impossible.
     """
+    quantized = arena is None
     if quantized:
         _check_quantized(dtype)
     if device.type != "cpu":
@@ -55,14 +57,11 @@ def use_cpu_kernels(
 
     TEAM.set_threads(torch.get_num_threads())
     blocks = block_kernels(dtype, block_size, head_dim, group)
-    rows = row_kernels(quantized)
+    rows = row_kernels(quantized, arena)
     layers = faster_layers(model)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two that write new memory wait for one another: 3.4 s for 1 GB, one alone 1.8
     for done, layer in enumerate(layers):
         layer.use_kernels(rows)
         report("kernels", (done + 1) / len(layers))
-    torch.set_num_threads(threads)
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     weights = "; weights in int8 (AVX512-VNNI)" if quantized else ""
     logger.info("our CPU kernels compute (AVX512-BF16)%s%s", weights, attention)

@@ -9,6 +9,7 @@ import torch
 
 from kernels.block_attention import BlockKernels
 from kernels.gpu.support import why_not
+from kernels.memory import Arena
 from kernels.paged_attention import CacheShape
 from kernels.sampling_kernels import sampling_kernels
 from pagewire.errors import StartupError
@@ -18,7 +19,7 @@ from worker.checkpoint import ModelConfig
 from worker.configs.registry import read_model_config
 from worker.cpu_kernels import use_cpu_kernels
 from worker.input_batch import token_sizes
-from worker.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks
+from worker.kv_cache import NO_MEMORY, KVCache, available_memory, block_bytes, choose_num_blocks
 from worker.layers.matrix import Matrix
 from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
 from worker.measure import measure_prefill
@@ -32,6 +33,7 @@ from worker.sampler import Sampler
 from worker.swap_space import SwapSpace
 from worker.threads import choose_threads, own_cores
 from worker.weights import WHAT, Checkpoint, fill_dummy, load_weights, weight_table
+from worker.weights_memory import WeightsMemory
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +48,12 @@ def load(
     rank: int,
     threads: int,
     report: Report,
-    *,
     pinned: bool = False,
     precompiled: Precompiled | None = None,
+    memory: WeightsMemory | None = None,
 ) -> tuple[Runner, worker_pb2.Ready]:
     """threads: as asked for, 0 to choose. pinned: our cores are ours alone. precompiled: kernels that are
-    made ready beside us. Raises StartupError when anything does not fit."""
+    made ready beside us. memory: for the weights. Raises StartupError when anything does not fit."""
     folder = Path(initialize.model_path)
     device = torch.device("cpu")
     check_group(rank, initialize.tensor_parallel_size)
@@ -60,16 +62,19 @@ def load(
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     if precompiled is not None:
         precompiled.begin()
-    model, dtype = load_model(folder, family, config, initialize, device, report)
+    quantized = initialize.quantization == "int8"
+    arena = None if quantized else Arena(None if memory is None else memory.tensor())
+    model, dtype = load_model(folder, family, config, initialize, device, report, arena=arena)
+    if memory is not None and arena is not None:
+        memory.release(arena.unused_address)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     cores = own_cores(max(1, initialize.data_parallel_size), pinned)
     torch.set_num_threads(choose_threads(threads, weight_bytes, cores))
     if precompiled is not None:
         precompiled.wait(report)
     group = config.num_heads // config.num_kv_heads
-    quantized = initialize.quantization == "int8"
     kernels = use_cpu_kernels(
-        model, dtype, device, initialize.block_size, config.head_dim, group, quantized, report
+        model, dtype, device, initialize.block_size, config.head_dim, group, arena, report
     )
     if quantized:
         weight_bytes = model_bytes(model)
@@ -156,9 +161,10 @@ def load_model(
     device: torch.device,
     report: Report,
     check: Callable[[torch.dtype], None] = lambda dtype: None,
+    arena: Arena | None = None,
 ) -> tuple[LanguageModel, torch.dtype]:
     """The model with its weights, and the dtype that it computes in. check: called with it before anything
-    is made."""
+    is made. arena: for the weights, on a CPU."""
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
@@ -167,14 +173,14 @@ def load_model(
     if initialize.load_format == "dummy":
         dtype = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
         check(dtype)
-        model = _build(family, config, Placement(dtype, device))
+        model = _build(family, config, Placement(dtype, device, arena=arena))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
     with Checkpoint(folder) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         dtype = _choose_dtype(initialize.dtype, stored)
         check(dtype)
-        model = _build(family, config, Placement(dtype, device))
+        model = _build(family, config, Placement(dtype, device, arena=arena))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype
@@ -184,7 +190,7 @@ def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageMod
     """The model without its weights. Raises StartupError when there is no room for it."""
     try:
         return family.build(config, place)
-    except (MemoryError, RuntimeError) as error:  # torch has no type of its own for it on a CPU
+    except NO_MEMORY as error:
         why = str(error).splitlines()[0] if str(error) else "not enough memory"
         raise StartupError(
             WHAT,

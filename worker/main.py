@@ -29,6 +29,7 @@ from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.faults import Faults, FaultyExecute
 from worker.precompile import precompile
 from worker.threads import prepare_threads
+from worker.weights_memory import weights_memory
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ def _load_model(
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
     on_cpu = initialize.device == "cpu" or (initialize.device == "auto" and not GPU.exists())
+    memory = weights_memory(initialize) if on_cpu else None
     precompiled = precompile() if on_cpu else None
     try:
         from worker.load import choose_device, load
@@ -183,9 +185,8 @@ def _load_model(
         raise StartupError(
             "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
         ) from error
-    runner, ready = load(
-        initialize, config.rank, config.threads, report, pinned=bool(config.cores), precompiled=precompiled
-    )
+    pinned = bool(config.cores)
+    runner, ready = load(initialize, config.rank, config.threads, report, pinned, precompiled, memory)
     execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
     return BlockingRunner(execute), ready
 

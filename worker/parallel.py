@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.memory import Arena
+
 
 @dataclass(frozen=True)
 class ParallelGroup:
@@ -44,9 +46,13 @@ class Placement:
     dtype: torch.dtype
     device: torch.device
     group: ParallelGroup = ParallelGroup()
+    arena: Arena | None = None
+    """Of matrices, on a CPU; None: torch's own memory."""
 
     def empty(self, *shape: int) -> torch.nn.Parameter:
         """A parameter that loading fills."""
-        return torch.nn.Parameter(
-            torch.empty(shape, dtype=self.dtype, device=self.device), requires_grad=False
-        )
+        if self.arena is not None and len(shape) == 2:
+            tensor = self.arena.matrix(*shape, self.dtype)
+        else:
+            tensor = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return torch.nn.Parameter(tensor, requires_grad=False)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.linear import linear, linear_reference, pack_weight, packed_linear
+from kernels.memory import Arena
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 
 SHAPES = [(1, 1), (2, 48), (3, 5), (62, 47), (64, 96), (577, 49), (1536, 100), (33, 700)]
@@ -98,3 +99,19 @@ def test_rows_come_back(in_features: int, out_features: int):
     indexes = torch.tensor([out_features - 1, 0, out_features // 2, 0])
     assert torch.equal(pack_weight(weight, bias).rows(indexes), weight[indexes])
     assert pack_weight(weight, bias).rows(indexes[:0]).shape == (0, in_features)
+
+
+@pytest.mark.avx512_bf16
+@pytest.mark.parametrize(("in_features", "out_features"), [*SHAPES, (8192, 100)])
+def test_packed_where_it_lies(in_features: int, out_features: int):
+    """The same as a copy, in the memory of the weight where K is even; its neighbours keep their values."""
+    arena = Arena()
+    before, weight, after = (arena.matrix(n, in_features, torch.bfloat16) for n in (1, out_features, 2))
+    for neighbour in (before, after):
+        neighbour.fill_(7)
+    original = weight.copy_(inputs(1, in_features, out_features, torch.bfloat16)[1]).clone()
+    packed = pack_weight(weight, None, arena)
+    assert torch.equal(packed.pairs, pack_weight(original, None).pairs)
+    assert (packed.pairs.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
+    assert (before == 7).all() and (after == 7).all()
+    assert arena.take_whole(weight) is None or in_features % 2, "nobody may pack it again"

@@ -1,0 +1,72 @@
+"""Memory for a model's weights, which the system clears while torch is imported.
+
+Memory that is written for the first time is cleared by the system, page by page, at 0.1 to 1.7 s per GiB
+(in virtual machines the host may have to find it first). That happens here in a thread of its own, from the
+start of the worker on, as much as the checkpoint's files have bytes. What is not needed goes back.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pagewire.internal.v1 import worker_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+_POPULATE_WRITE = 23  # of madvise(), Linux 5.14 and later; Python has no name for it
+_STEP = 2 << 20
+"""Bytes that are cleared between two looks at whether we are to stop."""
+
+
+class WeightsMemory:
+    """Zeros, in pages of 2 MiB where the system has them."""
+
+    def __init__(self, num_bytes: int) -> None:
+        """Raises OSError or ValueError where that is impossible."""
+        self._memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without such pages
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._populate, name="weights-memory", daemon=True)
+        self._thread.start()
+
+    def tensor(self) -> "torch.Tensor":
+        """[bytes] uint8. It keeps the memory."""
+        import torch
+
+        return torch.frombuffer(self._memory, dtype=torch.uint8)
+
+    def release(self, unused: int) -> None:
+        """Gives back what lies behind an address, if that is in here. It stays zeros."""
+        self._stopping.set()
+        self._thread.join()
+        first = -(-(unused - self._address) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if 0 <= first < len(self._memory):
+            self._memory.madvise(mmap.MADV_DONTNEED, first)
+
+    def _populate(self) -> None:
+        """From the first byte to the last. Memory that is full or a kernel that knows no such thing ends it:
+        then whoever writes there waits, as ever."""
+        madvise = ctypes.CDLL(None).madvise  # Python's own would hold the interpreter's lock meanwhile
+        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for first in range(0, len(self._memory), _STEP):
+            count = min(_STEP, len(self._memory) - first)
+            if self._stopping.is_set() or madvise(self._address + first, count, _POPULATE_WRITE):
+                return
+
+
+def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
+    """For a CPU: as much as the checkpoint's files have bytes. None where weights do not stay as they are in
+    the files, and where there is no room; loading finds out and says so."""
+    if initialize.quantization or initialize.load_format == "dummy":
+        return None
+    try:
+        files = Path(initialize.model_path).glob("*.safetensors")
+        return WeightsMemory(sum(path.stat().st_size for path in files))
+    except (OSError, ValueError):
+        return None

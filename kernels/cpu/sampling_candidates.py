@@ -21,40 +21,34 @@ NOT_KNOWN = -2
 
 
 @njit(error_model="numpy")
-def collect(logits: int, vocab_size: int, chunks: int, limit: float, scratch: int) -> int:
-    """The tokens whose logits reach the limit, with weights of 1. Returns how many there are."""
-    _, x, ids, weights, _ = scratch_places(chunks, scratch)
-    n = 0
-    for chunk in range(chunks):
-        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
-            at = chunk_at(logits, vocab_size, chunk, scratch)
-            bits = at_least(at, limit)
-            while bits != 0:
-                i = lowest_bit(bits)
-                bits &= bits - 1
-                write_f32(x + 4 * n, read_f32(at + 4 * i))
-                write_i32(ids + 4 * n, chunk * CHUNK + i)
-                write_f64(weights + 8 * n, 1.0)
-                n += 1
+def note(bits: int, at: int, first_id: int, n: int, x: int, ids: int) -> int:
+    """The logits of a chunk that have a bit become candidates n, n + 1, ... Returns how many there are."""
+    while bits != 0:
+        i = lowest_bit(bits)
+        bits &= bits - 1
+        write_f32(x + 4 * n, read_f32(at + 4 * i))
+        write_i32(ids + 4 * n, first_id + i)
+        n += 1
     return n
 
 
 @njit(error_model="numpy")
-def take_chunk(logits: int, vocab_size: int, chunks: int, chunk: int, scratch: int) -> int:
-    """The tokens of one chunk, padded with scores of -inf. Returns how many."""
+def collect(logits: int, vocab_size: int, chunks: int, limit: float, scratch: int) -> int:
+    """The tokens whose logits reach the limit. Returns how many there are."""
     _, x, ids, _, _ = scratch_places(chunks, scratch)
-    at = chunk_at(logits, vocab_size, chunk, scratch)
-    for i in range(CHUNK):
-        write_f32(x + 4 * i, read_f32(at + 4 * i))
-        write_i32(ids + 4 * i, chunk * CHUNK + i)
-    return CHUNK
+    n = 0
+    for chunk in range(chunks):
+        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+            at = chunk_at(logits, vocab_size, chunk, scratch)
+            n = note(at_least(at, limit), at, chunk * CHUNK, n, x, ids)
+    return n
 
 
 @njit(error_model="numpy")
 def keep_best(chunks: int, n: int, target: float, error: float, scratch: int) -> int:
     """Keeps the best of n candidates, until their weights reach the target. How many; or NOT_KNOWN."""
     _, x, ids, weights, free = scratch_places(chunks, scratch)
-    last = cut(x, weights, n, target, error, free)
+    last = cut(x, weights, n, 0.0, target, error, free)
     if last == UNKNOWN:
         return NOT_KNOWN
     limit, kept = read_f32(x + 4 * last), 0
@@ -78,9 +72,10 @@ def total_of(weights: int, n: int, least: float) -> float:
 
 
 @njit(error_model="numpy")
-def pick(ids: int, weights: int, n: int, least: float, total: float, target: float) -> int:
+def pick(ids: int, weights: int, n: int, least: float, target: float) -> int:
     """kernels.inverse_cdf of those weights that are at least `least`: the candidate at which their sum
-    exceeds the target. total: of what comes before."""
+    exceeds the target."""
+    total = 0.0
     for i in range(n):
         weight = read_f64(weights + 8 * i)
         total += weight if weight >= least else 0.0

@@ -2,24 +2,20 @@
 
 A row is read once for the largest logit of each chunk of 64 tokens. What comes then depends on it:
 
-    greedy                 the first chunk with the largest of all, its first token
-    temperature alone      weights of all tokens, added up from id 0; the sum before each chunk is noted, and
-                           the weights of the chunk that the number falls into are computed once more
-    with a filter          candidates: the tokens from a score on, below which the filter leaves nothing.
-                           Only chunks that reach it are looked at. All else happens among the candidates,
-                           which stay in the order of their ids
-
-The score from which on tokens are candidates: with top_k, the k-th best of the chunks' largest, since at
-least k tokens reach that; with top_p, that of a weight of which the whole vocabulary together has less than
-what may be left out; with min_p, that of the smallest weight that stays.
+    greedy           the first chunk with the largest of all, its first token
+    top_k            candidates: the tokens from a score on, the k-th best of the chunks' largest, since at
+                     least k tokens reach that. Only chunks that reach it are looked at. All else happens
+                     among the candidates, which stay in the order of their ids
+    without top_k    top_p and min_p become limits, and the weights that they leave are added up chunk by
+                     chunk: kernels.cpu.sampling_whole
 """
 
-from math import inf, log
+from math import inf
 
 from numba import float32, float64, njit
 
 from kernels.cpu.compiler import compiled
-from kernels.cpu.sampling_candidates import collect, keep_best, pick, take_chunk, total_of
+from kernels.cpu.sampling_candidates import collect, keep_best, pick, total_of
 from kernels.cpu.sampling_cut import UNKNOWN as NOT_ENOUGH
 from kernels.cpu.sampling_cut import cut
 from kernels.cpu.sampling_scratch import LARGEST, chunk_at, copy_last, scratch_places
@@ -36,6 +32,7 @@ from kernels.cpu.sampling_vectors import (
     write_f64,
     write_i64,
 )
+from kernels.cpu.sampling_whole import draw_from_all
 from kernels.cpu.vectors import read_i64
 
 NO_TOKEN = -1
@@ -79,36 +76,12 @@ def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
 
 
 @njit(error_model="numpy")
-def _weigh_all(
-    x: int, vocab_size: int, chunks: int, largest: float, temperature: float, scratch: int
-) -> float:
-    """The sum of all weights, from id 0 on, noted before each chunk."""
-    before, _, _, weights, _ = scratch_places(chunks, scratch)
-    total = 0.0
-    for chunk in range(chunks):
-        write_f64(before + 8 * chunk, total)
-        weigh(chunk_at(x, vocab_size, chunk, scratch), largest, temperature, weights, CHUNK // 8)
-        for i in range(CHUNK):
-            total += read_f64(weights + 8 * i)
-    return total
-
-
-@njit(error_model="numpy")
-def _chunk_of(before: int, chunks: int, target: float) -> int:
-    """In which the sum of all weights exceeds the target."""
-    chunk = 0
-    while chunk + 1 < chunks and read_f64(before + 8 * (chunk + 1)) <= target:
-        chunk += 1
-    return chunk
-
-
-@njit(error_model="numpy")
 def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
     """The k-th best of the chunks' largest; LOWEST where fewer have anything, or none but masked tokens."""
     _, _, _, weights, free = scratch_places(chunks, scratch)
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
-    place = cut(scratch + LARGEST, weights, chunks, float64(k), 0.0, free)
+    place = cut(scratch + LARGEST, weights, chunks, 0.0, float64(k), 0.0, free)
     limit: float = float32(LOWEST)
     if place != NOT_ENOUGH:
         limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
@@ -116,15 +89,7 @@ def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
 
 
 @njit(error_model="numpy")
-def _score_of(largest: float, temperature: float, log_weight: float) -> float:
-    """A score that any with such a weight has; not much lower than need be."""
-    score = largest + temperature * (log_weight - 1e-6)
-    limit: float = float32(max(score - 1e-6 * abs(score) - 1e-12 * abs(largest) - 1e-44, LOWEST))
-    return limit
-
-
-@njit(error_model="numpy")
-def _draw(
+def _draw_from_best(
     x: int,
     vocab_size: int,
     chunks: int,
@@ -136,32 +101,37 @@ def _draw(
     u: float,
     scratch: int,
 ) -> int:
-    before, scores, ids, weights, _ = scratch_places(chunks, scratch)
-    everything = k == 0 and min_p == 0 and top_p == 1
-    first, target, total = 0.0, 0.0, 0.0
-    if everything or (k == 0 and top_p < 1):
-        total = _weigh_all(x, vocab_size, chunks, largest, temperature, scratch)
-    if everything:
-        target = u * total
-        chunk = _chunk_of(before, chunks, target)
-        first = read_f64(before + 8 * chunk)
-        n = take_chunk(x, vocab_size, chunks, chunk, scratch)
-    else:
-        if k > 0:
-            limit = _kth_chunk(chunks, k, scratch)
-        else:
-            share = min_p if top_p == 1 else min(1.0, 0.5 * (1 - top_p) * total / vocab_size)
-            limit = _score_of(largest, temperature, log(share))
-        n = collect(x, vocab_size, chunks, limit, scratch)
-        if 0 < k < n:
-            n = keep_best(chunks, n, float64(k), 0.0, scratch)
+    """From the k best tokens, or those of them that other filters leave."""
+    _, scores, ids, weights, _ = scratch_places(chunks, scratch)
+    n = collect(x, vocab_size, chunks, _kth_chunk(chunks, k, scratch), scratch)
+    if k < n:
+        for i in range(n):
+            write_f64(weights + 8 * i, 1.0)
+        n = keep_best(chunks, n, float64(k), 0.0, scratch)
     weigh(scores, largest, temperature, weights, (n + 7) // 8)
     if top_p < 1:
-        total = total_of(weights, n, 0.0) if k > 0 else total
-        n = keep_best(chunks, n, top_p * total, (n + 8) * 2.0**-52 * top_p * total, scratch)
-    if not everything:
-        target = u * total_of(weights, n, min_p)
-    token: int = pick(ids, weights, n, min_p, first, target)
+        target = top_p * total_of(weights, n, 0.0)
+        n = keep_best(chunks, n, target, (n + 8) * 2.0**-52 * target, scratch)
+    token: int = pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
+    return token
+
+
+@njit(error_model="numpy")
+def _draw(record: int, a: int, row: int, x: int, chunks: int, largest: float, scratch: int) -> int:
+    """Reads the row's parameters."""
+    vocab_size = read_i64(record + _V)
+    temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
+    k = read_i64(read_i64(record + _TOP_K) + 8 * row)
+    top_p = read_f64(read_i64(record + _TOP_P) + 8 * row)
+    min_p = read_f64(read_i64(record + _MIN_P) + 8 * row)
+    key = read_i64(record + _KEYS) + 16 * row
+    index = read_i64(read_i64(record + _INDEXES) + 8 * row)
+    position = read_i64(read_i64(record + _POSITIONS) + 8 * a)
+    u = uniform(read_i64(key), read_i64(key + 8), index, position)
+    if k > 0:
+        token: int = _draw_from_best(x, vocab_size, chunks, largest, temperature, k, top_p, min_p, u, scratch)
+    else:
+        token = draw_from_all(x, vocab_size, chunks, largest, temperature, top_p, min_p, u, scratch)
     return token
 
 
@@ -176,24 +146,9 @@ def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
         token = chunk = _find_largest(x, vocab_size, chunks, scratch)
         if chunk != NO_TOKEN:
             best = read_f32(scratch + LARGEST + 4 * chunk)
-            temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
-            if temperature == 0:
+            if read_f64(read_i64(record + _TEMPERATURE) + 8 * row) == 0:
                 bits = at_least(chunk_at(x, vocab_size, chunk, scratch), best)
                 token = chunk * CHUNK + lowest_bit(bits)
             else:
-                key = read_i64(record + _KEYS) + 16 * row
-                index = read_i64(read_i64(record + _INDEXES) + 8 * row)
-                position = read_i64(read_i64(record + _POSITIONS) + 8 * a)
-                token = _draw(
-                    x,
-                    vocab_size,
-                    chunks,
-                    float64(best),
-                    temperature,
-                    read_i64(read_i64(record + _TOP_K) + 8 * row),
-                    read_f64(read_i64(record + _TOP_P) + 8 * row),
-                    read_f64(read_i64(record + _MIN_P) + 8 * row),
-                    uniform(read_i64(key), read_i64(key + 8), index, position),
-                    scratch,
-                )
+                token = _draw(record, a, row, x, chunks, float64(best), scratch)
         write_i64(read_i64(record + _TOKENS) + 8 * a, token)

@@ -41,7 +41,6 @@ def _last_equal(
     x: int, places: int, weights: int, n: int, pivot: float, mass: float, target: float, error: float
 ) -> int:
     """The first of the pivot's equals with which the mass, that of all above them, reaches the target."""
-    error = error if mass > 0 else 0.0  # nothing is above, and nothing has been added in another order
     for i in range(n):
         if read_f32(x + 4 * i) == pivot:
             following = mass + read_f64(weights + 8 * i)
@@ -53,11 +52,11 @@ def _last_equal(
 
 
 @njit(error_model="numpy")
-def cut(x: int, weights: int, n: int, target: float, error: float, scratch: int) -> int:
+def cut(x: int, weights: int, n: int, before: float, target: float, error: float, scratch: int) -> int:
     """The place of the last that is kept; UNKNOWN where it is not certain, and where all are not enough.
 
-    x, weights: addresses of [n] float32 and float64, no NaN. error: how far a sum of weights may be off.
-    scratch: of cut_bytes(n).
+    x, weights: addresses of [n] float32 and float64, no NaN. before: the weight of what ranks above all of
+    these. error: how far a sum of weights may be from the target. scratch: of cut_bytes(n).
     """
     left, places = scratch + 16, scratch + 16 + 4 * (n + 8)
     masses_left = places + 4 * (n + 8)
@@ -65,7 +64,6 @@ def cut(x: int, weights: int, n: int, target: float, error: float, scratch: int)
         write_f32(left + 4 * i, read_f32(x + 4 * i))
         write_i32(places + 4 * i, i)
         write_f64(masses_left + 8 * i, read_f64(weights + 8 * i))
-    before = 0.0
     while n > 0:
         for i in range(n, n + 8):
             write_f64(masses_left + 8 * i, 0.0)

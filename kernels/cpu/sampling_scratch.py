@@ -1,8 +1,11 @@
 """What choosing a token from a row of logits needs beside the row, and where it lies in a thread's scratch.
 
     last      the row's last chunk, if it is not whole, padded with -inf
+    copy      of a chunk, with -inf where a filter leaves nothing
+    chunk     [64] float64 and [64] int32: weights of a chunk, and where in the buckets they go
+    buckets   [256, 8] float64: see kernels.cpu.sampling_masses
     largest   [chunks] float32: of each chunk
-    before    [chunks] float64: the sum of the weights before each chunk
+    before    [chunks + 1] float64: the sum of the weights before each chunk, and of all
     x, ids, weights   [V] float32, int32, float64: the candidates, by ascending id
     cut       of kernels.cpu.sampling_cut
 
@@ -14,16 +17,21 @@ from math import inf
 from numba import njit
 
 from kernels.cpu.sampling_cut import cut_bytes
-from kernels.cpu.sampling_vectors import CHUNK, read_f32, write_f32
+from kernels.cpu.sampling_masses import BUCKETS
+from kernels.cpu.sampling_vectors import CHUNK, WIDE, read_f32, write_f32
 
-LARGEST = 4 * CHUNK
+COPY = 4 * CHUNK
+CHUNK_WEIGHTS = COPY + 4 * CHUNK
+CHUNK_SUMS = CHUNK_WEIGHTS + 8 * CHUNK
+SUMS = CHUNK_SUMS + 4 * CHUNK
+LARGEST = SUMS + 8 * WIDE * BUCKETS
 
 
 @njit(error_model="numpy")
 def scratch_places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
     """Addresses of before, x, ids, weights and cut."""
     before = scratch + LARGEST + 4 * chunks
-    x = before + 8 * chunks
+    x = before + 8 * (chunks + 1)
     ids = x + 4 * CHUNK * chunks
     weights = ids + 4 * CHUNK * chunks
     return before, x, ids, weights, weights + 8 * CHUNK * chunks

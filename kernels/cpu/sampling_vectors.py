@@ -59,11 +59,13 @@ _LEAST = -1000.0
 """exp() of anything below is 0, and whole powers of two of it still fit."""
 
 
-def _all(value: float) -> Any:
+def every(value: float) -> Any:
+    """A constant F64S."""
     return ir.Constant(F64S, [value] * WIDE)
 
 
-def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of F64S."""
     return call(builder, "llvm.fma.v8f64", F64S, a, b, c)
 
 
@@ -75,20 +77,20 @@ def _power_of_two(builder: Any, exponent: Any) -> Any:
 
 def _exp(builder: Any, x: Any) -> Any:
     """e ** x for F64S from -inf to 0: within 1 unit in the last place; exp(0) is 1."""
-    x = builder.select(builder.fcmp_ordered(">", x, _all(_LEAST)), x, _all(_LEAST))
-    whole = call(builder, "llvm.rint.v8f64", F64S, builder.fmul(x, _all(math.log2(math.e))))
-    s = _fma(builder, whole, _all(-_LOG2_HIGH), x)
-    s = _fma(builder, whole, _all(-_LOG2_LOW), s)
+    x = builder.select(builder.fcmp_ordered(">", x, every(_LEAST)), x, every(_LEAST))
+    whole = call(builder, "llvm.rint.v8f64", F64S, builder.fmul(x, every(math.log2(math.e))))
+    s = fma(builder, whole, every(-_LOG2_HIGH), x)
+    s = fma(builder, whole, every(-_LOG2_LOW), s)
     # Pairs of terms, then pairs of pairs: a chain of eleven products would be waited for.
     s2 = builder.fmul(s, s)
     s4 = builder.fmul(s2, s2)
-    c = [_all(value) for value in _SERIES]
-    pairs = [_fma(builder, c[i + 1], s, c[i]) for i in range(0, 10, 2)]
-    fours = [_fma(builder, pairs[i + 1], s2, pairs[i]) for i in (0, 2)]
-    tail = _fma(builder, builder.fmul(s4, s4), pairs[4], _fma(builder, fours[1], s4, fours[0]))
+    c = [every(value) for value in _SERIES]
+    pairs = [fma(builder, c[i + 1], s, c[i]) for i in range(0, 10, 2)]
+    fours = [fma(builder, pairs[i + 1], s2, pairs[i]) for i in (0, 2)]
+    tail = fma(builder, builder.fmul(s4, s4), pairs[4], fma(builder, fours[1], s4, fours[0]))
     power = tail
     for term in (0.5, 1.0, 1.0):
-        power = _fma(builder, power, s, _all(term))
+        power = fma(builder, power, s, every(term))
     # In two steps, since 2 ** -1074 is no exponent.
     exponent = builder.sext(builder.fptosi(whole, ir.VectorType(I32, WIDE)), I64S)
     half = builder.ashr(exponent, ir.Constant(I64S, [1] * WIDE))
@@ -96,7 +98,7 @@ def _exp(builder: Any, x: Any) -> Any:
     return builder.fmul(power, _power_of_two(builder, builder.sub(exponent, half)))
 
 
-def _repeated(builder: Any, value: Any) -> Any:
+def repeated(builder: Any, value: Any) -> Any:
     """A double in every lane."""
     nothing = ir.Constant(F64S, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(I32, 0))
@@ -163,7 +165,7 @@ def weigh(typing: Any, x: Any, largest: Any, temperature: Any, out: Any, vectors
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, largest, temperature, out, vectors = args
-        largest, temperature = _repeated(builder, largest), _repeated(builder, temperature)
+        largest, temperature = repeated(builder, largest), repeated(builder, temperature)
 
         def write(v: Any, nothing: list[Any]) -> list[Any]:
             narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
@@ -185,7 +187,7 @@ def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, weights, vectors, limit, out = args
-        limits = _repeated(builder, builder.fpext(limit, F64))
+        limits = repeated(builder, builder.fpext(limit, F64))
 
         def add(v: Any, sums: list[Any]) -> list[Any]:
             narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
@@ -193,12 +195,12 @@ def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any
             weight = load(builder, builder.add(weights, builder.mul(v, word(8 * WIDE))), F64S)
             return [
                 builder.fadd(
-                    total, builder.select(builder.fcmp_ordered(sign, part, limits), weight, _all(0.0))
+                    total, builder.select(builder.fcmp_ordered(sign, part, limits), weight, every(0.0))
                 )
                 for total, sign in zip(sums, (">", ">="), strict=True)
             ]
 
-        for place, total in enumerate(repeat(builder, vectors, [_all(0.0)] * 2, add)):
+        for place, total in enumerate(repeat(builder, vectors, [every(0.0)] * 2, add)):
             added = call(builder, "llvm.vector.reduce.fadd.v8f64", F64, ir.Constant(F64, 0.0), total)
             store(builder, added, builder.add(out, word(8 * place)))
         return context.get_dummy_value()

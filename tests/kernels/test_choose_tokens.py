@@ -101,6 +101,33 @@ def test_huge_logits() -> None:
         assert choose(logits, of_rows) == choose_tokens_reference(logits, ROWS, POSITIONS, of_rows).tolist()
 
 
+def wide_logits(kind: str) -> torch.Tensor:
+    """[4, 20000] float32 of which most are in the nucleus."""
+    x = 0.1 * torch.randn(4, 20_000, generator=torch.Generator().manual_seed(1))
+    if kind == "rounded":
+        x = x.bfloat16().float()
+    elif kind == "equal":
+        x = torch.zeros_like(x)
+    elif kind == "masked":
+        x[:, 5::7] = -math.inf
+    elif kind == "high where one looks":
+        x[:, ::64] += 10  # how far scores go down is estimated from these
+    elif kind == "steep":
+        x = -(torch.arange(20_000) * 7919 % 20_000 + 1.0).log().repeat(4, 1) * 1.5
+    return x
+
+
+@pytest.mark.parametrize("kind", ["smooth", "rounded", "equal", "masked", "high where one looks", "steep"])
+def test_many_tokens_are_left(kind: str) -> None:
+    """A nucleus of thousands: its end is found in a bucket of scores, the token in a chunk."""
+    logits = wide_logits(kind)
+    for temperature in (1e-45, 0.7, 50.0):
+        for top_p, min_p in ((1, 0), (0.1, 0), (0.9, 0), (0.9999, 0), (1, 0.8), (0.7, 0.9), (0.7, 0.99)):
+            of_rows = params(temperature, 0, top_p, min_p)
+            expected = choose_tokens_reference(logits, ROWS, POSITIONS, of_rows).tolist()
+            assert choose(logits, of_rows) == expected, (temperature, top_p, min_p)
+
+
 def test_what_hangs_on_the_last_bits_is_left_to_torch() -> None:
     """A share of all but 6e-8, and 20,000 tokens with 5e-12 of the weight each: which of them is the last one
     depends on the order in which they are added up."""

@@ -1,5 +1,6 @@
 """The parts that the sampling kernels are made of."""
 
+import math
 import random
 
 import numpy as np
@@ -10,6 +11,9 @@ from kernels.philox import philox4x32_reference, uniform53_reference
 
 numba = pytest.importorskip("numba")
 from kernels.cpu.sampling_cut import UNKNOWN, cut, cut_bytes  # noqa: E402
+from kernels.cpu.sampling_limits import lowest_score, next_above  # noqa: E402
+from kernels.cpu.sampling_masses import ABOUT, chunk_mass  # noqa: E402
+from kernels.cpu.sampling_scratch import scratch_bytes  # noqa: E402
 from kernels.cpu.sampling_uniform import uniform  # noqa: E402
 from kernels.cpu.sampling_vectors import weigh  # noqa: E402
 
@@ -37,6 +41,46 @@ def test_exp_is_within_one_unit_in_the_last_place() -> None:
     assert (np.abs(weights.numpy() - expected.numpy()) <= np.spacing(expected.numpy())).all()
 
 
+@numba.njit("float64(int64, float32, float64, float64)", error_model="numpy")
+def mass_of(x: int, limit: float, largest: float, rate: float) -> float:
+    """The same."""
+    return float(chunk_mass(x, limit, largest, rate))
+
+
+@pytest.mark.parametrize("depth", [1e-6, 1.0, 30.0, 700.0])
+def test_masses_are_about_right(depth: float) -> None:
+    """Of the weights from a limit on, each as exact as is promised; nothing where all is masked."""
+    x = 3 - depth * torch.rand(64, generator=torch.Generator().manual_seed(0))
+    for limit in (-torch.inf, float(x[7])):
+        expected = ((x[x >= limit].double() - 3) / 0.7).exp().sum().item()
+        got = mass_of(x.data_ptr(), limit, 3.0, math.log2(math.e) / 0.7)
+        assert abs(got - expected) <= 2 * ABOUT * expected
+    masked = torch.full((64,), -torch.inf)
+    assert mass_of(masked.data_ptr(), -3e38, 3.0, 1.0) == 0
+
+
+SCRATCH = torch.empty(scratch_bytes(64), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("score", [-3e38, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, 3e38])
+def test_next_above(score: float) -> None:
+    """Zeros of both signs are equals, so that the next above both is the same."""
+    expected = torch.tensor(score).nextafter(torch.tensor(torch.inf)).item()
+    got = next_above(np.float32(score), SCRATCH.data_ptr())
+    assert got == (expected if score != 0 else torch.tensor(1e-45).item()) and got > score
+
+
+@pytest.mark.parametrize("largest", [-20.0, 0.0, 5.5])
+@pytest.mark.parametrize("min_p", [1e-30, 0.05, 1.0])
+def test_lowest_score(largest: float, min_p: float) -> None:
+    """Its weight is enough, and that of the next below is not."""
+    for temperature in (0.3, 1.0, 100.0):
+        lowest = torch.tensor(lowest_score(largest, temperature, min_p, SCRATCH.data_ptr()))
+        below = lowest.nextafter(torch.tensor(-torch.inf))
+        enough = [math.exp((float(x) - largest) / temperature) >= min_p for x in (lowest, below)]
+        assert enough == [True, False]
+
+
 def test_uniform_is_philox() -> None:
     """Any seed, index and position."""
     numbers = random.Random(0)
@@ -46,11 +90,13 @@ def test_uniform_is_philox() -> None:
         assert uniform(low, high, index, position) == uniform53_reference(words)
 
 
-def run_cut(x: list[float], weights: list[float], target: float, error: float = 0.0) -> int:
+def run_cut(
+    x: list[float], weights: list[float], target: float, error: float = 0.0, before: float = 0.0
+) -> int:
     """On tensors."""
     scores, masses = torch.tensor(x), torch.tensor(weights, dtype=torch.float64)
     scratch = torch.empty(int(cut_bytes(len(x))), dtype=torch.uint8)
-    return int(cut(scores.data_ptr(), masses.data_ptr(), len(x), target, error, scratch.data_ptr()))
+    return int(cut(scores.data_ptr(), masses.data_ptr(), len(x), before, target, error, scratch.data_ptr()))
 
 
 @pytest.mark.parametrize("n", [1, 2, 9, 100, 1000])
@@ -72,9 +118,15 @@ def test_cut(n: int) -> None:
 
 
 def test_cut_says_what_it_does_not_know() -> None:
-    """A target that is as close to a sum as the error that the sum may have; but equals of the best are added
-    up one after the other, which is exact."""
+    """A target that is as close to a sum as the error that the sum may have."""
     assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 2.0) == 1
     assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 2.0, 1e-9) == UNKNOWN
     assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 2.5, 1e-9) == 2
-    assert run_cut([3.0, 3.0, 1.0], [1.0, 1.0, 1.0], 2.0, 1e-9) == 1
+    assert run_cut([3.0, 3.0, 1.0], [1.0, 1.0, 1.0], 1.5, 1e-9) == 1
+
+
+def test_cut_goes_on_from_what_ranks_above() -> None:
+    """Which counts as weight; nothing is left to keep where it is enough by itself."""
+    assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 6.5, 1e-9, before=5.0) == 1
+    assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 4.5, 1e-9, before=5.0) == UNKNOWN
+    assert run_cut([3.0, 2.0, 1.0], [1.0, 1.0, 1.0], 8.5, 1e-9, before=5.0) == UNKNOWN

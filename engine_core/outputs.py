@@ -101,12 +101,8 @@ class Outputs:
 
 def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[bytes, engine_pb2.StepOutputs]]:
     """One message for each frontend that has something to hear."""
-    parts = _by_frontend(outputs)
-    for frontend, part in parts.items():
-        reasons = bytearray(len(part.sequences))
-        matched = [0] * len(part.sequences)
-        for entry, (reason, token) in part.finishes.items():
-            reasons[entry], matched[entry] = reason, token
+    for frontend, part in _by_frontend(outputs).items():
+        num_entries = len(part.sequences)
         message = engine_pb2.StepOutputs(
             epoch=epoch,
             step=step,
@@ -115,14 +111,29 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
             positions=pack_u32(part.positions),
             counts=pack_u32(part.counts),
             token_ids=pack_u32(part.token_ids),
-            finish_reasons=pack_u8(reasons),
-            finish_token_ids=pack_u32(matched),
-            started_handles=pack_u64([start.request.handle for start in part.started]),
-            started_queue_us=pack_u32(_microseconds(start.queued) for start in part.started),
-            started_cached_tokens=pack_u32([start.num_cached_tokens for start in part.started]),
+            finish_reasons=bytes(num_entries),
+            finish_token_ids=bytes(4 * num_entries),
         )
+        if part.finishes:
+            _put_finishes(message, part)
+        if part.started:
+            _put_started(message, part.started)
         _put_logprobs(message, part)
         yield frontend, message
+
+
+def _put_finishes(message: engine_pb2.StepOutputs, part: Outputs) -> None:
+    reasons = bytearray(len(part.sequences))
+    matched = [0] * len(part.sequences)
+    for entry, (reason, token) in part.finishes.items():
+        reasons[entry], matched[entry] = reason, token
+    message.finish_reasons, message.finish_token_ids = pack_u8(reasons), pack_u32(matched)
+
+
+def _put_started(message: engine_pb2.StepOutputs, started: list[Start]) -> None:
+    message.started_handles = pack_u64([start.request.handle for start in started])
+    message.started_queue_us = pack_u32([_microseconds(start.queued) for start in started])
+    message.started_cached_tokens = pack_u32([start.num_cached_tokens for start in started])
 
 
 def _put_logprobs(message: engine_pb2.StepOutputs, part: Outputs) -> None:
@@ -139,9 +150,9 @@ def _put_logprobs(message: engine_pb2.StepOutputs, part: Outputs) -> None:
 
 def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
     """The outputs, split by frontend, in the order of their progress; not copied when there is only one."""
-    frontends = dict.fromkeys(sequence.request.frontend for sequence in outputs.sequences)
-    frontends |= dict.fromkeys(start.request.frontend for start in outputs.started)
-    frontends |= dict.fromkeys(part.request.frontend for part in outputs.prompt_parts)
+    frontends = {sequence.request.frontend: None for sequence in outputs.sequences}
+    frontends |= {start.request.frontend: None for start in outputs.started}
+    frontends |= {part.request.frontend: None for part in outputs.prompt_parts}
     if len(frontends) == 1:
         return {next(iter(frontends)): outputs}
     parts = {frontend: Outputs() for frontend in frontends}

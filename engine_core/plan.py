@@ -89,34 +89,25 @@ class Plan:
         self.copy_targets.append(target)
 
 
+_COLUMNS = tuple(
+    field.name
+    for field in worker_pb2.StepPlan.DESCRIPTOR.fields
+    if field.type == field.TYPE_BYTES and field.name != "starts"
+)
+"""What is a list of numbers in a Plan and a column of the same name in a StepPlan."""
+
+
 def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
-    """The plan as a message."""
-    return worker_pb2.StepPlan(
-        step=plan.step,
-        removed_rows=pack_u32(plan.removed_rows),
-        new_rows=[_encode_new_row(row) for row in plan.new_rows],
-        forks=[
-            worker_pb2.ForkRow(row=fork.row, source_row=fork.source_row, sequence_index=fork.sequence_index)
-            for fork in plan.forks
-        ],
-        table_rows=pack_u32(plan.table_rows),
-        table_starts=pack_u32(plan.table_starts),
-        table_counts=pack_u32(plan.table_counts),
-        table_blocks=pack_u32(plan.table_blocks),
-        copy_sources=pack_u32(plan.copy_sources),
-        copy_targets=pack_u32(plan.copy_targets),
-        rows=pack_u32(plan.rows),
-        starts=plan.packed_starts(),
-        counts=pack_u32(plan.counts),
-        sample_rows=pack_u32(plan.sample_rows),
-        sample_sources=pack_u32(plan.sample_sources),
-        append_rows=pack_u32(plan.append_rows),
-        append_token_ids=pack_u32(plan.append_token_ids),
-        swap_out_blocks=pack_u32(plan.swap_out_blocks),
-        swap_out_host_blocks=pack_u32(plan.swap_out_host_blocks),
-        swap_in_host_blocks=pack_u32(plan.swap_in_host_blocks),
-        swap_in_blocks=pack_u32(plan.swap_in_blocks),
-    )
+    """The plan as a message. Most columns are empty in most steps, and cost nothing then."""
+    message = worker_pb2.StepPlan(step=plan.step, starts=plan.packed_starts())
+    for name in _COLUMNS:
+        if numbers := getattr(plan, name):
+            setattr(message, name, pack_u32(numbers))
+    if plan.new_rows:
+        message.new_rows.extend(map(_encode_new_row, plan.new_rows))
+    for fork in plan.forks:
+        message.forks.add(row=fork.row, source_row=fork.source_row, sequence_index=fork.sequence_index)
+    return message
 
 
 def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine_core.plan import Plan
 from pagewire.columns import unpack_f32, unpack_u32
@@ -11,8 +11,7 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.logprob_columns import check
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """Of one plan. Fields mean what worker.proto says of StepResult; A: the plan's sample_rows."""
 
     step: int

@@ -1,11 +1,17 @@
-"""The frontends' socket: one thread that turns frames into events and messages into frames.
+"""The frontends' socket: a thread turns frames into events; the step loop sends messages as they are made.
 
-A ROUTER socket belongs to one thread, so this one does both directions. The step loop reaches it
-through an inproc pair, whose reading end wakes the same poll that waits for frontends.
+A ROUTER socket is for one thread at a time, so there is a lock around each use of it. The thread waits
+outside of the lock, for ZeroMQ's descriptor: that says once that something happened, also to who sends and
+has no use for it. So whoever sends looks whether there is something to read, and then rouses the thread.
+That one has nothing to do with what is sent, unless a frontend does not take it. (It once sent everything:
+waking it for each step cost the core a quarter of its processor time.)
 """
 
+import contextlib
 import errno
 import logging
+import os
+import select
 import signal
 import threading
 from collections import deque
@@ -19,7 +25,7 @@ from google.protobuf.message import DecodeError
 from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
 from pagewire.curve import EngineKey
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
-from pagewire.transport import BadFrame, bind_router, pack, unpack
+from pagewire.transport import BadFrame, bind_router, is_readable, pack, send_to, unpack
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +39,7 @@ something reads again, most likely: it is tried at once."""
 _LINGER_MS = 500
 """What the last messages get to leave this process."""
 _MESSAGES_PER_TURN = 256
-"""Taken from one side before the other gets its turn."""
+"""Taken before backlogs get their turn."""
 
 
 class _Backlog:
@@ -79,14 +85,10 @@ class FrontendSockets:
         self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
         self._router = bind_router(context, address, key, max_unsent=_MAX_UNSENT)
-        self._outbound = context.socket(zmq.PULL)
-        self._to_thread = context.socket(zmq.PUSH)
-        for socket in (self._outbound, self._to_thread):
-            socket.setsockopt(zmq.SNDHWM, 0)  # the step loop never waits for this thread
-            socket.setsockopt(zmq.RCVHWM, 0)
-            socket.setsockopt(zmq.LINGER, 0)
-        self._outbound.bind(f"inproc://frontends-{id(self)}")
-        self._to_thread.connect(f"inproc://frontends-{id(self)}")
+        self._lock = threading.Lock()
+        """Around each use of the socket and of the backlogs."""
+        self._roused = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="frontends", daemon=True)
 
     def start(self) -> None:
@@ -98,60 +100,107 @@ class FrontendSockets:
         return [backlog.bytes for backlog in list(self._backlogs.values())]
 
     def send(self, frontend: bytes, message: EngineMessage) -> None:
-        """Sends, in order. Only for the thread that made this object; never waits."""
-        self._to_thread.send_multipart([frontend, pack(message)])
+        """Sends, in order; never waits for a frontend. For one thread."""
+        frame = pack(message)
+        with self._lock:
+            is_behind = frontend in self._backlogs
+            is_sent = not is_behind and self._try_send(frontend, frame)
+            if not is_sent:
+                self._keep(frontend, frame)
+            is_news = not (is_sent or is_behind) or is_readable(self._router)
+        if is_news:
+            self._rouse()
 
     def close(self) -> None:
-        """Sends what is left, then ends the thread and closes the sockets."""
+        """Ends the thread and closes the sockets; what was sent gets a moment to leave."""
         if self._thread.is_alive():
-            self._to_thread.send(b"")
+            self._closing = True
+            self._rouse()
             self._thread.join()
-        for socket in (self._router, self._outbound, self._to_thread):
-            socket.close()
+        self._router.close(linger=_LINGER_MS)
+        os.close(self._roused)
+
+    def _rouse(self) -> None:
+        """The thread shall look at everything again."""
+        os.eventfd_write(self._roused, 1)
+
+    # With the lock.
+
+    def _try_send(self, frontend: bytes, frame: bytes) -> bool:
+        """False when the frontend takes nothing now. What is for one that is gone counts as sent."""
+        try:
+            send_to(self._router, frontend, frame)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self._inbox.put(FrontendGone(frontend))
+        return True
+
+    def _keep(self, frontend: bytes, frame: bytes) -> None:
+        """For later, and only so much of it."""
+        backlog = self._backlogs.setdefault(frontend, _Backlog(monotonic()))
+        backlog.append(frame)
+        if backlog.bytes > MAX_BACKLOG_BYTES:
+            # The loop ends its requests and says so to it: what else there was to say is over.
+            backlog.clear()
+            self._inbox.put(FrontendGone(frontend))
+
+    def _send_backlog(self, frontend: bytes, now: float) -> None:
+        """As much of it as the frontend takes."""
+        backlog = self._backlogs[frontend]
+        while backlog.frames and self._try_send(frontend, backlog.frames[0]):
+            backlog.popleft()
+        if backlog.frames:
+            backlog.put_off(now)
+        else:
+            del self._backlogs[frontend]
 
     # From here on: the thread.
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
-        poller = zmq.Poller()
-        poller.register(self._outbound, zmq.POLLIN)
-        poller.register(self._inbox.room, zmq.POLLIN)
+        poll, readable = select.poll(), int(self._router.getsockopt(zmq.FD))
+        poll.register(self._roused, select.POLLIN)
+        poll.register(self._inbox.room, select.POLLIN)
         try:
-            open_ = True
-            while open_:
+            while not self._closing:
+                self._send_backlogs()  # first: it has no use for what the descriptor says, either
+                is_all = self._receive()
                 # A full inbox keeps messages in the socket, and so with those who send them.
-                poller.register(self._router, 0 if self._inbox.is_full else zmq.POLLIN)
-                poller.poll(self._timeout_ms())
+                poll.register(readable, 0 if self._inbox.is_full else select.POLLIN)
+                poll.poll(self._timeout_ms() if is_all else 0)
                 self._inbox.found_room()
-                open_ = self._forward_outbound()
-                self._receive()
-                self._send_backlogs()
-            self._router.setsockopt(zmq.LINGER, _LINGER_MS)
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._roused)
         except BaseException as error:  # the step loop must hear of it, whatever it is
             self._inbox.put(SocketsFailed(error))
 
     def _timeout_ms(self) -> int | None:
         """Until the next attempt to send a backlog."""
-        if not self._backlogs:
-            return None
-        first = min(backlog.next_try for backlog in self._backlogs.values())
-        return max(ceil(1000 * (first - monotonic())), 0)
+        with self._lock:
+            tries = [backlog.next_try for backlog in self._backlogs.values()]
+        return max(ceil(1000 * (min(tries) - monotonic())), 0) if tries else None
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Whether that was all that can be taken now."""
         for _ in range(_MESSAGES_PER_TURN):
             if self._inbox.is_full:
-                return
+                return True
             try:
-                frontend, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+                with self._lock:
+                    frontend, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+                    if frontend in self._backlogs:
+                        self._backlogs[frontend].next_try = 0.0
             except zmq.Again:
-                return
-            if frontend in self._backlogs:
-                self._backlogs[frontend].next_try = 0.0
+                return True
             message = self._parse(frames)
             if message is None:
                 self._count_bad_frame()
             else:
                 self._inbox.put(Received(frontend, message, self._clock(), len(frames[0])))
+        return False
 
     def _count_bad_frame(self) -> None:
         self.num_bad_frames += 1
@@ -167,48 +216,9 @@ class FrontendSockets:
             return None
         return message if message.WhichOneof("message") else None
 
-    def _forward_outbound(self) -> bool:
-        """Sends what the step loop has handed over. False when that was the last of it."""
-        for _ in range(_MESSAGES_PER_TURN):
-            try:
-                parts = self._outbound.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return True
-            if len(parts) != 2:
-                return False
-            frontend, frame = parts
-            backlog = self._backlogs.get(frontend)
-            if backlog is not None:
-                backlog.append(frame)
-            elif not self._try_send(frontend, frame):
-                self._backlogs[frontend] = backlog = _Backlog(monotonic())
-                backlog.append(frame)
-        return True
-
     def _send_backlogs(self) -> None:
         now = monotonic()
-        for frontend, backlog in list(self._backlogs.items()):
-            if backlog.bytes > MAX_BACKLOG_BYTES:
-                # The loop ends its requests and says so to it: what else there was to say is over.
-                backlog.clear()
-                self._inbox.put(FrontendGone(frontend))
-            if now < backlog.next_try:
-                continue
-            while backlog.frames and self._try_send(frontend, backlog.frames[0]):
-                backlog.popleft()
-            if backlog.frames:
-                backlog.put_off(now)
-            else:
-                del self._backlogs[frontend]
-
-    def _try_send(self, frontend: bytes, frame: bytes) -> bool:
-        """False when the frontend takes nothing now. What is for one that is gone counts as sent."""
-        try:
-            self._router.send_multipart([frontend, frame], zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != errno.EHOSTUNREACH:
-                raise
-            self._inbox.put(FrontendGone(frontend))
-        return True
+        with self._lock:
+            due = [frontend for frontend, backlog in self._backlogs.items() if backlog.next_try <= now]
+            for frontend in due:
+                self._send_backlog(frontend, now)

@@ -11,6 +11,7 @@ import subprocess
 import zmq
 
 from pagewire.errors import PagewireError
+from pagewire.transport import is_readable
 
 SEE_ABOVE = "see the lines above, then start again"
 SHUTDOWN_GRACE_S = 0.5
@@ -99,13 +100,17 @@ class WorkerConnection:
         self.monitor = socket.get_monitor_socket(self._HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED)
         self._num_failed = 0
 
+    def fileno(self) -> int:
+        """Readable when there is something new since is_lost() has looked."""
+        return int(self.monitor.getsockopt(zmq.FD))
+
     def is_lost(self) -> bool:
         """Whether a connection was lost that had been made in full.
 
         Somebody who only looks whether the address is served is told of twice: as a handshake that
         failed, then as a connection that was lost.
         """
-        while self.monitor.poll(0):
+        while is_readable(self.monitor):
             (kind,) = struct.unpack_from("=H", self.monitor.recv_multipart()[0])
             if kind != zmq.EVENT_DISCONNECTED:
                 self._num_failed += 1

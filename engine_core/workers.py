@@ -7,6 +7,7 @@ same poll.
 
 import contextlib
 import logging
+import select
 import subprocess
 import time
 from collections import deque
@@ -25,7 +26,7 @@ from pagewire import process
 from pagewire.curve import EngineKey
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
 from pagewire.liveness import AwakeTime
-from pagewire.transport import BadFrame, bind_router, pack, unpack
+from pagewire.transport import BadFrame, bind_router, is_readable, pack, send_to, unpack
 from pagewire.vitals import read_vitals
 
 log = logging.getLogger(__name__)
@@ -53,9 +54,11 @@ class WorkerLink:
         self._address = address
         self._spawn = spawn
         self._socket = bind_router(context, address, key)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(stop.fileno(), zmq.POLLIN)
+        self._descriptor = int(self._socket.getsockopt(zmq.FD))
+        """Of the socket. It tells of changes only, and only who has looked: so we look, then wait."""
+        self._watched = select.poll()
+        self._watched.register(self._descriptor, select.POLLIN)
+        self._watched.register(stop.fileno(), select.POLLIN)
         self._stop = stop
         self._submitted: deque[Plan] = deque()
         self._watch = WorkerWatch(hang_timeout)
@@ -80,11 +83,11 @@ class WorkerLink:
         if external:
             log.info("waiting for a worker at %s", self._address)
             self._connection = WorkerConnection(self._socket)
-            self._poller.register(self._connection.monitor, zmq.POLLIN)
+            self._watched.register(self._connection.fileno(), select.POLLIN)
         else:
             command = ["worker", f"--engine={self._address}", "--rank=0", *arguments]
             self._child = WorkerChild(*self._spawn(command))
-            self._poller.register(self._child.pidfd, zmq.POLLIN)
+            self._watched.register(self._child.pidfd, select.POLLIN)
         message = self._wait()
         if message.WhichOneof("message") != "hello":
             raise WorkerDied("cannot talk to the worker", "its first message is not a WorkerHello")
@@ -127,20 +130,22 @@ class WorkerLink:
     def await_result(self, seconds: float) -> None:
         """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
         while seconds > 0 and not self._poll(min(seconds, _LOOK_S)):
-            self._look(_LOOK_S)
+            if seconds >= _LOOK_S:  # who waits for less looks soon anyway
+                self._look(_LOOK_S)
             seconds -= _LOOK_S
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
         self._look(_IDLE_LOOK_S)  # who is woken again and again would not come to it below
-        self._poller.register(inbox.fileno(), zmq.POLLIN)
+        self._watched.register(inbox.fileno(), select.POLLIN)
         try:
             while inbox.fileno() not in (ready := self._poll(_IDLE_LOOK_S)):
-                if self._socket in ready and self._receive() is not None:
+                if self._descriptor in ready and self._receive() is not None:
                     raise WorkerDied("cannot talk to the worker", "it sent something that nobody asked for")
                 self._look(_IDLE_LOOK_S)
+            inbox.hear()
         finally:
-            self._poller.unregister(inbox.fileno())
+            self._watched.unregister(inbox.fileno())
 
     def close(self) -> None:
         """Ends the worker: by a message, and if that does not help at once, by SIGKILL."""
@@ -156,31 +161,35 @@ class WorkerLink:
     def _send(self, command: WorkerCommand) -> None:
         assert self._peer is not None
         try:
-            self._socket.send_multipart([self._peer, pack(command)], zmq.NOBLOCK)
+            send_to(self._socket, self._peer, pack(command))
         except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot be: there are few commands at a time
             raise self._death(f"it cannot be reached ({error})") from error
 
     def _wait(self) -> WorkerMessage:
         """The worker's next message. Raises WorkerDied, Stopped."""
         while True:
-            ready = self._poll(_LOOK_S)
-            if self._socket in ready:
+            if self._descriptor in self._poll(_LOOK_S):
                 message = self._receive()
                 if message is not None:
                     return message
             self._look(_LOOK_S)  # also when somebody else keeps us busy
 
-    def _poll(self, seconds: float) -> dict[object, int]:
-        """What is readable, once something is, or after so many seconds. Raises WorkerDied, Stopped."""
-        ready = dict[object, int](self._poller.poll(int(1000 * seconds)))
+    def _poll(self, seconds: float) -> set[int]:
+        """Descriptors of what is readable, once something is, or after so many seconds. The socket's is among
+        them if there is a message. Raises WorkerDied, Stopped."""
+        has_message = is_readable(self._socket)
+        if not has_message and self._connection is not None and self._connection.is_lost():
+            raise self._death("its connection is lost")
+        ready = {
+            descriptor for descriptor, _ in self._watched.poll(0 if has_message else int(1000 * seconds))
+        }
         if self._stop.fileno() in ready:
             raise Stopped
-        if self._socket in ready:
-            return ready  # its last words come before the news of its death
+        if has_message or (self._descriptor in ready and is_readable(self._socket)):
+            return ready | {self._descriptor}  # its last words come before the news of its death
+        ready.discard(self._descriptor)
         if self._child is not None and self._child.pidfd in ready:
             raise self._death("")
-        if self._connection is not None and self._connection.monitor in ready and self._connection.is_lost():
-            raise self._death("its connection is lost")
         return ready
 
     def _look(self, pause: float) -> None:

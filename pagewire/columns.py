@@ -78,7 +78,7 @@ def _pack(code: str, values: Iterable[int]) -> bytes:
 
 
 def _unpack(code: str, column: bytes) -> list[int]:
-    return _unpack_array(code, column).tolist()
+    return _unpack_array(code, column).tolist() if column else []
 
 
 def _unpack_array(code: str, column: bytes) -> "array[int]":

@@ -28,6 +28,10 @@ MAX_IPC_PATH = 107
 """Linux: sizeof(sockaddr_un.sun_path) - 1."""
 
 
+# As plain numbers: operators of enumerations are slow, and this is done in each step.
+_AT_ONCE, _MORE_AT_ONCE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
+
 K = TypeVar("K", EngineKey, ClientKey)
 
 
@@ -53,6 +57,21 @@ def unpack(frame: bytes) -> bytes:
     if frame[0] != PROTOCOL_VERSION:
         raise BadFrame(f"protocol version {frame[0]}, expected {PROTOCOL_VERSION}")
     return frame[1:]
+
+
+def send_to(socket: "zmq.Socket[bytes]", peer: bytes, frame: bytes) -> None:
+    """Sends a frame to one peer of a ROUTER, without waiting.
+
+    Raises ZMQError, and then nothing was sent: Again when its queue is full, EHOSTUNREACH when it is gone.
+    """
+    socket.send(peer, _MORE_AT_ONCE)
+    socket.send(frame, _AT_ONCE)
+
+
+def is_readable(socket: "zmq.Socket[bytes]") -> bool:
+    """Whether something can be received. It takes note of what ZeroMQ's descriptor tells: that is silent then
+    until there is something new."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def new_identity() -> bytes:

@@ -24,7 +24,7 @@ from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
-from pagewire.transport import BadFrame, connect_dealer, new_identity, pack, unpack
+from pagewire.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, unpack
 from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.faults import Faults, FaultyExecute
 from worker.precompile import precompile
@@ -88,6 +88,7 @@ class Channel:
         """key: for tcp. Raises StartupError when the address cannot be one."""
         self._socket = connect_dealer(context, address, new_identity(), key)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in (self._socket, self._monitor)]
         self._refused_frames = 0
 
     def send(self, message: worker_pb2.WorkerMessage) -> None:
@@ -97,12 +98,10 @@ class Channel:
     def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
         """The next command. An empty one when none comes for so many seconds (None: wait without end), and
         for a frame that is none, which is counted. Raises EngineGone."""
-        if not self._wait(seconds):
+        frames = self._next(seconds)
+        if frames is None:
             return worker_pb2.WorkerCommand()
-        if not self._socket.poll(0):
-            raise EngineGone
         try:
-            frames = self._socket.recv_multipart()
             return worker_pb2.WorkerCommand.FromString(unpack(frames[0] if len(frames) == 1 else b""))
         except (BadFrame, DecodeError) as error:
             self._refused_frames += 1
@@ -110,16 +109,30 @@ class Channel:
                 logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
             return worker_pb2.WorkerCommand()
 
-    def _wait(self, seconds: float | None) -> bool:
-        """Whether something comes. zmq would count in milliseconds, of which a simulated step takes a few
-        or none; so its descriptors are watched, which tell of changes only."""
+    def _next(self, seconds: float | None) -> list[bytes] | None:
+        """The frames of a message; None: there is none for so many seconds. Raises EngineGone.
+
+        In most steps the next plan is there already, and is all that is looked at. zmq would wait in
+        milliseconds, of which a simulated step takes a few or none; so its descriptors are watched, which
+        tell of changes only, and only who has looked.
+        """
         end = None if seconds is None else time.monotonic() + seconds
-        while not (self._socket.poll(0) or self._monitor.poll(0)):
+        while True:
+            frames = self._take()
+            if frames is not None:
+                return frames
+            if is_readable(self._monitor) and not is_readable(self._socket):  # what was said before counts
+                raise EngineGone
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                return False
-            select.select([self._socket, self._monitor], [], [], left)
-        return True
+                return None
+            select.select(self._descriptors, [], [], left)
+
+    def _take(self) -> list[bytes] | None:
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
 
     def close(self, linger_ms: int) -> None:
         """linger_ms: how long the last message may take to leave."""

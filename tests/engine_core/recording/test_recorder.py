@@ -156,7 +156,7 @@ def test_a_sequence_that_ends_by_nan_ends_again(tmp_path: Path, with_tokens: boo
     plan = scheduler.schedule(0.0)
     worker.submit(plan)
     result = worker.collect()
-    broken = dataclasses.replace(result, token_ids=[(1 << 32) - 1, *result.token_ids[1:]])
+    broken = result._replace(token_ids=[(1 << 32) - 1, *result.token_ids[1:]])
     (failed,) = scheduler.update(broken)
     assert failed.handle == 1
     run(scheduler, worker, ledger)

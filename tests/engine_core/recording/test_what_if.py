@@ -3,7 +3,6 @@ as they must."""
 
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ def record(path: Path, *, ahead: bool = False, with_tokens: bool = False, reques
             now = max(now, ends_at.pop(0))
             result = worker.collect()
             took = 1000 + 10 * sum(worker.plans[result.step - 1].counts)
-            scheduler.update(replace(result, duration_us=took))
+            scheduler.update(result._replace(duration_us=took))
     recording.close()
 
 

@@ -141,8 +141,8 @@ MUTANTS = (
     Mutant(
         name="a frontend that does not read is kept for ever",
         file="engine_core/sockets.py",
-        old="            if backlog.bytes > MAX_BACKLOG_BYTES:\n",
-        new="            if backlog.bytes > 1000 * MAX_BACKLOG_BYTES:\n",
+        old="        if backlog.bytes > MAX_BACKLOG_BYTES:\n",
+        new="        if backlog.bytes > 1000 * MAX_BACKLOG_BYTES:\n",
         tests=("tests/engine_core/test_sockets.py",),
     ),
     Mutant(

@@ -119,8 +119,8 @@ MUTANTS = (
     Mutant(
         name="a worker takes each part of a frame set for a command",
         file="worker/main.py",
-        old="            frames = self._socket.recv_multipart()\n",
-        new="            frames = [self._socket.recv()]\n",
+        old="            return self._socket.recv_multipart(zmq.NOBLOCK)\n",
+        new="            return [self._socket.recv(zmq.NOBLOCK)]\n",
         tests=("tests/hostile/test_bus.py",),
     ),
     Mutant(

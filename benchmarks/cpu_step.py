@@ -25,6 +25,7 @@ from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.models import checkpoint_folder  # noqa: E402
 from worker import runner as runner_module  # noqa: E402
+from worker.decoder_program import FEW  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402
 
@@ -69,13 +70,14 @@ def median_ms(run: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-def profile(runner: Runner, what: str) -> None:
-    """Of the step that has just run. Prints a line per operation."""
+def profile(runner: Runner, what: str, tokens: int) -> None:
+    """Of the step of so many tokens that has just run. Prints a line per operation."""
     from kernels.cpu.team import TEAM
 
-    if getattr(runner._model, "_program", None) is None:
+    programs = getattr(runner._model, "_programs", {})
+    if not programs:
         raise SystemExit("this model does not run as a program: see the worker's log")
-    program = runner._model._program._program  # type: ignore[union-attr]
+    program = programs[tokens <= FEW]._program
     records, known = program.records, names()
     whole = records.copy()
     labels = [label(record, known) for record in whole]
@@ -106,9 +108,9 @@ def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:
 
     runner_module.build_input_batch = keep  # type: ignore[assignment]
     runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1)))
-    profile(runner, f"{batch} prompts of {prompt} tokens")
+    profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
     runner.execute(plan(range(batch), prompt, 1, []))
-    profile(runner, f"decode of {batch}, context {prompt + 1}")
+    profile(runner, f"decode of {batch}, context {prompt + 1}", batch)
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
     runner_module.build_input_batch = build
 

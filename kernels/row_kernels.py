@@ -79,7 +79,8 @@ class RowKernels:
         tokens, heads, head_dim = x.shape
         assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
         rows = 0 if index is None else index.data_ptr()
-        fields = (x.data_ptr(), cos.data_ptr(), sin.data_ptr(), rows, 2 * x.stride(0), heads, head_dim)
+        angles = cos.data_ptr(), sin.data_ptr(), rows
+        fields = x.data_ptr(), *angles, 2 * x.stride(0), heads, head_dim, x.data_ptr()
         self.team.run_one(self.rotary, tokens, fields, row_grain(heads * head_dim))
         return x
 

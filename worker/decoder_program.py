@@ -11,7 +11,9 @@ the layered forward, which stays as its twin.
     add and norm -> hidden
 
 Activations live in buffers that are made for the most tokens that came so far, and are used again in
-every layer and step.
+every step, and in every layer or every fourth one: in a step of few tokens a thread that lost its core
+may be some layers behind (kernels.cpu.stragglers), and what it writes then is read by nobody. So what is
+computed twice has a buffer of its own in the layer, which nothing changes in place.
 """
 
 from collections.abc import Sequence
@@ -38,6 +40,10 @@ ROWS, INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 1, 2, 3, 4, 5, 6, 6
 """Words of records that change from step to step."""
 WEIGHT, FOLLOWING = 3, 9
 """Of products."""
+FEW = 64
+"""Tokens of a step whose layers are so short that they do not wait for a thread without a core."""
+SETS = 4
+"""Of buffers, for such a step."""
 
 
 def fits(model: "LlamaModel") -> bool:
@@ -54,17 +60,25 @@ def fits(model: "LlamaModel") -> bool:
 
 @dataclass(frozen=True)
 class _Buffers:
-    """Of one size. M: the most tokens."""
+    """Of all layers. M: the most tokens."""
 
     residual: torch.Tensor  # [M, E]
     normed: torch.Tensor  # [M, E]: input of products; at the end the hidden states
-    qkv: torch.Tensor  # [M, H + 2 K, D]
-    mixed: torch.Tensor  # [M, H * D]
-    added: torch.Tensor  # [M, E]: what is still to be added to the residual stream
-    gate_up: torch.Tensor  # [M, 2 I]
-    gated: torch.Tensor  # [M, I]
     integers: torch.Tensor  # [M, the widest input of a product] uint8, where weights are quantized
     scales: torch.Tensor  # [M] float32, of the integers
+
+
+@dataclass(frozen=True)
+class _LayerBuffers:
+    """Of one layer, and of every SETS-th one after it."""
+
+    qkv: torch.Tensor  # [M, H + 2 K, D]
+    turned: torch.Tensor  # [M, H + 2 K, D]: queries and keys after the rotation; no values
+    mixed: torch.Tensor  # [M, H * D]
+    attended: torch.Tensor  # [M, E]: to be added to the residual stream
+    gate_up: torch.Tensor  # [M, 2 I]
+    gated: torch.Tensor  # [M, I]
+    down: torch.Tensor  # [M, E]: to be added to the residual stream
 
 
 class DecoderProgram:
@@ -84,18 +98,22 @@ class DecoderProgram:
         self.most_tokens = most
         self._rows, self._blocks = kernels, plan.kernels
         self._buffers = _make_buffers(model, most)
+        sets = SETS if most <= FEW else 1
+        self._sets = [_make_layer_buffers(model, most) for _ in range(sets)]
         self._embedding = model.embedding
         looked_up = model.embedding.packed is not None
-        self._program = Program(looked_up + sum(_records(block) for block in model.layers) + 1)
+        sizes = [_records(block) for block in model.layers]
+        self._program = Program(looked_up + sum(sizes) + 1, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
         self._add_embedding()
+        to_add = None
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
-            self._add_block(block, cache, first=number == 0)
-        self._add_norm(model.norm, first=False)
+            to_add = self._add_block(block, cache, self._sets[number % sets], to_add)
+        self._add_norm(model.norm, to_add)
         for product, following in pairwise(self._products):
             self._program.records[product, FOLLOWING] = self._program.records[following, WEIGHT]
 
@@ -126,24 +144,28 @@ class DecoderProgram:
             fields = packed.row_fields(0, self._buffers.residual.data_ptr())
             self._put(packed.gather, fields, row_grain(self._embedding.width))
 
-    def _add_block(self, block: "LlamaBlock", cache: LayerCache, first: bool) -> None:
-        """first: nothing is to be added to the residual stream yet."""
-        buffers, mlp = self._buffers, block.mlp
-        self._add_norm(block.attention_norm, first)
-        self._add_product(block.attention.qkv, buffers.normed, buffers.qkv)
-        self._add_attention(block.attention, cache)
-        self._add_product(block.attention.output, buffers.mixed, buffers.added)
-        self._add_norm(block.mlp_norm, first=False)
-        self._add_product(mlp.gate_up, buffers.normed, buffers.gate_up)
-        width = buffers.gated.shape[1]
-        fields = (buffers.gate_up.data_ptr(), buffers.gated.data_ptr(), width)
-        self._put(self._rows.silu, fields, row_grain(width))
-        self._add_product(mlp.down, buffers.gated, buffers.added)
+    def _add_block(
+        self, block: "LlamaBlock", cache: LayerCache, layer: _LayerBuffers, to_add: torch.Tensor | None
+    ) -> torch.Tensor:
+        """to_add: [M, E], to the residual stream, from the layer before. Returns the same of this one."""
+        normed, mlp = self._buffers.normed, block.mlp
+        self._add_norm(block.attention_norm, to_add)
+        self._add_product(block.attention.qkv, normed, layer.qkv)
+        self._add_attention(block.attention, cache, layer)
+        self._add_product(block.attention.output, layer.mixed, layer.attended)
+        self._add_norm(block.mlp_norm, layer.attended)
+        self._add_product(mlp.gate_up, normed, layer.gate_up)
+        width = layer.gated.shape[1]
+        fields = (layer.gate_up.data_ptr(), layer.gated.data_ptr(), width)
+        self._put(self._rows.silu, fields, row_grain(width), repeatable=True)
+        self._add_product(mlp.down, layer.gated, layer.down)
+        return layer.down
 
-    def _add_norm(self, norm: RMSNorm, first: bool) -> None:
+    def _add_norm(self, norm: RMSNorm, to_add: torch.Tensor | None) -> None:
+        """Of the residual stream, after something has been added to it."""
         buffers, width = self._buffers, norm.weight.shape[0]
         residual = buffers.residual.data_ptr()
-        x, other = (residual, 0) if first else (buffers.added.data_ptr(), residual)
+        x, other = (residual, 0) if to_add is None else (to_add.data_ptr(), residual)
         addresses = x, other, norm.weight.data_ptr(), buffers.normed.data_ptr(), residual
         self._put(self._rows.norm, norm_fields(addresses, width, norm.eps), row_grain(width))
 
@@ -157,48 +179,36 @@ class DecoderProgram:
         else:
             fields = packed.fields(x, out)
         self._products.append(self._next)
-        self._put(packed.product, fields, 0)
+        self._put(packed.product, fields, 0, repeatable=True)
 
-    def _add_attention(self, attention: "LlamaAttention", cache: LayerCache) -> None:
+    def _add_attention(self, attention: "LlamaAttention", cache: LayerCache, layer: _LayerBuffers) -> None:
         """Head norms, rotation, cache, attention: from qkv to mixed."""
-        qkv, mixed, blocks = self._buffers.qkv, self._buffers.mixed, self._blocks
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         self._kv_heads = kv_heads
         stride = 2 * head_dim * (heads + 2 * kv_heads)
-        query = qkv.data_ptr()
-        key, value = query + 2 * head_dim * heads, query + 2 * head_dim * (heads + kv_heads)
-        for norm, at, count in attention.head_norms(query, key):
-            addresses = at, 0, norm.weight.data_ptr(), at, at
+        qkv, query, to_key = layer.qkv.data_ptr(), layer.turned.data_ptr(), 2 * head_dim * heads
+        source, to_value = qkv, 2 * head_dim * (heads + kv_heads)
+        for norm, at, count in attention.head_norms(0, to_key):
+            addresses = qkv + at, 0, norm.weight.data_ptr(), query + at, qkv + at
             fields = norm_fields(addresses, head_dim, norm.eps, count, stride)
             self._put(self._rows.norm, fields, row_grain(count * head_dim))
+            source = query
         turned = heads + kv_heads
         self._rotaries.append(self._next)
-        self._put(self._rows.rotary, (query, 0, 0, 0, stride, turned, head_dim), row_grain(turned * head_dim))
+        fields = source, 0, 0, 0, stride, turned, head_dim, query
+        self._put(self._rows.rotary, fields, row_grain(turned * head_dim), repeatable=source == qkv)
         self._stores.append(self._next)
-        caches = cache.key.data_ptr(), cache.value.data_ptr()
-        self._put(
-            blocks.store,
-            (key, value, *caches, 0, stride, kv_heads, head_dim),
-            row_grain(2 * kv_heads * head_dim),
-        )
+        fields = query + to_key, qkv + to_value, cache.key.data_ptr(), cache.value.data_ptr()
+        fields = *fields, 0, stride, kv_heads, head_dim
+        self._put(self._blocks.store, fields, row_grain(2 * kv_heads * head_dim), repeatable=True)
         self._attentions.setdefault(attention.attention.window, []).append(self._next)
-        strides = stride, 2 * heads * head_dim
-        self._put(
-            blocks.attend,
-            attention_fields(
-                query,
-                mixed.data_ptr(),
-                (cache.key, cache.value),
-                0,
-                strides,
-                heads,
-                attention.attention.scale,
-            ),
-            1,
-        )
+        strides, mixed = (stride, 2 * heads * head_dim), layer.mixed.data_ptr()
+        both, scale = (cache.key, cache.value), attention.attention.scale
+        fields = attention_fields(query, mixed, both, 0, strides, heads, scale)
+        self._put(self._blocks.attend, fields, 1, repeatable=True)
 
-    def _put(self, operation: int, fields: tuple[int, ...], grain: int) -> None:
-        self._program.put(self._next, operation, 0, fields, grain)
+    def _put(self, operation: int, fields: tuple[int, ...], grain: int, repeatable: bool = False) -> None:
+        self._program.put(self._next, operation, 0, fields, grain, repeatable)
         self._next += 1
 
 
@@ -209,22 +219,33 @@ def _records(block: "LlamaBlock") -> int:
 
 
 def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
-    attention, mlp = model.layers[0].attention, model.layers[0].mlp
-    width = model.embedding.width
+    width, layer = model.embedding.width, model.layers[0]
+    widest = max(width, layer.mlp.down.in_features, layer.attention.output.in_features)
+    return _Buffers(
+        residual=zeros((most, width), torch.bfloat16),
+        normed=zeros((most, width), torch.bfloat16),
+        integers=zeros((most, widest), torch.uint8),
+        scales=zeros((most,), torch.float32),
+    )
+
+
+def _make_layer_buffers(model: "LlamaModel", most: int) -> _LayerBuffers:
+    attention, width, inner = (
+        model.layers[0].attention,
+        model.embedding.width,
+        model.layers[0].mlp.down.in_features,
+    )
     heads, head_dim = attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim
-    inner = mlp.down.in_features
 
     def empty(*shape: int) -> torch.Tensor:
-        return zeros(shape, torch.bfloat16)
+        return zeros((most, *shape), torch.bfloat16)
 
-    return _Buffers(
-        residual=empty(most, width),
-        normed=empty(most, width),
-        qkv=empty(most, heads, head_dim),
-        mixed=empty(most, attention.num_heads * head_dim),
-        added=empty(most, width),
-        gate_up=empty(most, 2 * inner),
-        gated=empty(most, inner),
-        integers=zeros((most, max(inner, width, attention.num_heads * head_dim)), torch.uint8),
-        scales=zeros((most,), torch.float32),
+    return _LayerBuffers(
+        qkv=empty(heads, head_dim),
+        turned=empty(heads, head_dim),
+        mixed=empty(attention.num_heads * head_dim),
+        attended=empty(width),
+        gate_up=empty(2 * inner),
+        gated=empty(inner),
+        down=empty(width),
     )

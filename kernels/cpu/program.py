@@ -1,14 +1,18 @@
 """A program: operations one after the other, each shared among threads. A whole forward pass is one call.
 
+    head     256 bytes       0  number of records            8  slack: by how many records a thread may be
+                                                            behind the others; 0: nothing is computed twice
     record   256 bytes       0  address of the operation     8  rows     16 .. 111  its own fields
-                           112  units     120  grain: the fewest rows that a thread takes; 0: a product
+                           112  units     120  grain: the fewest rows that a thread takes; 0: a product;
+                                               with REPEATABLE: it may be computed twice
                            128  claim: run << 32 | units that are taken
                            192  done: units that are computed
 
 Nobody divides the work beforehand. A thread takes some units of the operation at hand, computes them,
 and takes more; when all are taken it waits until they are done, then goes on to the next operation. So
 a thread that comes late, or whose core is busy with another process, is not waited for: the others
-compute what it did not take. Which thread computes a unit changes no result.
+compute what it did not take, and in the end what it did take (kernels.cpu.stragglers). Which thread
+computes a unit changes no result.
 
 A thread that comes too late finds other runs' numbers in the claims, and leaves. That is why the
 records of a program stay in memory for as long as the process lives.
@@ -20,34 +24,41 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from kernels.cpu import atomics
+from kernels.cpu import atomics, stragglers
 from kernels.cpu.compiler import compiled
 from kernels.cpu.linear import linear_share, linear_units
 from kernels.cpu.vectors import I64, read_i64, write_i64
 
 RECORD = 256
+SLACK = 8
 _UNITS, _GRAIN, _CLAIM, _DONE = 112, 120, 128, 192
+REPEATABLE = 1 << 32
 _TAKEN = 0xFFFFFFFF
 
 # The control block, a cache line for each word that is written while threads run.
-CONTROL = 512
-_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS = 0, 64, 128, 192, 256
-
-SPINS = 2000
-"""Looks at a word before a thread lets others have its core: about 50 us."""
+MOST_THREADS = 1024
+_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS, _LATE, _POSTS = 0, 64, 128, 192, 256, 320, 384
+CONTROL = _POSTS + 64 * MOST_THREADS
+"""_LATE: how many threads are stragglers, or might become some. _POSTS: see kernels.cpu.stragglers."""
 
 
 @njit(error_model="numpy")
 def _units(record: int) -> int:
     """A unit is a row, except in products."""
-    units: int = read_i64(record + 8) if read_i64(record + _GRAIN) else linear_units(record)
+    units: int = read_i64(record + 8) if _grain(record) else linear_units(record)
     return units
+
+
+@njit(error_model="numpy")
+def _grain(record: int) -> int:
+    grain: int = read_i64(record + _GRAIN) & (REPEATABLE - 1)
+    return grain
 
 
 @njit(error_model="numpy")
 def _share(record: int, unit: int, left: int, threads: int) -> int:
     """Large shares first, small ones at the end, so that all threads end at about the same time."""
-    grain = read_i64(record + _GRAIN)
+    grain = _grain(record)
     if grain == 0:
         share: int = linear_share(record, unit, left, threads)
     else:
@@ -68,32 +79,70 @@ def _compute(typing: Any, operation: Any, record: Any, first: Any, count: Any, t
 
 
 @njit(error_model="numpy")
-def _take_part(program: int, run: int, thread: int, threads: int) -> None:
-    """program: address of the number of records, RECORD bytes before the first. Until all is done, or
-    another run has begun."""
+def _take_part(control: int, program: int, run: int, thread: int, threads: int) -> None:
+    """program: address of its head. Until all is done, or another run has begun."""
+    slack = read_i64(program + SLACK)
     for index in range(read_i64(program)):
         record = program + RECORD * (index + 1)
-        units = read_i64(record + _UNITS)
-        while True:
-            claim = atomics.read(record + _CLAIM)
-            if claim >> 32 != run:
-                return
-            unit = claim & _TAKEN
-            if unit >= units:
-                break
-            count = _share(record, unit, units - unit, threads)
-            if atomics.replace(record + _CLAIM, claim, claim + count):
-                _compute(read_i64(record), record, unit, count, thread)
-                atomics.add(record + _DONE, count)
-        spins = 0
+        if slack > 0 and atomics.read(control + _LATE) > 0:
+            stragglers.wait_for_stragglers(control + _POSTS, threads, index - slack)
+        repeatable = slack > 0 and read_i64(record + _GRAIN) >= REPEATABLE
+        if not _compute_shares(control, record, run, index, thread, threads, repeatable):
+            return
+        units, spins = read_i64(record + _UNITS), 0
         while atomics.read(record + _DONE) < units:
             if atomics.read(record + _CLAIM) >> 32 != run:
                 return
-            spins += 1
-            if spins < SPINS:
-                atomics.pause()
+            if repeatable and spins == stragglers.PATIENCE:
+                _compute_too(control, record, run, index, thread, threads)
+            spins = stragglers.pause_or_give_way(spins)
+
+
+@njit(error_model="numpy")
+def _compute_shares(
+    control: int, record: int, run: int, index: int, thread: int, threads: int, repeatable: bool
+) -> bool:
+    """Until all units are taken. False: another run has begun."""
+    units, own = read_i64(record + _UNITS), control + _POSTS + 64 * thread
+    while True:
+        claim = atomics.read(record + _CLAIM)
+        if claim >> 32 != run:
+            return False
+        unit = claim & _TAKEN
+        if unit >= units:
+            return True
+        count = _share(record, unit, units - unit, threads)
+        if atomics.replace(record + _CLAIM, claim, claim + count):
+            word = stragglers.post(index, unit, count)
+            if repeatable:
+                atomics.write(own, word)
+            _compute(read_i64(record), record, unit, count, thread)
+            if not repeatable or stragglers.was_in_time(own, word, control + _LATE):
+                atomics.add(record + _DONE, count)
+
+
+@njit(error_model="numpy")
+def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:
+    """What the others are at. Whoever does this may be late itself, and is counted before it looks whether
+    the run still goes on: _end() looks at the number after it has ended the run."""
+    own, late = control + _POSTS + 64 * thread, control + _LATE
+    atomics.add(late, 1)
+    atomics.write(own, stragglers.post(index, 0, 0))
+    while atomics.read(record + _CLAIM) >> 32 == run and atomics.read(record + _CLAIM) & _TAKEN != _TAKEN:
+        at = stragglers.units_of_another(control + _POSTS, thread, threads, index)
+        if at == 0:
+            break
+        word = atomics.read(at)
+        first, count = stragglers.first_and_count(word)
+        if word >> 40 == index + 1:
+            _compute(read_i64(record), record, first, count, thread)
+            atomics.add(late, 1)
+            if stragglers.take_over(at, word):
+                atomics.add(record + _DONE, count)
             else:
-                atomics.give_way()
+                atomics.add(late, -1)
+    atomics.write(own, 0)
+    atomics.add(late, -1)
 
 
 @njit(error_model="numpy")
@@ -113,10 +162,13 @@ def _begin(control: int, program: int) -> int:
 
 
 @njit(error_model="numpy")
-def _end(program: int, run: int) -> None:
-    """Leaves nothing to take: records may be changed now."""
+def _end(control: int, program: int, run: int) -> None:
+    """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
     for index in range(read_i64(program)):
         atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 32 | _TAKEN)
+    spins = 0
+    while atomics.add(control + _LATE, 0) > 0:
+        spins = stragglers.pause_or_give_way(spins)
 
 
 @njit(error_model="numpy")
@@ -129,8 +181,8 @@ def _help(control: int, thread: int) -> None:
             seen, spins = run, 0
             helpers = atomics.read(control + HELPERS)
             if thread <= helpers:
-                _take_part(atomics.read(control + _PROGRAM), run, thread, helpers + 1)
-        elif spins < SPINS:
+                _take_part(control, atomics.read(control + _PROGRAM), run, thread, helpers + 1)
+        elif spins < stragglers.SPINS:
             spins += 1
             atomics.pause()
         else:
@@ -146,6 +198,6 @@ def enter(control: int, program: int, thread: int) -> None:
     if thread > 0:
         _help(control, thread)
     else:
-        run = _begin(control, program)
-        _take_part(program, run, 0, atomics.read(control + HELPERS) + 1)
-        _end(program, run)
+        run, threads = _begin(control, program), atomics.read(control + HELPERS) + 1
+        _take_part(control, program, run, 0, threads)
+        _end(control, program, run)

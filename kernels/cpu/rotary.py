@@ -1,5 +1,5 @@
-"""kernels.rotary in bfloat16, in place: both halves of a head at once, 16 pairs per step. Head sizes are
-multiples of 32."""
+"""kernels.rotary in bfloat16, in place or to another place: both halves of a head at once, 16 pairs per
+step. Head sizes are multiples of 32."""
 
 from typing import Any
 
@@ -11,38 +11,38 @@ from kernels.cpu.vectors import F32S, load, read_i64, repeat, rounded, store, wi
 
 
 @intrinsic
-def _rotate(typing: Any, x: Any, cos: Any, sin: Any, half: Any) -> Any:
+def _rotate(typing: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> Any:
     """One head. half: of its size."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, cos, sin, half = args
-        second = builder.add(x, builder.mul(half, word(2)))
+        x, out, cos, sin, half = args
+        to_second = builder.mul(half, word(2))
 
         def turn(v: Any, nothing: list[Any]) -> list[Any]:
             at, wide_at = builder.mul(v, word(32)), builder.mul(v, word(64))
-            a_at, b_at = builder.add(x, at), builder.add(second, at)
-            a, b = widened(builder, a_at), widened(builder, b_at)
+            second_at = builder.add(to_second, at)
+            a, b = (widened(builder, builder.add(x, offset)) for offset in (at, second_at))
             cosine = load(builder, builder.add(cos, wide_at), F32S)
             sine = load(builder, builder.add(sin, wide_at), F32S)
             to_a = builder.fsub(builder.fmul(a, cosine), builder.fmul(b, sine))
             to_b = builder.fadd(builder.fmul(b, cosine), builder.fmul(a, sine))
-            store(builder, rounded(builder, to_a), a_at)
-            store(builder, rounded(builder, to_b), b_at)
+            store(builder, rounded(builder, to_a), builder.add(out, at))
+            store(builder, rounded(builder, to_b), builder.add(out, second_at))
             return nothing
 
         repeat(builder, builder.sdiv(half, word(16)), [], turn)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), generate
+    return types.void(*[types.int64] * 5), generate
 
 
 @operation
 def rotary(record: int, first: int, count: int, thread: int) -> None:
-    """record: tokens, addresses of x, cos, sin and rows, stride, heads, head size.
+    """record: tokens, addresses of x, cos, sin and rows, stride, heads, head size, address of the result.
 
-    x: [tokens, heads, D], `stride` bytes from token to token, changed in place. cos, sin: [P, D] float32,
-    see kernels.rotary; their second halves are as the formula has them. rows: [tokens] int64, those of cos
-    and sin; 0: one after the other.
+    x, result: [tokens, heads, D], `stride` bytes from token to token; they may be the same. cos, sin:
+    [P, D] float32, see kernels.rotary; their second halves are as the formula has them. rows: [tokens]
+    int64, those of cos and sin; 0: one after the other.
     """
     x, cos, sin, rows = (
         read_i64(record + 16),
@@ -51,8 +51,10 @@ def rotary(record: int, first: int, count: int, thread: int) -> None:
         read_i64(record + 40),
     )
     stride, heads, head_dim = read_i64(record + 48), read_i64(record + 56), read_i64(record + 64)
+    out = read_i64(record + 72)
     for token in range(first, first + count):
         row = read_i64(rows + 8 * token) if rows else token
         at = 4 * head_dim * row + 2 * head_dim
         for head in range(heads):
-            _rotate(x + stride * token + 2 * head_dim * head, cos + at, sin + at, head_dim // 2)
+            offset = stride * token + 2 * head_dim * head
+            _rotate(x + offset, out + offset, cos + at, sin + at, head_dim // 2)

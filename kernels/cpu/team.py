@@ -22,19 +22,29 @@ class Program:
 
     _all: list[Words] = []
 
-    def __init__(self, size: int) -> None:
-        """size: how many records."""
+    def __init__(self, size: int, slack: int = 0) -> None:
+        """size: how many records. slack: by how many of them a thread may be behind the others while what
+        it still writes does no harm; 0: everybody is waited for. See kernels.cpu.stragglers."""
         self._memory = _zeros((1 + size) * WORDS)
         self._all.append(self._memory)
-        self._memory[0] = size
+        self._memory[0], self._memory[program.SLACK // 8] = size, slack
         self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
         self.address = int(self._memory.ctypes.data)
 
-    def put(self, index: int, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
+    def put(
+        self,
+        index: int,
+        operation: int,
+        rows: int,
+        fields: tuple[int, ...],
+        grain: int,
+        repeatable: bool = False,
+    ) -> None:
         """operation: its address. fields: as it has them; those that are left out are 0. grain: the fewest
-        rows that a thread takes; 0 for a product."""
+        rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it reads."""
         record = self.records[index]
-        record[0], record[1], record[15] = operation, rows, grain
+        record[0], record[1] = operation, rows
+        record[15] = grain | (program.REPEATABLE if repeatable else 0)
         record[2 : 2 + len(fields)] = fields
         record[2 + len(fields) : 14] = 0
 
@@ -56,6 +66,8 @@ class Team:
 
     def set_threads(self, threads: int) -> None:
         """From the next run on."""
+        if threads > program.MOST_THREADS:
+            raise ValueError(f"threads is {threads}: a team has at most {program.MOST_THREADS}")
         while self._started < threads - 1:
             self._started += 1
             arguments = (self._address, 0, self._started)

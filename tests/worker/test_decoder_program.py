@@ -43,10 +43,10 @@ def test_the_same_bits(
 ):
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, quantization=quantization)
-    assert driver.runner._model._program is not None
+    assert driver.runner._model._programs
     monkeypatch.setattr(llama, "fits", lambda model: False)
     layered, expected = run(folder, quantization=quantization)
-    assert layered.runner._model._program is None
+    assert not layered.runner._model._programs
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)
 
@@ -55,13 +55,15 @@ def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
     """Sizes are powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    driver.runner._model._program = None  # what loading has made
+    programs = driver.runner._model._programs
+    programs.clear()  # what loading has made
     sizes = []
-    for length in (3, 2, 70, 60):
+    for length in (3, 2, 70, 130, 60):
         driver.add([5] * length, 2)
         driver.run()
-        sizes.append(driver.runner._model._program.most_tokens)
-    assert sizes[0] <= sizes[1] < sizes[2] == sizes[3] == 128
+        sizes.append({few: program.most_tokens for few, program in programs.items()})
+    assert sizes[0] == sizes[1] == {True: 64}
+    assert sizes[2:] == [{True: 64, False: 128}, {True: 64, False: 256}, {True: 64, False: 256}]
 
 
 def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
@@ -69,4 +71,4 @@ def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
     driver = Driver(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values, blocks of 4 tokens
     driver.add([3, 4, 5], 3)
     driver.run()
-    assert driver.runner._model._program is None
+    assert not driver.runner._model._programs

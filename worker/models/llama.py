@@ -11,7 +11,7 @@ from kernels.activation import gated_activation
 from kernels.block_attention import BlockPlan
 from kernels.row_kernels import RowKernels
 from worker.configs.llama import LlamaConfig
-from worker.decoder_program import DecoderProgram, fits
+from worker.decoder_program import FEW, DecoderProgram, fits
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache
 from worker.layers.embedding import VocabEmbedding
@@ -141,7 +141,7 @@ class LlamaModel(LanguageModel):
         )
         self.kernels: RowKernels | None = None
         self._fits: bool | None = None  # not looked at yet
-        self._program: DecoderProgram | None = None
+        self._programs: dict[bool, DecoderProgram] = {}  # of few tokens, of many
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """For steps in one call; see worker.decoder_program."""
@@ -171,10 +171,12 @@ class LlamaModel(LanguageModel):
         if not self._fits or not isinstance(plan, BlockPlan):
             return None
         tokens = len(batch.token_ids)
-        if self._program is None or self._program.most_tokens < tokens:
-            most = 1 << (tokens - 1).bit_length()
-            self._program = DecoderProgram(self, kernels, caches, plan, most)
-        return self._program
+        few = tokens <= FEW
+        program = self._programs.get(few)
+        if program is None or program.most_tokens < tokens:
+            most = FEW if few else 1 << (tokens - 1).bit_length()
+            program = self._programs[few] = DecoderProgram(self, kernels, caches, plan, most)
+        return program
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""

@@ -103,3 +103,58 @@ def test_two_callers_take_turns():
     for thread in callers:
         thread.join()
     assert wrong == []
+
+
+def test_a_thread_that_lost_its_core():
+    """One of two threads stops in the middle of a unit, until the other one is four records further: as far
+    as the slack allows. The unit is computed twice, and the straggler is waited for at the fifth."""
+    from kernels.cpu.team import TEAM, Program
+    from tests.kernels.cpu.straggling import GAVE_UP, LEFT, RELEASE, mark, release, stumble
+
+    slack = 4
+    words = torch.zeros(16, dtype=torch.int64)
+    work = Program(slack + 2, slack=slack)
+    work.put(0, stumble, 1, (words.data_ptr(),), 1, repeatable=True)
+    for index in range(1, slack - 1):
+        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1)
+    work.put(slack - 1, release, 1, (words.data_ptr(),), 1)
+    for index in range(slack, slack + 2):
+        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1)
+    before = TEAM.threads
+    TEAM.set_threads(2)
+    for run in range(1, 50):
+        words.zero_()
+        TEAM.run(work)
+        assert words[:2].tolist() == [2, 1] and words[RELEASE] == 1 and words[LEFT] == 1
+        assert words[GAVE_UP] == 0, f"nobody computed it too, in run {run}"
+        seen = [int(words[8 + index]) for index in (*range(1, slack - 1), slack, slack + 1)]
+        assert seen[-2:] == [2, 2] and set(seen[:-2]) == {1}
+    TEAM.set_threads(before)
+
+
+def test_without_slack_everybody_is_waited_for():
+    """The unit is computed once."""
+    from kernels.cpu.team import TEAM, Program
+    from tests.kernels.cpu.straggling import mark
+
+    words = torch.zeros(16, dtype=torch.int64)
+    work = Program(8)
+    for index in range(8):
+        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1, repeatable=True)
+    before = TEAM.threads
+    TEAM.set_threads(2)
+    for _ in range(200):
+        words.zero_()
+        TEAM.run(work)
+        assert words[8:].tolist() == [1] * 8
+    TEAM.set_threads(before)
+
+
+def test_more_threads_than_a_team_has_places_for():
+    from kernels.cpu.program import MOST_THREADS
+    from kernels.cpu.team import TEAM
+
+    before = TEAM.threads
+    with pytest.raises(ValueError, match="threads is 1025"):
+        TEAM.set_threads(MOST_THREADS + 1)
+    assert TEAM.threads == before

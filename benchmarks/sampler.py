@@ -1,10 +1,11 @@
 """What choosing tokens costs: medians of Sampler.sample by rows, vocabulary and parameters.
 
-    python benchmarks/sampler.py [--threads N] [--by torch|kernels] [--flat] [--json FILE]
+    python benchmarks/sampler.py [--threads N] [--by torch|kernels] [--flat] [--cold] [--json FILE]
 
 Logits fall like a power of the rank, with noise, or are all about the same (--flat); every row has 200
 prompt tokens and a few of output. Each call samples anew from the same logits; copying them into place is
 not counted. On one thread its CPU time counts, on more the time on the clock, which needs a quiet machine.
+--cold: between two calls memory is read, as a step reads weights, so that no cache holds what a call needs.
 """
 
 import argparse
@@ -27,6 +28,8 @@ SAMPLING = {
     "greedy": {"temperature": 0.0},
     "temperature": {"temperature": 0.8},
     "top_p": {"temperature": 0.8, "top_p": 0.9},
+    "min_p": {"temperature": 0.8, "min_p": 0.05},
+    "typical_p": {"temperature": 0.8, "typical_p": 0.9},
     "top_k": {"temperature": 0.8, "top_k": 50},
     "top_k, top_p, penalties": {
         "temperature": 0.8,
@@ -38,6 +41,8 @@ SAMPLING = {
     },
 }
 PROMPT = list(range(200))
+WEIGHTS = 128 << 20
+"""Bytes that are read between two calls: more than caches hold."""
 
 
 def main() -> None:
@@ -48,19 +53,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="default 1")
     parser.add_argument("--by", choices=("torch", "kernels"), default="kernels")
     parser.add_argument("--flat", action="store_true")
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     kernels = sampling_kernels(options.threads) if options.by == "kernels" else None
+    weights = torch.ones(WEIGHTS // 4) if options.cold else None
     figures = []
-    print(f"{'rows':>4} {'vocabulary':>10} " + " ".join(f"{name:>24}" for name in SAMPLING) + "   (us)")
+    print(f"{'rows':>4} {'vocabulary':>10} " + " ".join(f"{name:>23}" for name in SAMPLING) + "   (us)")
     for vocab_size in VOCABULARIES:
         for rows in ROWS:
             logits = make_logits(rows, vocab_size, options.flat)
             clock = time.thread_time if options.threads == 1 else time.perf_counter
-            times = {name: measure(logits, sampling, kernels, clock) for name, sampling in SAMPLING.items()}
+            times = {
+                name: measure(logits, sampling, kernels, clock, weights)
+                for name, sampling in SAMPLING.items()
+            }
             figures.append({"rows": rows, "vocabulary": vocab_size, "microseconds": times})
-            print(f"{rows:>4} {vocab_size:>10} " + " ".join(f"{value:>24.0f}" for value in times.values()))
+            print(f"{rows:>4} {vocab_size:>10} " + " ".join(f"{value:>23.0f}" for value in times.values()))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -80,8 +90,9 @@ def measure(
     sampling: dict[str, float],
     kernels: SamplingKernels | None,
     clock: Callable[[], float],
+    weights: torch.Tensor | None,
 ) -> float:
-    """Median microseconds of a call."""
+    """Median microseconds of a call. weights: what is read before each; None: nothing."""
     rows, vocab_size = logits.shape
     sampler = Sampler(rows, vocab_size, torch.device("cpu"), kernels)
     params = generation_pb2.SamplingParams(**sampling, seed=1)  # type: ignore[arg-type]
@@ -90,7 +101,9 @@ def measure(
             row, worker_pb2.NewRow(row=row, sampling=params, sequence_index=row), PROMPT, [1, 2, 3]
         )
     batch, times = torch.empty_like(logits), []
-    for _ in range(max(9, min(300, 20_000_000 // logits.numel()))):
+    for _ in range(max(9, min(300 if weights is None else 60, 20_000_000 // logits.numel()))):
+        if weights is not None:
+            weights.sum()
         batch.copy_(logits)
         start = clock()
         sampler.sample(batch, list(range(rows)))

@@ -66,7 +66,7 @@ class TablePenalties:
     def __init__(self, kernels: SamplingKernels, vocab_size: int) -> None:
         self._kernels, self._vocab_size = kernels, vocab_size
         # Of each thread: which tokens it has seen in a row. All 0 between rows.
-        self._seen = [torch.zeros(vocab_size, dtype=torch.uint8) for _ in range(kernels.threads.count)]
+        self._seen = torch.zeros(kernels.threads.count, vocab_size, dtype=torch.uint8)
 
     def apply(
         self,
@@ -97,7 +97,8 @@ class TablePenalties:
             ],
             np.int64,
         )
+        seen = [line.data_ptr() for line in self._seen]
         # A token costs some ten times as much as one that is read in order.
         self._kernels.threads.run(
-            self._kernels.penalize_rows, record.ctypes.data, len(users), 10 * sum(lengths), self._seen
+            self._kernels.penalize_rows, record.ctypes.data, len(users), 10 * sum(lengths), seen
         )

@@ -4,8 +4,6 @@ lock. Each row is computed by one thread, as if it were alone."""
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-
 RowKernel = Callable[[int, int, int, int], None]
 """Of the address of a record, the first row, the number of rows, and the address of a thread's scratch."""
 
@@ -20,22 +18,20 @@ class RowThreads:
         self.count = count
         self._helpers = ThreadPoolExecutor(max(1, count - 1), "rows")
 
-    def run(
-        self, kernel: RowKernel, record: int, rows: int, values: int, scratches: list[torch.Tensor]
-    ) -> None:
+    def run(self, kernel: RowKernel, record: int, rows: int, values: int, scratches: list[int]) -> None:
         """kernel(record, row, 1, scratch) for each row. values: of all rows; few are left to one thread.
-        scratches: one for each thread.
+        scratches: an address for each thread.
 
         Whoever is free takes the next row: rows differ in what they cost.
         """
         if self.count == 1 or rows == 1 or values < WORTH_IT:
-            kernel(record, 0, rows, scratches[0].data_ptr())
+            kernel(record, 0, rows, scratches[0])
             return
         left = iter(range(rows))
 
-        def take(scratch: torch.Tensor) -> None:
+        def take(scratch: int) -> None:
             for row in left:  # a step of an iterator is not interrupted by another thread
-                kernel(record, row, 1, scratch.data_ptr())
+                kernel(record, row, 1, scratch)
 
         helping = [self._helpers.submit(take, scratch) for scratch in scratches[1 : self.count]]
         take(scratches[0])

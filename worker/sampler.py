@@ -4,6 +4,7 @@ A token is a function of its row's logits, parameters and history and of (seed, 
 position). Other rows of the batch are computed beside it, never with it.
 """
 
+from array import array
 from enum import Enum
 
 import torch
@@ -58,7 +59,7 @@ class Sampler:
         kernels: SamplingKernels | None = None,
     ) -> None:
         self._rows_per_piece = max(1, PIECE // vocab_size)
-        self._positions = [0] * max_num_rows  # Output tokens of each row.
+        self._positions = array("q", bytes(8 * max_num_rows))  # Output tokens of each row.
         self._uniforms = Uniforms(max_num_rows, device)
         self._temperature = Temperature(max_num_rows, device)
         self._top_k = TopK(max_num_rows, vocab_size, device)
@@ -76,6 +77,7 @@ class Sampler:
         self._typical_p = TypicalP(max_num_rows, device)
         self._filters = (top_p, min_p, self._typical_p)
         self._recorders = (penalties, bad_tokens)
+        self._special: set[int] = set()  # Rows whose logits change, or whose tokens torch chooses.
         self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
         params = ChoiceParams(
             self._temperature.values,
@@ -84,6 +86,7 @@ class Sampler:
             min_p.shares,
             self._uniforms.keys,
             self._uniforms.indexes,
+            torch.frombuffer(self._positions, dtype=torch.int64),
         )
         self._chooser = TokenChooser(kernels, params, vocab_size) if kernels is not None else None
 
@@ -98,6 +101,7 @@ class Sampler:
         self._uniforms.add_row(row, sequence)
         for feature in self._features:
             feature.add_row(row, sequence)
+        self._note_special(row)
 
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
@@ -107,14 +111,20 @@ class Sampler:
         self._uniforms.fork_row(row, source_row, sequence_index)
         for feature in self._features:
             feature.fork_row(row, source_row)
+        self._note_special(row)
 
     def remove_row(self, row: int) -> None:
         """Ends a row; one that does not exist is none."""
+        self._special.discard(row)
         self._uniforms.remove_row(row)
         for feature in self._features:
             feature.remove_row(row)
 
-    @torch.inference_mode()
+    def _note_special(self, row: int) -> None:
+        """Of a row that begins."""
+        if any(row in feature for feature in (*self._processors, self._typical_p)):
+            self._special.add(row)
+
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None
     ) -> torch.Tensor:
@@ -125,7 +135,23 @@ class Sampler:
         The tokens become part of the rows' output. NO_TOKEN where a row's largest logit is not
         finite after the masks: NaN or +inf anywhere (the model failed), or -inf everywhere. Such a
         row must end; what it is given later has no meaning.
+
+        Where no row is special and nobody watches, one compiled call is nearly all that happens.
         """
+        watched = scores is not None and scores.watches(rows)
+        if self._chooser is not None and rows and not watched and self._special.isdisjoint(rows):
+            chosen = self._chooser.choose(logits, rows)
+            if UNKNOWN not in chosen:
+                for row in rows:
+                    self._positions[row] += 1
+                return torch.frombuffer(chosen, dtype=torch.int64)
+        return self._sample_any(logits, rows, scores)
+
+    @torch.inference_mode()
+    def _sample_any(
+        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None
+    ) -> torch.Tensor:
+        """The same, of any rows."""
         pieces = []
         # Torch makes copies of what it works on, and so do scores; compiled functions make none.
         copied = self._chooser is None or (scores is not None and scores.watches(rows))
@@ -178,11 +204,11 @@ class Sampler:
         self._process(logits, rows)
         if self._chooser is None:
             return self._choose_by_kind(logits, rows)
-        tokens = self._chooser.choose(logits, rows, [self._positions[row] for row in rows])
-        for index, token in enumerate(tokens.tolist()):
+        tokens = self._chooser.choose(logits, rows)
+        for index, token in enumerate(tokens):
             if token == UNKNOWN or rows[index] in self._typical_p:
-                tokens[index] = self._choose_by_kind(logits[index : index + 1], [rows[index]])[0]
-        return tokens
+                tokens[index] = int(self._choose_by_kind(logits[index : index + 1], [rows[index]])[0])
+        return torch.frombuffer(tokens, dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
 
     def _choose_by_kind(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """By torch: each kind of choice for its own rows."""

@@ -39,18 +39,17 @@ NO_TOKEN = -1
 # Of a record, each of 8 bytes: addresses but for V.
 FIELDS = (
     "logits",  # [A, V] float32, contiguous
+    "tokens",  # [A] int64: where a row's parameters are in what follows; then the result
     "vocab_size",  # V
-    "rows",  # [A] int64: where a row's parameters are in what follows
-    "positions",  # [A] int64
+    "positions",  # int64: output tokens that it has
     "temperature",  # float64; 0: greedy
     "top_k",  # int64; 0: all
     "top_p",  # float64; 1: all
     "min_p",  # float64; 0: all
     "keys",  # [2] int64 each: low and high word of the seed
     "indexes",  # int64: sequence index
-    "tokens",  # [A] int64: the result
 )
-_LOGITS, _V, _ROWS, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _KEYS, _INDEXES, _TOKENS = range(
+_LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _KEYS, _INDEXES = range(
     0, 8 * len(FIELDS), 8
 )
 
@@ -117,7 +116,7 @@ def _draw_from_best(
 
 
 @njit(error_model="numpy")
-def _draw(record: int, a: int, row: int, x: int, chunks: int, largest: float, scratch: int) -> int:
+def _draw(record: int, row: int, x: int, chunks: int, largest: float, scratch: int) -> int:
     """Reads the row's parameters."""
     vocab_size = read_i64(record + _V)
     temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
@@ -126,7 +125,7 @@ def _draw(record: int, a: int, row: int, x: int, chunks: int, largest: float, sc
     min_p = read_f64(read_i64(record + _MIN_P) + 8 * row)
     key = read_i64(record + _KEYS) + 16 * row
     index = read_i64(read_i64(record + _INDEXES) + 8 * row)
-    position = read_i64(read_i64(record + _POSITIONS) + 8 * a)
+    position = read_i64(read_i64(record + _POSITIONS) + 8 * row)
     u = uniform(read_i64(key), read_i64(key + 8), index, position)
     if k > 0:
         token: int = _draw_from_best(x, vocab_size, chunks, largest, temperature, k, top_p, min_p, u, scratch)
@@ -141,7 +140,8 @@ def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
     vocab_size = read_i64(record + _V)
     chunks = (vocab_size + CHUNK - 1) // CHUNK
     for a in range(first, first + count):
-        row = read_i64(read_i64(record + _ROWS) + 8 * a)
+        at = read_i64(record + _TOKENS) + 8 * a
+        row = read_i64(at)
         x = read_i64(record + _LOGITS) + 4 * vocab_size * a
         token = chunk = _find_largest(x, vocab_size, chunks, scratch)
         if chunk != NO_TOKEN:
@@ -150,5 +150,5 @@ def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
                 bits = at_least(chunk_at(x, vocab_size, chunk, scratch), best)
                 token = chunk * CHUNK + lowest_bit(bits)
             else:
-                token = _draw(record, a, row, x, chunks, float64(best), scratch)
-        write_i64(read_i64(record + _TOKENS) + 8 * a, token)
+                token = _draw(record, row, x, chunks, float64(best), scratch)
+        write_i64(at, token)

@@ -21,7 +21,7 @@ def params(temperature: float, k: int = 0, top_p: float = 1, min_p: float = 0) -
     scalars = torch.tensor([temperature, top_p, min_p], dtype=torch.float32).double().tolist()
     t, p, m = (torch.full((4,), value, dtype=torch.float64) for value in scalars)
     keys = torch.randint(0, 1 << 32, (4, 2), generator=torch.Generator().manual_seed(k))
-    return ChoiceParams(t, torch.full((4,), k), p, m, keys, torch.arange(4))
+    return ChoiceParams(t, torch.full((4,), k), p, m, keys, torch.arange(4), torch.tensor(POSITIONS))
 
 
 def choose(
@@ -30,7 +30,7 @@ def choose(
     """By the compiled function."""
     assert kernels is not None
     chooser = TokenChooser(kernels, params, logits.shape[1])
-    tokens: list[int] = chooser.choose(logits, ROWS[: len(logits)], POSITIONS[: len(logits)]).tolist()
+    tokens: list[int] = chooser.choose(logits, ROWS[: len(logits)]).tolist()
     return tokens
 
 
@@ -48,7 +48,7 @@ def test_same_tokens(vocab_size: int, temperature: float) -> None:
                     logits = make(4, vocab_size, seed=k + seed)
                     before = logits.clone()
                     of_rows = params(temperature, k if k < vocab_size else 0, top_p, min_p)
-                    expected = choose_tokens_reference(logits, ROWS, POSITIONS, of_rows).tolist()
+                    expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
                     assert choose(logits, of_rows) == expected, (k, top_p, min_p)
                     assert torch.equal(logits, before)
 
@@ -83,7 +83,7 @@ def test_few_tokens_are_left(of_rows: ChoiceParams) -> None:
     masked = torch.full((4, 1000), -math.inf)
     for token in (63, 64, 998):
         masked[:, token] = 1.0 if token == 64 else 0.5
-    assert choose(masked, of_rows) == choose_tokens_reference(masked, ROWS, POSITIONS, of_rows).tolist()
+    assert choose(masked, of_rows) == choose_tokens_reference(masked, ROWS, of_rows).tolist()
 
 
 def test_huge_logits() -> None:
@@ -98,7 +98,7 @@ def test_huge_logits() -> None:
         params(1e-45, 0, 0.9),
         params(100, 0, 1, 0.5),
     ):
-        assert choose(logits, of_rows) == choose_tokens_reference(logits, ROWS, POSITIONS, of_rows).tolist()
+        assert choose(logits, of_rows) == choose_tokens_reference(logits, ROWS, of_rows).tolist()
 
 
 def wide_logits(kind: str) -> torch.Tensor:
@@ -124,7 +124,7 @@ def test_many_tokens_are_left(kind: str) -> None:
     for temperature in (1e-45, 0.7, 50.0):
         for top_p, min_p in ((1, 0), (0.1, 0), (0.9, 0), (0.9999, 0), (1, 0.8), (0.7, 0.9), (0.7, 0.99)):
             of_rows = params(temperature, 0, top_p, min_p)
-            expected = choose_tokens_reference(logits, ROWS, POSITIONS, of_rows).tolist()
+            expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
             assert choose(logits, of_rows) == expected, (temperature, top_p, min_p)
 
 

@@ -30,6 +30,9 @@ class BadTokens:
         self._prefix = Table((0, 0), ANY, torch.int64, device)
         self._tail = Table((0,), NOTHING, torch.int64, device)
 
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Sequences with ids that the model does not have cannot occur and are left out."""
         words = [list(word.ids) for word in sequence.new.bad_words]

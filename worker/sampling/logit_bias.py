@@ -17,6 +17,9 @@ class LogitBias:
         self._token_ids = Table((0,), 0, torch.int64, device)
         self._bias = Table((0,), 0.0, torch.float32, device)
 
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Ids that the model does not have make no difference and are left out."""
         bias = sequence.new.sampling.logit_bias

@@ -28,6 +28,9 @@ class Penalties:
         self._counts = Table((vocab_size,), 0, torch.int32, device)
         self._lengths: dict[int, int] = {}  # Row -> length of its history.
 
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Counts the output that the sequence has."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")

@@ -20,6 +20,9 @@ class AllowedTokens:
         self._slots = Slots(device)
         self._token_ids = Table((0,), 0, torch.int64, device)
 
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Raises ValueError when the model has none of the tokens."""
         allowed = sequence.new.sampling.allowed_token_ids
@@ -57,6 +60,9 @@ class MinTokens:
         self._slots = Slots(device)
         self._stop_ids = Table((0,), 0, torch.int64, device)
         self._min_tokens: dict[int, int] = {}
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Stop ids that the model does not have cannot occur and are left out."""

@@ -8,7 +8,7 @@
 
 T = 0: the first of the largest x, kernels.argmax. logits [A, V] float32 -> [A] int64; they stay as they are.
 
-On a CPU with Numba: one function for a whole row, whatever its parameters (kernels.cpu.sampling_choose). It
+With llvmlite, on a CPU: one function for a row, whatever its parameters (kernels.cpu.sampling_choose). It
 reads the row once, and without top_k once more for the sum of all weights and once for the part that top_p
 leaves. The tokens are those of the operations above. Sums are taken in vectors, in another order; where the
 last bits of one could matter, the row is left to torch: UNKNOWN. exp() may differ in the last bit.
@@ -26,7 +26,8 @@ import torch
 from kernels.argmax import argmax
 from kernels.inverse_cdf import inverse_cdf
 from kernels.min_p import min_p
-from kernels.philox import MASK, philox4x32, uniform53
+from kernels.philox import philox4x32, uniform53
+from kernels.philox_constants import MASK
 from kernels.sampling_kernels import SamplingKernels
 from kernels.temperature import temperature_weights
 from kernels.top_k import top_k

@@ -15,10 +15,7 @@ On CUDA: kernels.gpu.philox.
 
 import torch
 
-ROUNDS = 10
-MASK = 0xFFFFFFFF
-M0, M1 = 0xD2511F53, 0xCD9E8D57
-W0, W1 = 0x9E3779B9, 0xBB67AE85
+from kernels.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 
 
 def philox4x32_reference(

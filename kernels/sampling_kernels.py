@@ -1,7 +1,7 @@
 """The compiled functions of sampling on a CPU, with the threads that share their rows.
 
 Unlike the kernels of a model they run on any CPU, and whatever the model computes in: logits are float32.
-All that they need is numba.
+All that they need is llvmlite.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class SamplingKernels:
 
 
 def sampling_kernels(threads: int) -> SamplingKernels | None:
-    """Compiles them, or takes them from disk; None without numba."""
-    if find_spec("numba") is None:
+    """Compiles them, or takes them from disk; None without llvmlite."""
+    if find_spec("llvmlite") is None:
         return None
     from kernels.cpu.sampling_choose import choose_rows  # compiles, the first time
     from kernels.cpu.sampling_penalties import penalize_rows

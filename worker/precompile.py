@@ -1,13 +1,11 @@
 """The CPU kernels, compiled and taken from disk while the worker does something else.
 
 What is compiled lies on disk (kernels.cpu.compiler), once for each version of the kernels. At the first
-start processes of their own compile it, beside the worker that imports torch and reads weights: in the worker
-itself Numba and LLVM would hold locks. One that fails leaves its part to the worker, which compiles what it
-does not find. At every start a thread imports Numba and the kernels while weights are copied.
+start a process of its own compiles it, beside the worker that imports torch and reads weights; what LLVM
+needs for that is gone with the process. Where it fails, the worker compiles what it does not find.
 """
 
 import contextlib
-import hashlib
 import importlib
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from kernels.cpu.support import why_not
 from pagewire import process
 
 SAMPLER, MODEL = "sampler", "model"
-"""Groups of kernels, a process for each: of kernels.sampling_kernels, and of a model in bfloat16."""
+"""Groups of kernels: of kernels.sampling_kernels, for any CPU, and of a model in bfloat16."""
 SAMPLER_FILES = "sampling_"
 FOLDER = Path(__file__).parents[1] / "kernels" / "cpu"
 LOOK_S = 0.25
@@ -30,9 +28,9 @@ LOOK_S = 0.25
 class Precompiled:
     """Groups of kernels that are being compiled, or have been."""
 
-    def __init__(self, groups: list[str], children: list["subprocess.Popen[bytes]"]) -> None:
-        """children: who compiles."""
-        self._groups, self._children = groups, children
+    def __init__(self, groups: list[str], child: "subprocess.Popen[bytes] | None") -> None:
+        """child: who compiles."""
+        self._groups, self._child = groups, child
         self._thread = threading.Thread(target=self._take, name="kernels", daemon=True)
 
     def begin(self) -> None:
@@ -48,8 +46,8 @@ class Precompiled:
             self._thread.join(LOOK_S)
 
     def _take(self) -> None:
-        for child in self._children:
-            child.wait()
+        if self._child is not None:
+            self._child.wait()
         with contextlib.suppress(
             Exception
         ):  # whoever uses the kernels meets it again, and has somebody to tell
@@ -58,14 +56,14 @@ class Precompiled:
 
 
 def precompile() -> Precompiled:
-    """For a worker on a CPU. Starts processes for what is not on disk."""
-    groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
-    if find_spec("numba") is None:
-        return Precompiled([], [])
-    from kernels.cpu.compiler import CACHED
+    """For a worker on a CPU. Starts a process for what is not on disk."""
+    if find_spec("llvmlite") is None:
+        return Precompiled([], None)
+    from kernels.cpu.compiler import is_cached
 
-    missing = [group for group in groups if CACHED and not _note(group).exists()]
-    return Precompiled(groups, [_start(group) for group in missing])
+    groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
+    missing = [group for group in groups if is_cached() and not _note(group).exists()]
+    return Precompiled(groups, _start(missing) if missing else None)
 
 
 def import_group(group: str) -> None:
@@ -75,9 +73,9 @@ def import_group(group: str) -> None:
             importlib.import_module(f"kernels.cpu.{path.stem}")
 
 
-def _start(group: str) -> "subprocess.Popen[bytes]":
+def _start(groups: list[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "worker.precompile", group],
+        [sys.executable, "-P", "-m", "worker.precompile", *groups],
         env=process.child_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -86,19 +84,19 @@ def _start(group: str) -> "subprocess.Popen[bytes]":
 
 
 def _note(group: str) -> Path:
-    """A file that is there when all of a group is, for this CPU."""
-    from kernels.cpu.compiler import cache_folder, target_features
+    """A file that is there when all of a group is."""
+    from kernels.cpu.compiler import cache_folder
 
-    digest = hashlib.sha256(target_features().encode()).hexdigest()
-    return cache_folder() / f"{group}-{digest[:16]}.compiled"
+    return cache_folder() / f"{group}.compiled"
 
 
-def main(group: str) -> None:
+def main(groups: list[str]) -> None:
     """The process."""
     process.die_with_parent()
-    import_group(group)
-    _note(group).touch()
+    for group in groups:
+        import_group(group)
+        _note(group).touch()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

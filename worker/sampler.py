@@ -46,7 +46,7 @@ class _Choice(Enum):
 class Sampler:
     """Chooses tokens for rows, and keeps of each row what the choice depends on.
 
-    max_num_rows: rows are numbers below it. vocab_size: V. kernels: of a CPU with Numba; the tokens are
+    max_num_rows: rows are numbers below it. vocab_size: V. kernels: of a CPU with llvmlite; the tokens are
     those of torch. Nothing here waits for the device, except on the CPU, where there is nothing to wait
     for.
     """

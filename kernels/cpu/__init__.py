@@ -1,2 +1,2 @@
-"""Variants of the operations for CPUs with vector units, compiled by Numba. Empty of imports: numba is
-optional, and importing one of these files compiles it."""
+"""Variants of the operations for CPUs with vector units, compiled by LLVM. Empty of imports: llvmlite
+is optional, and importing one of these files compiles it."""

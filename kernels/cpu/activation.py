@@ -3,10 +3,10 @@
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import F32S, LANES, exp, read_i64, repeat, rounded, store, widened, word
 
 

@@ -7,13 +7,13 @@ whoever has read that word.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
+from kernels.cpu.language import external, intrinsic
 from kernels.cpu.vectors import I64, call
 
-_syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+_syscall = external("syscall", types.int64(*[types.int64] * 7))
+_sched_yield = external("sched_yield", types.int32())
 
 _FUTEX = 202  # of x86-64, the only architecture with these vector instructions
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
@@ -77,20 +77,17 @@ def pause(typing: Any) -> Any:
     return types.void(), generate
 
 
-@njit(error_model="numpy")
 def give_way() -> None:
     """Another process that waits for this core gets it."""
     _sched_yield()
 
 
-@njit(error_model="numpy")
 def sleep_while(address: int, value: int) -> None:
     """Until wake_all() on this address, unless the lower half of the word is another already. May also
     return for no reason."""
     _syscall(_FUTEX, address, _WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
 
 
-@njit(error_model="numpy")
 def wake_all(address: int) -> None:
     """Those who sleep on this address."""
     _syscall(_FUTEX, address, _WAKE_PRIVATE, 1 << 30, 0, 0, 0)

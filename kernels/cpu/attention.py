@@ -15,10 +15,10 @@ how a prompt was cut, nor on which blocks hold it: bit for bit.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
     F32S,
@@ -257,7 +257,6 @@ _scores_4, _scores_8 = _make_scores(4), _make_scores(8)
 _mix_4, _mix_8 = _make_mix(4), _make_mix(8)
 
 
-@njit(error_model="numpy")
 def _locate(plan: int, record: int, unit: int, place: int) -> None:
     """Writes down what a unit is, and where its tiles are:
 
@@ -284,7 +283,6 @@ def _locate(plan: int, record: int, unit: int, place: int) -> None:
         write_i64(place + 32 + 8 * (tiles + tile), values + slot * 2 * head_dim)
 
 
-@njit(error_model="numpy")
 def _attend(plan: int, record: int, place: int, later: int, scratch: int) -> None:
     """One unit. later: the place of the next one, or its own."""
     query, out, scale = read_i64(record + 16), read_i64(record + 40), read_f32(record + 104)

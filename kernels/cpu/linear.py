@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
     F32S,
@@ -189,14 +189,12 @@ _block, _strip = _make_strip(VECTORS, False), _make_strip(1, False)
 _block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
 
 
-@njit(error_model="numpy")
 def linear_units(record: int) -> int:
     """Strips of 16 columns, once per chunk of rows."""
     rows, columns = read_i64(record + 8), read_i64(record + 48)
     return (rows + ROWS - 1) // ROWS * ((columns + LANES - 1) // LANES)
 
 
-@njit(error_model="numpy")
 def linear_share(record: int, unit: int, left: int, threads: int) -> int:
     """How many units to take from `unit` on, of those that are left: whole blocks within one chunk of rows;
     strips at the very end, so that threads end together."""

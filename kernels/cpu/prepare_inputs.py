@@ -10,15 +10,12 @@ The caches are cold when a step begins, since the model's weights have gone thro
 costs in a loop, it costs three times here.
 """
 
-from numba import njit
-
 from kernels.cpu.compiler import compiled
 from kernels.cpu.vectors import read_i64, write_i64
 
 ITEM = 40
 
 
-@njit(error_model="numpy")
 def _write_tokens(job: int, row: int, token: int) -> int:
     """Of one row of the step, from `token` on. Returns the next token."""
     own, start, count = (
@@ -48,7 +45,6 @@ def _write_tokens(job: int, row: int, token: int) -> int:
     return token
 
 
-@njit(error_model="numpy")
 def _write_items(job: int, row: int, token: int, item: int) -> int:
     """Of one row of the step, whose first token is `token`. Returns the next item."""
     own, start, count = (
@@ -68,13 +64,11 @@ def _write_items(job: int, row: int, token: int, item: int) -> int:
     return item
 
 
-@njit(error_model="numpy")
 def _end(item: int, group: int) -> int:
     """The last position that an item looks at."""
     return read_i64(item) + (read_i64(item + 24) + read_i64(item + 32) - 1) // group
 
 
-@njit(error_model="numpy")
 def _sort(items: int, count: int, group: int) -> None:
     """By _end(), the largest first; a shell sort in place."""
     gap = 1
@@ -93,7 +87,7 @@ def _sort(items: int, count: int, group: int) -> None:
         gap //= 3
 
 
-@compiled("void(int64)")
+@compiled
 def prepare_inputs(job: int) -> None:
     """job: address of 18 words, all addresses of int64:
 

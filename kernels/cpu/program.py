@@ -21,11 +21,10 @@ records of a program stay in memory for as long as the process lives.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
-from kernels.cpu import atomics, stragglers
+from kernels.cpu import atomics, stragglers, types
 from kernels.cpu.compiler import compiled
+from kernels.cpu.language import intrinsic
 from kernels.cpu.linear import linear_share, linear_units
 from kernels.cpu.vectors import I64, read_i64, write_i64
 
@@ -42,20 +41,17 @@ CONTROL = _POSTS + 64 * MOST_THREADS
 """_LATE: how many threads are stragglers, or might become some. _POSTS: see kernels.cpu.stragglers."""
 
 
-@njit(error_model="numpy")
 def _units(record: int) -> int:
     """A unit is a row, except in products."""
     units: int = read_i64(record + 8) if _grain(record) else linear_units(record)
     return units
 
 
-@njit(error_model="numpy")
 def _grain(record: int) -> int:
     grain: int = read_i64(record + _GRAIN) & (REPEATABLE - 1)
     return grain
 
 
-@njit(error_model="numpy")
 def _share(record: int, unit: int, left: int, threads: int) -> int:
     """Large shares first, small ones at the end, so that all threads end at about the same time."""
     grain = _grain(record)
@@ -78,7 +74,6 @@ def _compute(typing: Any, operation: Any, record: Any, first: Any, count: Any, t
     return types.void(*[types.int64] * 5), generate
 
 
-@njit(error_model="numpy")
 def _take_part(control: int, program: int, run: int, thread: int, threads: int) -> None:
     """program: address of its head. Until all is done, or another run has begun."""
     slack = read_i64(program + SLACK)
@@ -98,7 +93,6 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
             spins = stragglers.pause_or_give_way(spins)
 
 
-@njit(error_model="numpy")
 def _compute_shares(
     control: int, record: int, run: int, index: int, thread: int, threads: int, repeatable: bool
 ) -> bool:
@@ -121,7 +115,6 @@ def _compute_shares(
                 atomics.add(record + _DONE, count)
 
 
-@njit(error_model="numpy")
 def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:
     """What the others are at. Whoever does this may be late itself, and is counted before it looks whether
     the run still goes on: _end() looks at the number after it has ended the run."""
@@ -145,7 +138,6 @@ def _compute_too(control: int, record: int, run: int, index: int, thread: int, t
     atomics.add(late, -1)
 
 
-@njit(error_model="numpy")
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
     run: int = (atomics.read(control + _RUN) + 1) & 0x3FFFFFFF
@@ -161,7 +153,6 @@ def _begin(control: int, program: int) -> int:
     return run
 
 
-@njit(error_model="numpy")
 def _end(control: int, program: int, run: int) -> None:
     """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
     for index in range(read_i64(program)):
@@ -171,7 +162,6 @@ def _end(control: int, program: int, run: int) -> None:
         spins = stragglers.pause_or_give_way(spins)
 
 
-@njit(error_model="numpy")
 def _help(control: int, thread: int) -> None:
     """Takes part in every run, until the process is to end."""
     seen = spins = 0
@@ -192,7 +182,7 @@ def _help(control: int, thread: int) -> None:
             spins = 0
 
 
-@compiled("void(int64, int64, int64)")
+@compiled
 def enter(control: int, program: int, thread: int) -> None:
     """Thread 0 runs the program; others help with every run from now on. Addresses."""
     if thread > 0:

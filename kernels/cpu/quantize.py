@@ -4,10 +4,10 @@ see kernels.quantized."""
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.linear import COLUMNS
 from kernels.cpu.vectors import (
     F32,
@@ -89,7 +89,6 @@ def _bfloat(typing: Any, value: Any) -> Any:
     return types.uint16(types.float32), generate
 
 
-@njit(error_model="numpy")
 def _signed(byte: int) -> int:
     return byte - 256 if byte > 127 else byte
 

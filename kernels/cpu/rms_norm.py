@@ -4,10 +4,10 @@ sums from left to right. Widths are multiples of 16."""
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
     broadcast,

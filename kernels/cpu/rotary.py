@@ -3,10 +3,9 @@ step. Head sizes are multiples of 32."""
 
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
-
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import F32S, load, read_i64, repeat, rounded, store, widened, word
 
 

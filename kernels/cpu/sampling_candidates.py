@@ -1,7 +1,5 @@
 """The tokens that a filter may leave: their scores, ids and weights, by ascending id, in scratch memory."""
 
-from numba import njit
-
 from kernels.cpu.sampling_cut import UNKNOWN, cut
 from kernels.cpu.sampling_scratch import LARGEST, chunk_at, scratch_places
 from kernels.cpu.sampling_vectors import (
@@ -20,7 +18,6 @@ NOT_KNOWN = -2
 """Instead of a number of candidates, and of a token: see kernels.cpu.sampling_cut."""
 
 
-@njit(error_model="numpy")
 def note(bits: int, at: int, first_id: int, n: int, x: int, ids: int) -> int:
     """The logits of a chunk that have a bit become candidates n, n + 1, ... Returns how many there are."""
     while bits != 0:
@@ -32,7 +29,6 @@ def note(bits: int, at: int, first_id: int, n: int, x: int, ids: int) -> int:
     return n
 
 
-@njit(error_model="numpy")
 def collect(logits: int, vocab_size: int, chunks: int, limit: float, scratch: int) -> int:
     """The tokens whose logits reach the limit. Returns how many there are."""
     _, x, ids, _, _ = scratch_places(chunks, scratch)
@@ -44,7 +40,6 @@ def collect(logits: int, vocab_size: int, chunks: int, limit: float, scratch: in
     return n
 
 
-@njit(error_model="numpy")
 def keep_best(chunks: int, n: int, target: float, error: float, scratch: int) -> int:
     """Keeps the best of n candidates, until their weights reach the target. How many; or NOT_KNOWN."""
     _, x, ids, weights, free = scratch_places(chunks, scratch)
@@ -61,7 +56,6 @@ def keep_best(chunks: int, n: int, target: float, error: float, scratch: int) ->
     return kept
 
 
-@njit(error_model="numpy")
 def total_of(weights: int, n: int, least: float) -> float:
     """Of those weights that are at least that, from the lowest id up."""
     total = 0.0
@@ -71,7 +65,6 @@ def total_of(weights: int, n: int, least: float) -> float:
     return total
 
 
-@njit(error_model="numpy")
 def pick(ids: int, weights: int, n: int, least: float, target: float) -> int:
     """kernels.inverse_cdf of those weights that are at least `least`: the candidate at which their sum
     exceeds the target."""

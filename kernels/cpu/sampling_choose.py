@@ -12,9 +12,8 @@ A row is read once for the largest logit of each chunk of 64 tokens. What comes 
 
 from math import inf
 
-from numba import float32, float64, njit
-
 from kernels.cpu.compiler import compiled
+from kernels.cpu.language import float32
 from kernels.cpu.sampling_candidates import collect, keep_best, pick, total_of
 from kernels.cpu.sampling_cut import UNKNOWN as NOT_ENOUGH
 from kernels.cpu.sampling_cut import cut
@@ -54,7 +53,6 @@ _LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _KEYS, _
 )
 
 
-@njit(error_model="numpy")
 def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
     """Notes the largest of each chunk. Returns the first chunk that has the largest of all; NO_TOKEN where
     that is not finite."""
@@ -74,20 +72,18 @@ def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
     return at
 
 
-@njit(error_model="numpy")
 def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
     """The k-th best of the chunks' largest; LOWEST where fewer have anything, or none but masked tokens."""
     _, _, _, weights, free = scratch_places(chunks, scratch)
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
-    place = cut(scratch + LARGEST, weights, chunks, 0.0, float64(k), 0.0, free)
+    place = cut(scratch + LARGEST, weights, chunks, 0.0, float(k), 0.0, free)
     limit: float = float32(LOWEST)
     if place != NOT_ENOUGH:
         limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
     return limit
 
 
-@njit(error_model="numpy")
 def _draw_from_best(
     x: int,
     vocab_size: int,
@@ -106,7 +102,7 @@ def _draw_from_best(
     if k < n:
         for i in range(n):
             write_f64(weights + 8 * i, 1.0)
-        n = keep_best(chunks, n, float64(k), 0.0, scratch)
+        n = keep_best(chunks, n, float(k), 0.0, scratch)
     weigh(scores, largest, temperature, weights, (n + 7) // 8)
     if top_p < 1:
         target = top_p * total_of(weights, n, 0.0)
@@ -115,7 +111,6 @@ def _draw_from_best(
     return token
 
 
-@njit(error_model="numpy")
 def _draw(record: int, row: int, x: int, chunks: int, largest: float, scratch: int) -> int:
     """Reads the row's parameters."""
     vocab_size = read_i64(record + _V)
@@ -134,7 +129,7 @@ def _draw(record: int, row: int, x: int, chunks: int, largest: float, scratch: i
     return token
 
 
-@compiled("void(int64, int64, int64, int64)")
+@compiled
 def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
     """Rows first .. first + count - 1. record: address of FIELDS. scratch: of scratch_bytes(V)."""
     vocab_size = read_i64(record + _V)
@@ -150,5 +145,5 @@ def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
                 bits = at_least(chunk_at(x, vocab_size, chunk, scratch), best)
                 token = chunk * CHUNK + lowest_bit(bits)
             else:
-                token = _draw(record, row, x, chunks, float64(best), scratch)
+                token = _draw(record, row, x, chunks, float(best), scratch)
         write_i64(at, token)

@@ -9,21 +9,17 @@ The sum of what is above is not taken in the order of the ranking, so that it ma
 Where these could matter, the answer is that it is not known: who asks sorts, then.
 """
 
-from numba import njit
-
 from kernels.cpu.sampling_vectors import masses, read_f32, read_f64, read_i32, write_f32, write_f64, write_i32
 
 UNKNOWN = -1
 """Instead of a place."""
 
 
-@njit(error_model="numpy")
 def cut_bytes(n: int) -> int:
     """Of scratch: two sums, then scores, places and weights of those that are left."""
     return 16 + 16 * (n + 8)
 
 
-@njit(error_model="numpy")
 def _keep(x: int, places: int, weights: int, n: int, pivot: float, above: bool) -> int:
     """Those above the pivot, or those below it, move to the front. Returns how many."""
     kept = 0
@@ -36,7 +32,6 @@ def _keep(x: int, places: int, weights: int, n: int, pivot: float, above: bool) 
     return kept
 
 
-@njit(error_model="numpy")
 def _last_equal(
     x: int, places: int, weights: int, n: int, pivot: float, mass: float, target: float, error: float
 ) -> int:
@@ -51,7 +46,6 @@ def _last_equal(
     return UNKNOWN
 
 
-@njit(error_model="numpy")
 def cut(x: int, weights: int, n: int, before: float, target: float, error: float, scratch: int) -> int:
     """The place of the last that is kept; UNKNOWN where it is not certain, and where all are not enough.
 

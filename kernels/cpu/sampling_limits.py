@@ -7,8 +7,7 @@ bisection.
 
 from math import inf, log
 
-from numba import float32, njit
-
+from kernels.cpu.language import float32
 from kernels.cpu.sampling_candidates import NOT_KNOWN, note
 from kernels.cpu.sampling_cut import UNKNOWN, cut
 from kernels.cpu.sampling_masses import ABOUT, BUCKETS, chunk_buckets, in_bucket
@@ -29,13 +28,11 @@ from kernels.cpu.sampling_vectors import (
 LOG2_E = 1.4426950408889634
 
 
-@njit(error_model="numpy")
 def sum_error(vocab_size: int) -> float:
     """How far a sum of weights in vectors, and one from id 0 on, may be from one another: a share of all."""
     return 2 * (vocab_size * 2.0**-53 + ABOUT)
 
 
-@njit(error_model="numpy")
 def _buckets_per_score(
     x: int, vocab_size: int, chunks: int, largest: float, temperature: float, top_p: float
 ) -> float:
@@ -50,7 +47,6 @@ def _buckets_per_score(
     return per_score
 
 
-@njit(error_model="numpy")
 def _fill_buckets(
     x: int, vocab_size: int, chunks: int, largest: float, rate: float, per_score: float, scratch: int
 ) -> float:
@@ -68,7 +64,6 @@ def _fill_buckets(
     return total
 
 
-@njit(error_model="numpy")
 def _mass_until(x: int, ids: int, weights: int, n: int, limit: float, last: int) -> float:
     """The weights of those candidates that rank no lower than the last."""
     mass = 0.0
@@ -79,7 +74,6 @@ def _mass_until(x: int, ids: int, weights: int, n: int, limit: float, last: int)
     return mass
 
 
-@njit(error_model="numpy")
 def last_of_mass(
     x: int, vocab_size: int, chunks: int, largest: float, temperature: float, top_p: float, scratch: int
 ) -> tuple[int, float]:
@@ -106,13 +100,11 @@ def last_of_mass(
     return last, before + _mass_until(scores, ids, weights, n, read_f32(scores + 4 * place), last)
 
 
-@njit(error_model="numpy")
 def _other_order(bits: int) -> int:
     """The bits of a float32 to a number that ascends as it does, and back."""
     return bits if bits >= 0 else bits ^ 0x7FFFFFFF
 
 
-@njit(error_model="numpy")
 def next_above(score: float, scratch: int) -> float:
     """The lowest float32 above this one."""
     write_f32(scratch + COPY, score + float32(0.0))  # -0.0 becomes 0.0: they are equals
@@ -121,7 +113,6 @@ def next_above(score: float, scratch: int) -> float:
     return following
 
 
-@njit(error_model="numpy")
 def lowest_score(largest: float, temperature: float, min_p: float, scratch: int) -> float:
     """Of a weight of at least min_p."""
     lane, weight = scratch + COPY, scratch + CHUNK_WEIGHTS

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.polynomial import Chebyshev, Polynomial
 
+from kernels.cpu import types
+from kernels.cpu.language import intrinsic
 from kernels.cpu.sampling_vectors import CHUNK, F64, F64S, I64S, WIDE, every, fma, repeated
 from kernels.cpu.vectors import F32, F32S, I32, I32S, I64, LANES, broadcast, call, load, repeat, store, word
 

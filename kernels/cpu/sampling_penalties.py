@@ -4,9 +4,8 @@ torch gathers histories, counts and logits first and then reads and writes 32 ro
 passes: 24 ms.
 """
 
-from numba import float32, njit
-
 from kernels.cpu.compiler import compiled
+from kernels.cpu.language import float32
 from kernels.cpu.sampling_vectors import read_f32, read_i32, read_u8, write_f32, write_u8
 from kernels.cpu.vectors import read_i64
 
@@ -25,7 +24,6 @@ FIELDS = (
 _LOGITS, _V, _INDEX, _SLOTS, _LENGTHS, _HISTORY, _STRIDE, _COUNTS, _STRENGTHS = range(0, 8 * len(FIELDS), 8)
 
 
-@njit(error_model="numpy")
 def _penalize(record: int, u: int, seen: int) -> None:
     vocab_size, slot = read_i64(record + _V), read_i64(read_i64(record + _SLOTS) + 8 * u)
     x = read_i64(record + _LOGITS) + 4 * vocab_size * read_i64(read_i64(record + _INDEX) + 8 * u)
@@ -48,7 +46,7 @@ def _penalize(record: int, u: int, seen: int) -> None:
         write_u8(seen + read_i64(history + 8 * i), 0)
 
 
-@compiled("void(int64, int64, int64, int64)")
+@compiled
 def penalize_rows(record: int, first: int, count: int, seen: int) -> None:
     """Rows first .. first + count - 1 of U. record: address of FIELDS. seen: of [V] bytes, all 0, as they are
     afterwards."""

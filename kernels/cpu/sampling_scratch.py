@@ -14,8 +14,6 @@ V is padded to whole chunks.
 
 from math import inf
 
-from numba import njit
-
 from kernels.cpu.sampling_cut import cut_bytes
 from kernels.cpu.sampling_masses import BUCKETS
 from kernels.cpu.sampling_vectors import CHUNK, WIDE, read_f32, write_f32
@@ -27,7 +25,6 @@ SUMS = CHUNK_SUMS + 4 * CHUNK
 LARGEST = SUMS + 8 * WIDE * BUCKETS
 
 
-@njit(error_model="numpy")
 def scratch_places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
     """Addresses of before, x, ids, weights and cut."""
     before = scratch + LARGEST + 4 * chunks
@@ -40,10 +37,9 @@ def scratch_places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
 def scratch_bytes(vocab_size: int) -> int:
     """What one thread needs."""
     chunks = -(-vocab_size // CHUNK)
-    return int(scratch_places.py_func(chunks, 0)[4] + cut_bytes.py_func(CHUNK * chunks))
+    return int(scratch_places(chunks, 0)[4] + cut_bytes(CHUNK * chunks))
 
 
-@njit(error_model="numpy")
 def copy_last(x: int, vocab_size: int, scratch: int) -> None:
     """The row's last tokens, where they are no whole chunk."""
     whole = vocab_size // CHUNK * CHUNK
@@ -52,7 +48,6 @@ def copy_last(x: int, vocab_size: int, scratch: int) -> None:
         write_f32(scratch + 4 * i, read_f32(x + 4 * token) if token < vocab_size else -inf)
 
 
-@njit(error_model="numpy")
 def chunk_at(x: int, vocab_size: int, chunk: int, scratch: int) -> int:
     """The address of a chunk."""
     return x + 4 * CHUNK * chunk if (chunk + 1) * CHUNK <= vocab_size else scratch

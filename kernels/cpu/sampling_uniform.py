@@ -1,11 +1,8 @@
 """The random number of a token: kernels.philox, one block, in registers."""
 
-from numba import njit
-
-from kernels.philox import M0, M1, MASK, ROUNDS, W0, W1
+from kernels.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 
 
-@njit(error_model="numpy")
 def uniform(key_low: int, key_high: int, index: int, position: int) -> float:
     """Words below 2^32 in 64 bits: products wrap around, and a mask drops the sign that a shift brings in."""
     c0, c1, c2, c3 = index, position, 0, 0

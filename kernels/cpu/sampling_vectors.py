@@ -1,6 +1,6 @@
 """What the sampling kernels do with vectors: chunks of 64 logits, weights in float64, sums above a limit.
 
-LLVM's generic vectors alone: these run on any CPU that Numba compiles for, in as many registers as a
+LLVM's generic vectors alone: these run on any CPU that LLVM compiles for, in as many registers as a
 vector takes there.
 """
 
@@ -8,9 +8,9 @@ import math
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
+from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
     F32S,
@@ -208,7 +208,7 @@ def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any
     return types.void(*[types.int64] * 3, types.float32, types.int64), generate
 
 
-# What lies at an address, and what is to lie there. A sign keeps Numba from mixing int64 and uint64.
+# What lies at an address, and what is to lie there.
 read_f32 = make_reader(F32, types.float32)
 read_f64 = make_reader(F64, types.float64)
 read_i32 = make_reader(I32, types.int32)

@@ -8,8 +8,7 @@ in one of 100,000 draws from a flat distribution over 152,000 tokens, the answer
 
 from math import inf
 
-from numba import float32, njit
-
+from kernels.cpu.language import float32
 from kernels.cpu.sampling_candidates import NOT_KNOWN
 from kernels.cpu.sampling_limits import LOG2_E, last_of_mass, lowest_score, next_above, sum_error
 from kernels.cpu.sampling_masses import chunk_mass
@@ -17,7 +16,6 @@ from kernels.cpu.sampling_scratch import CHUNK_WEIGHTS, COPY, LARGEST, chunk_at,
 from kernels.cpu.sampling_vectors import CHUNK, LOWEST, WIDE, read_f32, read_f64, weigh, write_f32, write_f64
 
 
-@njit(error_model="numpy")
 def _copy_kept(at: int, first_id: int, limit: float, last: int, copy: int) -> None:
     """A chunk with -inf for what is below the limit, and for its equals behind the last token."""
     for i in range(CHUNK):
@@ -26,7 +24,6 @@ def _copy_kept(at: int, first_id: int, limit: float, last: int, copy: int) -> No
         write_f32(copy + 4 * i, score if kept else -inf)
 
 
-@njit(error_model="numpy")
 def _add_up(
     x: int,
     vocab_size: int,
@@ -57,7 +54,6 @@ def _add_up(
     return total
 
 
-@njit(error_model="numpy")
 def _token_in(
     at: int,
     chunk: int,
@@ -78,7 +74,6 @@ def _token_in(
     return NOT_KNOWN
 
 
-@njit(error_model="numpy")
 def draw_from_all(
     x: int,
     vocab_size: int,
@@ -91,7 +86,7 @@ def draw_from_all(
     scratch: int,
 ) -> int:
     """A token; NOT_KNOWN where torch is to choose it."""
-    limit, last, total = float32(LOWEST), vocab_size, 0.0
+    limit, last, total = LOWEST, vocab_size, 0.0
     if top_p < 1:
         last, total = last_of_mass(x, vocab_size, chunks, largest, temperature, top_p, scratch)
         if last == NOT_KNOWN:

@@ -9,13 +9,10 @@ So the scores of 16 positions, and the values of two, are dot products of pairs 
 reordering, as in a packed weight.
 """
 
-from numba import njit
-
 from kernels.cpu.compiler import operation
 from kernels.cpu.vectors import read_i64, read_u16, read_u32, write_u16, write_u32
 
 
-@njit(error_model="numpy")
 def _token(
     token: int,
     key: int,

@@ -16,8 +16,6 @@ operations somebody may be behind (its slack; kernels.cpu.program waits for thos
 which operations may be computed twice: those that do not write to what they read.
 """
 
-from numba import njit
-
 from kernels.cpu import atomics
 
 PATIENCE = 400
@@ -29,7 +27,6 @@ _OVER = 1 << 62
 _NUMBER, _UNITS = 0x3FFFFF, 1 << 20
 
 
-@njit(error_model="numpy")
 def post(index: int, unit: int, count: int) -> int:
     """The word of a thread at these units of a record."""
     word: int = index + 1 << 40
@@ -38,7 +35,6 @@ def post(index: int, unit: int, count: int) -> int:
     return word
 
 
-@njit(error_model="numpy")
 def was_in_time(own: int, word: int, late: int) -> bool:
     """Of a thread that has computed what its post says. own: its address. late: that of the number of
     stragglers."""
@@ -49,7 +45,6 @@ def was_in_time(own: int, word: int, late: int) -> bool:
     return False
 
 
-@njit(error_model="numpy")
 def units_of_another(posts: int, thread: int, threads: int, index: int) -> int:
     """Address of the post of a thread that computes units of this record; 0: there is none. posts: address
     of the first, a cache line for each."""
@@ -61,20 +56,17 @@ def units_of_another(posts: int, thread: int, threads: int, index: int) -> int:
     return 0
 
 
-@njit(error_model="numpy")
 def first_and_count(word: int) -> tuple[int, int]:
     """Of a post."""
     return word >> 20 & (_UNITS - 1), word & (_UNITS - 1)
 
 
-@njit(error_model="numpy")
 def take_over(at: int, word: int) -> bool:
     """Those units are done. Whether nobody was faster. at: address of the post that was this word."""
     done: bool = atomics.replace(at, word, word | _OVER)
     return done
 
 
-@njit(error_model="numpy")
 def wait_for_stragglers(posts: int, threads: int, behind: int) -> None:
     """Until nobody is at a record up to this one."""
     for other in range(threads):
@@ -83,7 +75,6 @@ def wait_for_stragglers(posts: int, threads: int, behind: int) -> None:
             spins = pause_or_give_way(spins)
 
 
-@njit(error_model="numpy")
 def pause_or_give_way(spins: int) -> int:
     """One turn of a loop that waits. Returns the number of the next."""
     if spins < SPINS:

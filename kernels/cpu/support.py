@@ -1,4 +1,4 @@
-"""Whether the kernels of this folder can run here. Needs neither numba nor torch.
+"""Whether the kernels of this folder can run here. Needs neither llvmlite nor torch.
 
 They are written for AVX512-BF16: bfloat16 products, summed in float32, 32 of them per instruction.
 AMD has it from Zen 4 on (2022), Intel in Cooper Lake (2020) and from Sapphire Rapids (2023) on.
@@ -14,12 +14,12 @@ def why_not() -> str | None:
     """What is missing, in words; None where the kernels can run."""
     if not _cpu_flags() >= CPU_FLAGS:
         return "the CPU lacks AVX512-BF16"
-    if find_spec("numba") is None:
-        return "numba is not installed"
-    from kernels.cpu.compiler import target_features
+    if find_spec("llvmlite") is None:
+        return "llvmlite is not installed"
+    from kernels.cpu.machine_code import target_features
 
     if "+avx512bf16" not in target_features():
-        return "numba is told to compile for another CPU (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES)"
+        return "LLVM does not see AVX512-BF16 in this CPU"
     return None
 
 

@@ -1,4 +1,4 @@
-"""LLVM's vector types, and the instructions on them that Numba has no name for.
+"""LLVM's vector types, and the instructions on them.
 
 A kernel's innermost loop is an `@intrinsic`: it writes LLVM code itself, because no compiler finds
 these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()`): an array argument
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from kernels.cpu import types
+from kernels.cpu.language import intrinsic
 
 LANES = 16
 """float32 values in a register."""
@@ -79,7 +79,8 @@ def zeros(count: int) -> list[Any]:
 def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
     """One of LLVM's own functions."""
     kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args)
 
 
 def load(builder: Any, address: Any, kind: Any) -> Any:
@@ -174,7 +175,7 @@ def exp(builder: Any, x: Any) -> Any:
 
 
 def make_reader(kind: Any, result: Any) -> Any:
-    """read(address). kind: LLVM's type of what lies there; result: Numba's."""
+    """read(address). kind: LLVM's type of what lies there; result: what it is read as."""
 
     @intrinsic
     def read(typing: Any, address: Any) -> Any:

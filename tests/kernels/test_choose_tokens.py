@@ -11,7 +11,7 @@ from kernels.sampling_kernels import SamplingKernels, sampling_kernels
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 KERNELS = sampling_kernels(1)
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed")
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 POSITIONS = [0, 5, 77, 1000]
 ROWS = [2, 0, 3, 1]
 

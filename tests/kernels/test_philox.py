@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.philox import MASK, philox4x32, philox4x32_reference, uniform53, uniform53_reference
+from kernels.philox import philox4x32, philox4x32_reference, uniform53, uniform53_reference
+from kernels.philox_constants import MASK
 
 WORD = st.integers(0, MASK)
 

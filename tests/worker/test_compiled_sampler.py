@@ -15,7 +15,7 @@ from worker.sampler import NO_TOKEN, Sampler
 
 CPU = torch.device("cpu")
 KERNELS = sampling_kernels(2)
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="numba is not installed")
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 
 
 def both(max_num_rows: int, vocab_size: int) -> tuple[Sampler, Sampler]:

@@ -8,7 +8,7 @@ import pytest
 
 from worker import precompile
 
-pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 
 
 class Failed:
@@ -24,15 +24,15 @@ def tell(what: str, fraction: float) -> None:
 
 @pytest.fixture
 def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """An empty cache, and which groups processes are started for; each ends at once, with an error."""
+    """An empty cache, and which groups a process is started for; it ends at once, with an error."""
     groups: list[str] = []
 
-    def start(group: str) -> Failed:
-        groups.append(group)
+    def start(missing: list[str]) -> Failed:
+        groups.extend(missing)
         return Failed()
 
     monkeypatch.setattr("kernels.cpu.compiler.cache_folder", lambda: tmp_path)
-    monkeypatch.setattr("kernels.cpu.compiler.CACHED", True)
+    monkeypatch.setattr("kernels.cpu.compiler.is_cached", lambda: True)
     monkeypatch.setattr(precompile, "_start", start)
     monkeypatch.setattr(precompile, "why_not", lambda: None)
     return groups
@@ -52,10 +52,10 @@ def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], impor
     kernels.begin()
     kernels.wait(tell)
     assert imported == ["sampler", "model"]  # here, then: it is not on disk
-    precompile.main("sampler")
+    precompile.main(["sampler"])
     precompile.precompile()
     assert starts == ["sampler", "model", "model"]
-    precompile.main("model")
+    precompile.main(["model"])
     assert precompile.precompile() is not None and len(starts) == 3
 
 
@@ -63,7 +63,7 @@ def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: py
     monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX512-BF16")
     precompile.precompile()
     assert starts == ["sampler"]
-    monkeypatch.setattr("kernels.cpu.compiler.CACHED", False)  # nowhere to leave it
+    monkeypatch.setattr("kernels.cpu.compiler.is_cached", lambda: False)  # nowhere to leave it
     precompile.precompile()
     assert starts == ["sampler"]
 
@@ -89,7 +89,7 @@ def test_waiting_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch, imported: 
         if len(told) == 3:
             child.communicate(b"\n")
 
-    kernels = precompile.Precompiled(["sampler"], [child])
+    kernels = precompile.Precompiled(["sampler"], child)
     kernels.begin()
     kernels.wait(report)
     assert len(told) >= 3 and told == sorted(set(told)) and imported == ["sampler"]

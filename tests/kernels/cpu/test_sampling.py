@@ -9,16 +9,19 @@ import torch
 
 from kernels.philox import philox4x32_reference, uniform53_reference
 
-numba = pytest.importorskip("numba")
-from kernels.cpu.sampling_cut import UNKNOWN, cut, cut_bytes  # noqa: E402
-from kernels.cpu.sampling_limits import lowest_score, next_above  # noqa: E402
+pytest.importorskip("llvmlite")
+from kernels.cpu import sampling_cut, sampling_limits, sampling_uniform  # noqa: E402
+from kernels.cpu.compiler import compiled  # noqa: E402
+from kernels.cpu.sampling_cut import UNKNOWN, cut_bytes  # noqa: E402
 from kernels.cpu.sampling_masses import ABOUT, chunk_mass  # noqa: E402
 from kernels.cpu.sampling_scratch import scratch_bytes  # noqa: E402
-from kernels.cpu.sampling_uniform import uniform  # noqa: E402
 from kernels.cpu.sampling_vectors import weigh  # noqa: E402
 
+cut, uniform = compiled(sampling_cut.cut), compiled(sampling_uniform.uniform)
+lowest_score, next_above = compiled(sampling_limits.lowest_score), compiled(sampling_limits.next_above)
 
-@numba.njit("void(int64, float64, float64, int64, int64)", error_model="numpy")
+
+@compiled
 def weigh_all(x: int, largest: float, temperature: float, out: int, vectors: int) -> None:
     """An intrinsic has to be called by something."""
     weigh(x, largest, temperature, out, vectors)
@@ -41,7 +44,7 @@ def test_exp_is_within_one_unit_in_the_last_place() -> None:
     assert (np.abs(weights.numpy() - expected.numpy()) <= np.spacing(expected.numpy())).all()
 
 
-@numba.njit("float64(int64, float32, float64, float64)", error_model="numpy")
+@compiled
 def mass_of(x: int, limit: float, largest: float, rate: float) -> float:
     """The same."""
     return float(chunk_mass(x, limit, largest, rate))

@@ -26,15 +26,16 @@ def test_other_systems(monkeypatch: pytest.MonkeyPatch):
     assert "lacks" in str(support.why_not())
 
 
-def test_without_numba(monkeypatch: pytest.MonkeyPatch):
+def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
     monkeypatch.setattr(support, "find_spec", lambda name: None)
-    assert support.why_not() == "numba is not installed"
+    assert support.why_not() == "llvmlite is not installed"
 
 
-def test_numba_told_to_compile_for_another_cpu(monkeypatch: pytest.MonkeyPatch):
-    from kernels.cpu import compiler
+def test_a_cpu_that_llvm_knows_less_of(monkeypatch: pytest.MonkeyPatch):
+    """As in a virtual machine that hides a part of it."""
+    from kernels.cpu import machine_code
 
     monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
-    monkeypatch.setattr(compiler, "target_features", lambda: "-avx512bf16,+avx2")
-    assert "NUMBA_CPU_NAME" in str(support.why_not())
+    monkeypatch.setattr(machine_code, "target_features", lambda: "-avx512bf16,+avx2")
+    assert "LLVM does not see" in str(support.why_not())

@@ -1,0 +1,62 @@
+"""LLVM code to machine code of this CPU, and machine code to addresses of functions, by llvmlite."""
+
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+
+@cache
+def target_machine() -> Any:
+    """The CPU that we run on."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=target_features(),
+        opt=3,
+        reloc="static" if llvm.get_process_triple().startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+@cache
+def target_features() -> str:
+    """Of the CPU that we run on: "+avx512f,-amx-tile,..."."""
+    return str(llvm.get_host_cpu_features().flatten())
+
+
+@cache
+def target_name() -> str:
+    """What machine code depends on, besides the kernels: LLVM and the CPU."""
+    cpu = f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {target_features()}"
+    return f"{llvmlite.__version__} {cpu}"
+
+
+def assemble(code: str) -> bytes:
+    """Optimizes LLVM code; returns an object file."""
+    machine = target_machine()
+    module = llvm.parse_assembly(code)
+    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    module.verify()
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    tuning.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
+    return bytes(machine.emit_object(module))
+
+
+def load(machine_code: bytes, name: str) -> int:
+    """The address of a function of an object file, which stays in memory as long as the process."""
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+    engine.finalize_object()
+    return int(engine.get_function_address(name))
+
+
+@cache
+def _engine() -> Any:
+    """What links object files. It lives, and with it the target machine, as long as the process."""
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())

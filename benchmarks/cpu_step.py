@@ -24,7 +24,6 @@ from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.models import checkpoint_folder  # noqa: E402
-from worker import runner as runner_module  # noqa: E402
 from worker.decoder_program import FEW  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402
@@ -99,20 +98,11 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:
     """A step that computes prompts, and one that decodes."""
-    kept: list[object] = []  # what the records point at
-    build = runner_module.build_input_batch
-
-    def keep(*arguments: object) -> object:
-        kept.append(build(*arguments))  # type: ignore[arg-type]
-        return kept[-1]
-
-    runner_module.build_input_batch = keep  # type: ignore[assignment]
     runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1)))
     profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
     runner.execute(plan(range(batch), prompt, 1, []))
     profile(runner, f"decode of {batch}, context {prompt + 1}", batch)
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
-    runner_module.build_input_batch = build
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ class BlockKernels:
     team: "Team"
     store: int  # kernels.cpu.store_kv.store_kv
     attend: int  # kernels.cpu.attention.attention
+    check: Callable[[int], None]  # kernels.cpu.check_step.check_step
     prepare: Callable[[int], None]  # kernels.cpu.prepare_inputs.prepare_inputs
     scratch_bytes: Callable[[int, int], int]  # kernels.cpu.attention.scratch_bytes
     group: int  # query heads per KV head
@@ -97,11 +98,14 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
     if dtype != torch.bfloat16 or block_size % 16 or head_dim % 32:
         return None
     from kernels.cpu.attention import attention, scratch_bytes  # compiles, the first time
+    from kernels.cpu.check_step import check_step
     from kernels.cpu.prepare_inputs import prepare_inputs
     from kernels.cpu.store_kv import store_kv
     from kernels.cpu.team import TEAM
 
-    return BlockKernels(TEAM, store_kv, attention, prepare_inputs, scratch_bytes, group, Scratch())
+    return BlockKernels(
+        TEAM, store_kv, attention, check_step, prepare_inputs, scratch_bytes, group, Scratch()
+    )
 
 
 def plan_blocks(

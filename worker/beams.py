@@ -29,19 +29,31 @@ class Beams:
     def __init__(self, max_num_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._counts = np.zeros(max_num_rows, np.int64)  # 0: the row is no beam
+        self._members: set[int] = set()
+
+    def __bool__(self) -> bool:
+        """Whether any row is a beam."""
+        return bool(self._members)
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
         require(new.num_beam_candidates <= self._vocab_size, "a beam offers more tokens than there are")
-        self._counts[row] = new.num_beam_candidates
+        self._set(row, new.num_beam_candidates)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """As many."""
-        self._counts[row] = self._counts[source_row]
+        self._set(row, int(self._counts[source_row]))
 
     def remove_row(self, row: int) -> None:
         """No beam any more."""
-        self._counts[row] = 0
+        self._set(row, 0)
+
+    def _set(self, row: int, count: int) -> None:
+        self._counts[row] = count
+        if count:
+            self._members.add(row)
+        else:
+            self._members.discard(row)
 
     def among(self, rows: Integers) -> npt.NDArray[np.bool_]:
         """Which of the rows [A] are beams."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kernels.block_attention import ITEM_WORDS, QUERIES, BlockKernels, BlockPlan, block_plan, plan_blocks
+from kernels.block_attention import BlockPlan, plan_blocks
 from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention
 from kernels.paged_kernels import PagedPlan
 from kernels.ranges import Integers, ranges
@@ -39,7 +39,8 @@ class InputBatch:
 class StepBatch(InputBatch):
     """And what the runner looks for in it. A: sampled rows, with padding."""
 
-    logit_tokens: torch.Tensor  # [A] int64: token (index into T) whose logits are sampled from
+    logit_tokens: torch.Tensor | None
+    """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
 
 
@@ -70,8 +71,6 @@ def build_input_batch(
 ) -> StepBatch:
     """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. sizes: see
     token_sizes()."""
-    if shape.kernels is not None and not sizes:
-        return _block_batch(shape.kernels, rows, (computing, starts, counts), sources, windows, shape)
     order = np.lexsort((starts, counts > 1))
     computing, starts, counts = computing[order], starts[order], counts[order]
     owners, positions = ranges(starts, counts)  # [T], [T]
@@ -99,49 +98,6 @@ def build_input_batch(
         slot_rows=slot_rows(padded_slots, shape.num_kv_heads, block_size),
         attention={window: _plan_attention(starts, counts, tables, window, shape) for window in windows},
         logit_tokens=tensor(last_tokens[sources], 0),
-        row_starts=row_starts,
-    )
-
-
-def _block_batch(
-    kernels: BlockKernels,
-    rows: RowTable,
-    work: tuple[Integers, Integers, Integers],
-    sources: Integers,
-    windows: Iterable[int | None],
-    shape: CacheShape,
-) -> StepBatch:
-    """The same in one call, where attention needs no neighbours of one length: rows in the plan's order, no
-    padding. work: computing, starts, counts."""
-    computing, starts, counts = (np.ascontiguousarray(column, np.int64) for column in work)
-    tokens, heads = int(counts.sum()), shape.num_kv_heads
-    items = int((-(-counts * kernels.group // QUERIES)).sum())
-    sizes = (tokens, tokens, tokens, tokens * heads, items * ITEM_WORDS, len(computing))
-    ids, positions, prompt_lens, slots, found, row_starts = np.split(
-        np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1])
-    )
-    table = rows.blocks
-    job = np.array(
-        (
-            *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
-            *(table.ctypes.data, table.strides[0], rows.prompt_lens.ctypes.data),
-            *(column.ctypes.data for column in (computing, starts, counts)),
-            *(len(computing), shape.block_size, heads, kernels.group),
-            *(result.ctypes.data for result in (ids, positions, prompt_lens, slots, found, row_starts)),
-        ),
-        np.int64,
-    )
-    kernels.prepare(job.ctypes.data)
-    found, context = found.reshape(items, ITEM_WORDS), int((starts + counts).max())
-    return StepBatch(
-        token_ids=torch.from_numpy(ids),
-        positions=torch.from_numpy(positions),
-        prompt_lens=torch.from_numpy(prompt_lens),
-        slot_rows=torch.from_numpy(slots),
-        attention={
-            window: block_plan(kernels, found, table, context, window, shape.head_dim) for window in windows
-        },
-        logit_tokens=torch.from_numpy((row_starts + counts - 1)[sources]),
         row_starts=row_starts,
     )
 

@@ -9,23 +9,25 @@ from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.beams import Beams, Offers
-from worker.input_batch import StepBatch, build_input_batch, padded
+from worker.block_inputs import input_builder
+from worker.input_batch import StepBatch, padded
 from worker.kv_cache import KVCache
 from worker.logprobs.prompts import score_prompts
 from worker.logprobs.sampled import SampledScores
 from worker.logprobs.wishes import LogprobWishes
 from worker.models.base import LanguageModel
 from worker.rows import RowTable
-from worker.sampler import NO_TOKEN, Sampler
+from worker.sampler import Sampler
 from worker.step import (
-    NO_TOKEN_COLUMN,
     Step,
     append_tokens,
     apply_changes,
     block_copies,
     read_step,
     read_swaps,
+    token_column,
 )
+from worker.step_check import StepCheck
 from worker.swap_space import SwapSpace
 
 WARM_UP_TOKENS = 16
@@ -66,7 +68,9 @@ class Runner:
         self._swap_space = swap_space
         self._wishes = LogprobWishes(rows.vocab_size)
         self._beams = Beams(rows.max_num_rows, rows.vocab_size)
-        self._windows = frozenset(windows)
+        kernels = cache.shape.kernels
+        self._check = StepCheck(rows, kernels.check) if kernels is not None else None
+        self._build_inputs = input_builder(rows, frozenset(windows), cache.shape, sizes)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._sizes = sizes
 
@@ -119,17 +123,8 @@ class Runner:
 
     def _compute(self, plan: worker_pb2.StepPlan, began: int) -> worker_pb2.StepResult:
         """What the step computes and samples. began: when it did, in nanoseconds."""
-        step = read_step(plan, self._rows, self._max_num_batched_tokens)
-        batch = build_input_batch(
-            self._rows,
-            step.rows,
-            step.starts,
-            step.counts,
-            step.sample_sources,
-            self._windows,
-            self._sizes,
-            self._cache.shape,
-        )
+        step = read_step(plan, self._rows, self._max_num_batched_tokens, self._check)
+        batch = self._build_inputs(step)
         prepared = time.monotonic_ns()
         hidden = self._model(batch, self._cache.layers)
         computed = time.monotonic_ns()
@@ -165,15 +160,18 @@ class Runner:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it samples."""
         if not len(rows):
             return
-        logits = self._model.logits(hidden.index_select(0, batch.logit_tokens))[: len(rows)]
-        beams = self._beams.among(rows)
-        if not beams.any():
+        if batch.logit_tokens is None:
+            logits = self._model.logits(hidden)
+        else:
+            logits = self._model.logits(hidden.index_select(0, batch.logit_tokens))[: len(rows)]
+        if not self._beams:
             tokens = self._draw(logits, rows, result)
         else:
+            beams = self._beams.among(rows)
             tokens = np.empty(len(rows), np.int64)
             tokens[beams] = self._offer(logits[torch.from_numpy(beams)], rows[beams], result)
             tokens[~beams] = self._draw(logits[torch.from_numpy(~beams)], rows[~beams], result)
-        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        result.token_ids = token_column(tokens)
 
     def _draw(self, logits: torch.Tensor, rows: Integers, result: worker_pb2.StepResult) -> Integers:
         """logits: [A, V]; rows: [A]. Their tokens, which are appended to them."""

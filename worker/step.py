@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -9,9 +10,13 @@ import numpy as np
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable, column, require
+from worker.step_check import Measures, StepCheck, check_by_numpy
 
 NO_TOKEN_COLUMN = 0xFFFFFFFF
 """What StepResult.token_ids gives for a row that has no token to give."""
+
+
+_NOTHING = np.empty(0, np.int64)
 
 
 class RowFeature(Protocol):
@@ -27,15 +32,18 @@ class RowFeature(Protocol):
         """Ends a row."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
-    """What a plan wants computed, after its changes have been applied."""
+    """What a plan wants computed, after its changes have been applied. Columns are int64, and lie one behind
+    another in memory, in this order."""
 
     rows: Integers  # [R]
     starts: Integers  # [R]
     counts: Integers  # [R]
     sample_rows: Integers  # [A]
     sample_sources: Integers  # [A]: index into rows
+    address: int  # of the first of them
+    measures: Measures
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Swaps:
 
 def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[RowFeature]) -> None:
     """Rows and block tables, in the order that the contract gives. Raises PlanError."""
-    for row in column(plan.removed_rows).tolist():
+    for row in column(plan.removed_rows).tolist() if plan.removed_rows else ():
         rows.remove(row)
         for feature in features:
             feature.remove_row(row)
@@ -88,6 +96,8 @@ def append_tokens(plan: worker_pb2.StepPlan, rows: RowTable) -> tuple[list[int],
 
 def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, Integers]:
     """Blocks to copy from and to, both [C]. Raises PlanError."""
+    if not (plan.copy_sources or plan.copy_targets):  # as in most plans
+        return _NOTHING, _NOTHING
     sources, targets = column(plan.copy_sources), column(plan.copy_targets)
     require(len(sources) == len(targets), "copy_sources and copy_targets differ in length")
     for blocks in (sources, targets):
@@ -120,16 +130,29 @@ def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int)
     return swaps
 
 
-def read_step(plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int) -> Step:
-    """Call it after apply_changes(). Raises PlanError when the rows cannot do it."""
-    step = Step(
-        column(plan.rows),
-        column(plan.starts),
-        column(plan.counts),
-        column(plan.sample_rows),
-        column(plan.sample_sources),
+def token_column(tokens: Integers) -> bytes:
+    """Tokens [A] as StepResult.token_ids gives them; -1, which is none, becomes NO_TOKEN_COLUMN."""
+    return tokens.astype("<u4").tobytes()
+
+
+def read_step(
+    plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int, check: StepCheck | None = None
+) -> Step:
+    """Call it after apply_changes(). check: None where it is not compiled. Raises PlanError when the rows
+    cannot do it."""
+    parts = plan.rows, plan.starts, plan.counts, plan.sample_rows, plan.sample_sources
+    bounds = [0, *accumulate(len(part) // 4 for part in parts)]
+    columns = column(b"".join(parts))
+    num_rows, num_samples = bounds[1], bounds[4] - bounds[3]
+    require(
+        bounds[2] == 2 * num_rows and bounds[3] == 3 * num_rows, "rows, starts and counts differ in length"
     )
-    rows.check_compute(step.rows, step.starts, step.counts)
-    rows.check_sample(step.sample_rows, step.sample_sources, step.rows, step.starts + step.counts)
-    require(step.counts.sum() <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
-    return step
+    require(len(columns) == 3 * num_rows + 2 * num_samples, "samples and their sources differ in length")
+    address = columns.ctypes.data
+    if check is not None:
+        measures = check(columns, address, num_rows, num_samples)
+    else:
+        measures = check_by_numpy(rows, columns, num_rows, num_samples)
+    require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
+    computing, starts, counts, sampling, sources = (columns[begin:end] for begin, end in pairwise(bounds))
+    return Step(computing, starts, counts, sampling, sources, address, measures)

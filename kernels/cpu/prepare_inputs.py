@@ -4,6 +4,7 @@ Of a row that computes `count` tokens from position `start` on:
 
     tokens     token ids, positions, length of its prompt
     slots      where the keys and values of each token and head go (kernels.store_kv.slot_rows)
+    logits     the last token of each row that a sample is taken from
     items      of attention (kernels.block_attention): up to 8 (query, head) pairs each, long ones first
 
 The caches are cold when a step begins, since the model's weights have gone through them: what a call
@@ -87,13 +88,23 @@ def _sort(items: int, count: int, group: int) -> None:
         gap //= 3
 
 
+def _write_logit_tokens(job: int) -> None:
+    """Call it when the rows' first tokens are known."""
+    for sample in range(read_i64(job + 160)):
+        row = read_i64(read_i64(job + 152) + 8 * sample)
+        last = read_i64(read_i64(job + 136) + 8 * row) + read_i64(read_i64(job + 56) + 8 * row) - 1
+        write_i64(read_i64(job + 144) + 8 * sample, last)
+
+
 @compiled
 def prepare_inputs(job: int) -> None:
-    """job: address of 18 words, all addresses of int64:
+    """job: address of 21 words, all addresses of int64:
 
     0   token ids of all rows, bytes from row to row; block tables, bytes from row to row; prompt lengths
     40  rows of the step [R], starts [R], counts [R]; R; block size, KV heads, query heads per KV head
-    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 5]; row starts [R]
+    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 5]; row starts [R];
+        tokens to take logits of [A]
+    152 which rows of the step are sampled from [A]; A
     """
     token = item = 0
     for row in range(read_i64(job + 64)):
@@ -101,3 +112,4 @@ def prepare_inputs(job: int) -> None:
         item = _write_items(job, row, token, item)
         token = _write_tokens(job, row, token)
     _sort(read_i64(job + 128), item, read_i64(job + 88))
+    _write_logit_tokens(job)

@@ -1,16 +1,11 @@
 """What a step's inputs look like."""
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 import torch
 
-from kernels.block_attention import BlockPlan, block_kernels, plan_blocks
 from kernels.paged_attention import CacheShape
-from kernels.ranges import Integers
 from tests.worker.test_rows import new_row
-from worker.input_batch import StepBatch, build_input_batch, token_sizes
+from worker.input_batch import build_input_batch, token_sizes
 from worker.rows import RowTable
 
 CPU = torch.device("cpu")
@@ -82,49 +77,3 @@ def test_token_sizes():
     assert len(sizes) < 40
     assert all(small < large <= 1.5 * small for small, large in zip(sizes[4:], sizes[5:], strict=False))
     assert token_sizes(2048, torch.float32, CPU) == ()
-
-
-@pytest.mark.avx512_bf16
-def test_in_one_call():
-    """What the CPU kernels get is what the twin gathers, with rows in the plan's order."""
-    kernels = block_kernels(torch.bfloat16, 16, 32, group=3)
-    assert kernels is not None
-    rows = RowTable(5, 400, 1000, 16, 60)
-    lengths = [300, 3, 40, 17, 90]
-    for row, length in enumerate(lengths):
-        blocks = [10 * row + i for i in range(-(-length // 16))]
-        rows.add(new_row(row, list(range(length)), blocks, prompt_len=max(1, length - 2)))
-    shape = CacheShape(2, 32, 16, 60, torch.bfloat16, CPU, kernels)
-    work = np.array([3, 0, 1, 4]), np.array([0, 299, 2, 30]), np.array([17, 1, 1, 60])
-    batch = build_input_batch(rows, *work, np.array([1, 2, 3]), [None, 8], (), shape)
-    twin = build_input_batch(rows, *work, np.array([1, 2, 3]), [None, 8], (), replace(shape, kernels=None))
-
-    places = np.concatenate(
-        [np.arange(start, start + count) for start, count in zip(*twin_rows(twin, work), strict=True)]
-    )
-    for one, other in (
-        (batch.token_ids, twin.token_ids),
-        (batch.positions, twin.positions),
-        (batch.prompt_lens, twin.prompt_lens),
-        (batch.slot_rows.view(-1, 2), twin.slot_rows.view(-1, 2)),
-    ):
-        assert torch.equal(one, other[torch.from_numpy(places)])
-    assert batch.logit_tokens.tolist() == [17, 18, 78]
-    assert batch.row_starts.tolist() == [0, 17, 18, 19]
-    for window in (None, 8):
-        plan = batch.attention[window]
-        assert isinstance(plan, BlockPlan) and plan.context == 300
-        expected = plan_blocks(kernels, work[1], work[2], rows.blocks[work[0]], window, 32).items
-        ends = plan.items[:, 0] + (plan.items[:, 3] + plan.items[:, 4] - 1) // 3
-        assert (np.diff(ends) <= 0).all()
-        tables = (plan.items[:, 1] - rows.blocks.ctypes.data) // rows.blocks.strides[0]
-        assert set(tables.tolist()) == set(work[0].tolist())
-        keep = [0, 2, 3, 4]
-        assert sorted(map(tuple, plan.items[:, keep].tolist())) == sorted(
-            map(tuple, expected[:, keep].tolist())
-        )
-
-
-def twin_rows(twin: StepBatch, work: tuple[Integers, Integers, Integers]) -> tuple[Integers, Integers]:
-    """Where the twin has each row's tokens, in the plan's order."""
-    return twin.row_starts, work[2]

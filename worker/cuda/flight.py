@@ -13,10 +13,10 @@ import torch
 
 from kernels.ranges import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.beams import NO_TOKEN, Offers, put_offers
+from worker.beams import Offers, put_offers
 from worker.cuda.device import Device, Event
 from worker.cuda.scores import PromptScores, SampledScores
-from worker.step import NO_TOKEN_COLUMN
+from worker.step import token_column
 
 
 @dataclass(frozen=True)
@@ -104,4 +104,4 @@ class Flight:
         if self._offered is not None:
             offers = Offers(self._offered.token_ids.numpy(), self._offered.logprobs.numpy())
             tokens[beams] = put_offers(offers, self._offered.counts, result)
-        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        result.token_ids = token_column(tokens)

@@ -18,14 +18,14 @@ from worker.simulated.beams import SimulatedBeams
 from worker.simulated.clock import Clock
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
-from worker.simulated.tokens import NO_TOKEN, TokenSource
+from worker.simulated.tokens import TokenSource
 from worker.step import (
-    NO_TOKEN_COLUMN,
     append_tokens,
     apply_changes,
     block_copies,
     read_step,
     read_swaps,
+    token_column,
 )
 
 _PR_SET_TIMERSLACK = 29
@@ -113,14 +113,14 @@ class SimulatedRunner:
 
     def _sample(self, rows: Integers, result: worker_pb2.StepResult) -> None:
         """rows: [A]."""
-        beams = self._beams.among(rows)
-        if not beams.any():
+        if not self._beams:
             tokens = self._draw(rows, result)
         else:
+            beams = self._beams.among(rows)
             tokens = np.empty(len(rows), np.int64)
             tokens[beams] = self._beams.offer(rows[beams], result)
             tokens[~beams] = self._draw(rows[~beams], result)
-        result.token_ids = np.where(tokens == NO_TOKEN, NO_TOKEN_COLUMN, tokens).astype("<u4").tobytes()
+        result.token_ids = token_column(tokens)
 
     def _draw(self, rows: Integers, result: worker_pb2.StepResult) -> Integers:
         """The tokens of rows [A], which are appended to them."""

@@ -1,0 +1,141 @@
+"""Inputs made in one call, beside their twin."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
+from kernels.paged_attention import CacheShape
+from pagewire.columns import pack_u32
+from pagewire.internal.v1 import worker_pb2
+from tests.worker.test_rows import new_row
+from worker.block_inputs import CONTEXT_STEP, BlockInputs
+from worker.input_batch import StepBatch, build_input_batch
+from worker.rows import RowTable
+from worker.step import Step, read_step
+from worker.step_check import StepCheck
+
+pytestmark = pytest.mark.avx512_bf16
+LENGTHS = [300, 3, 40, 17, 90]
+WINDOWS = (None, 8)
+
+
+@pytest.fixture
+def rows() -> RowTable:
+    table = RowTable(5, 400, 1000, 16, 60)
+    for row, length in enumerate(LENGTHS):
+        blocks = [10 * row + i for i in range(-(-length // 16))]
+        table.add(new_row(row, list(range(length)), blocks, prompt_len=max(1, length - 2)))
+    return table
+
+
+@pytest.fixture
+def kernels() -> BlockKernels:
+    made = block_kernels(torch.bfloat16, 16, 32, group=3)
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def shape(kernels: BlockKernels) -> CacheShape:
+    return CacheShape(2, 32, 16, 60, torch.bfloat16, torch.device("cpu"), kernels)
+
+
+@pytest.fixture
+def inputs(rows: RowTable, shape: CacheShape, kernels: BlockKernels) -> BlockInputs:
+    return BlockInputs(rows, WINDOWS, shape, kernels)
+
+
+def step_of(
+    rows: RowTable, work: tuple[list[int], list[int], list[int]], sources: list[int], kernels: BlockKernels
+) -> Step:
+    """work: rows, starts, counts. sources: among them; each samples once."""
+    computing, starts, counts = work
+    plan = worker_pb2.StepPlan(
+        rows=pack_u32(computing),
+        starts=pack_u32(starts),
+        counts=pack_u32(counts),
+        sample_rows=pack_u32([computing[source] for source in sources]),
+        sample_sources=pack_u32(sources),
+    )
+    return read_step(plan, rows, 1000, StepCheck(rows, kernels.check))
+
+
+def check(batch: StepBatch, step: Step, rows: RowTable, shape: CacheShape, kernels: BlockKernels) -> None:
+    """Against the twin, whose rows stand in another order."""
+    work = step.rows, step.starts, step.counts
+    twin = build_input_batch(rows, *work, step.sample_sources, WINDOWS, (), replace(shape, kernels=None))
+    places = torch.from_numpy(
+        np.concatenate(
+            [np.arange(at, at + count) for at, count in zip(twin.row_starts, step.counts, strict=True)]
+        )
+    )
+    for one, other in (
+        (batch.token_ids, twin.token_ids),
+        (batch.positions, twin.positions),
+        (batch.prompt_lens, twin.prompt_lens),
+        (batch.slot_rows.view(-1, 2), twin.slot_rows.view(-1, 2)),
+    ):
+        assert torch.equal(one, other[places])
+    assert twin.logit_tokens is not None
+    logit_tokens = torch.arange(len(places)) if batch.logit_tokens is None else batch.logit_tokens
+    assert torch.equal(places[logit_tokens], twin.logit_tokens)
+    assert batch.row_starts.tolist() == (np.cumsum(step.counts) - step.counts).tolist()
+    for window in WINDOWS:
+        _check_attention(batch.attention[window], step, rows, kernels, window)
+
+
+def _check_attention(
+    plan: object, step: Step, rows: RowTable, kernels: BlockKernels, window: int | None
+) -> None:
+    assert isinstance(plan, BlockPlan)
+    longest = int((step.starts + step.counts).max())
+    assert longest <= plan.context < longest + CONTEXT_STEP
+    expected = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], window, 32).items
+    ends = plan.items[:, 0] + (plan.items[:, 3] + plan.items[:, 4] - 1) // kernels.group
+    assert (np.diff(ends) <= 0).all()
+    tables = (plan.items[:, 1] - rows.blocks.ctypes.data) // rows.blocks.strides[0]
+    assert set(tables.tolist()) == set(step.rows.tolist())
+    keep = [0, 2, 3, 4]
+    assert sorted(map(tuple, plan.items[:, keep].tolist())) == sorted(map(tuple, expected[:, keep].tolist()))
+
+
+def test_prompts_and_tokens(inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels):
+    """With rows in the plan's order, and without padding."""
+    step = step_of(rows, ([3, 0, 1, 4], [0, 299, 2, 30], [17, 1, 1, 60]), [1, 2, 3], kernels)
+    batch = inputs.build(step)
+    check(batch, step, rows, shape, kernels)
+    assert batch.logit_tokens is not None and batch.logit_tokens.tolist() == [17, 18, 78]
+
+
+def test_what_is_there_is_used_again(
+    inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels
+):
+    """Steps that decode as many rows have one batch, with the numbers of the last one."""
+    first = inputs.build(step_of(rows, ([0, 1], [299, 2], [1, 1]), [0, 1], kernels))
+    assert first.logit_tokens is None, "every token is sampled from, in order"
+    rows.append(np.array([0, 1]), np.array([7, 8]))
+    step = step_of(rows, ([1, 0], [3, 300], [1, 1]), [0, 1], kernels)
+    assert inputs.build(step) is first
+    check(first, step, rows, shape, kernels)
+    swapped = step_of(rows, ([1, 0], [3, 300], [1, 1]), [1, 0], kernels)
+    second = inputs.build(swapped)
+    assert second is not first, "samples come in another order"
+    check(second, swapped, rows, shape, kernels)
+    piece = step_of(rows, ([2], [0], [40]), [], kernels)
+    check(inputs.build(piece), piece, rows, shape, kernels)
+    assert inputs.build(step) is not first, "only the last one is kept"
+    assert first.row_starts.tolist() == [0, 1]
+
+
+def test_a_row_that_outgrows_its_plan(
+    inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels
+):
+    """Plans for attention have room for a context, and are made anew for a longer one."""
+    before = inputs.build(step_of(rows, ([0], [255], [1]), [], kernels))
+    step = step_of(rows, ([0], [256], [1]), [], kernels)
+    after = inputs.build(step)
+    assert after is not before
+    check(after, step, rows, shape, kernels)

@@ -1,0 +1,127 @@
+"""The inputs of a step where the CPU's kernels compute: made in one call, in place.
+
+Rows stand in the plan's order, without padding: attention over blocks needs no neighbours of one length. A
+step of the same shape as the last one, as most are that decode, finds everything there but the numbers:
+tensors and plans for attention are those of the last step, written again. The twin is
+worker.input_batch.build_input_batch.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kernels.block_attention import ITEM_WORDS, QUERIES, BlockKernels, block_plan
+from kernels.paged_attention import CacheShape
+from worker.input_batch import StepBatch, build_input_batch
+from worker.rows import RowTable
+from worker.step import Step
+
+CONTEXT_STEP = 256
+"""Plans for attention are made for so many positions more than there are, at most, and last as long."""
+_COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _NUM_SAMPLES = 5, 8, 12, 19, 20
+"""Words of a job of kernels.cpu.prepare_inputs."""
+
+
+BuildInputs = Callable[[Step], StepBatch]
+
+
+def input_builder(
+    rows: RowTable, windows: frozenset[int | None], shape: CacheShape, sizes: tuple[int, ...]
+) -> BuildInputs:
+    """What makes the inputs of the steps of a runner. windows: of its layers. sizes: see
+    worker.input_batch.token_sizes()."""
+    if shape.kernels is not None and not sizes:
+        return BlockInputs(rows, windows, shape, shape.kernels).build
+
+    def build(step: Step) -> StepBatch:
+        work = step.rows, step.starts, step.counts, step.sample_sources
+        return build_input_batch(rows, *work, windows, sizes, shape)
+
+    return build
+
+
+class _Layout(NamedTuple):
+    """What a batch depends on, but for the numbers in it."""
+
+    num_tokens: int  # T
+    num_rows: int  # R
+    num_samples: int  # A
+    num_items: int  # I, of attention
+    context: int
+    in_order: bool  # see worker.step_check.Measures
+
+
+class BlockInputs:
+    """Of one runner."""
+
+    def __init__(
+        self, rows: RowTable, windows: Iterable[int | None], shape: CacheShape, kernels: BlockKernels
+    ) -> None:
+        self._kernels, self._shape, self._tables = kernels, shape, rows.blocks
+        self._windows = tuple(windows)
+        self._job = np.array(
+            (
+                *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
+                *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
+                *(0, 0, 0, 0, shape.block_size, shape.num_kv_heads, kernels.group),
+                *[0] * 9,
+            ),
+            np.int64,
+        )
+        self._address = self._job.ctypes.data
+        self._layout: _Layout | None = None
+        self._batch: StepBatch
+
+    def build(self, step: Step) -> StepBatch:
+        """It lives until the next call."""
+        layout = self._layout_of(step)
+        if layout != self._layout:
+            self._batch, self._layout = self._make(layout), layout
+        rows, column = layout.num_rows, 8 * layout.num_rows
+        job, address = self._job, step.address
+        job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
+        job[_SOURCES:] = address + 3 * column + 8 * layout.num_samples, layout.num_samples
+        self._kernels.prepare(self._address)
+        return self._batch
+
+    def _layout_of(self, step: Step) -> _Layout:
+        tokens, context, in_order = step.measures
+        rows, group = len(step.rows), self._kernels.group
+        if tokens == rows:
+            items = rows * -(-group // QUERIES)
+        else:
+            items = int((-(-step.counts * group // QUERIES)).sum())
+        rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
+        return _Layout(tokens, rows, len(step.sample_rows), items, rounded, in_order and tokens == rows)
+
+    def _make(self, layout: _Layout) -> StepBatch:
+        """A batch whose numbers are still to be written; the job knows where."""
+        tokens, shape = layout.num_tokens, self._shape
+        slots = tokens * shape.num_kv_heads
+        sizes = (
+            tokens,
+            tokens,
+            tokens,
+            slots,
+            layout.num_items * ITEM_WORDS,
+            layout.num_rows,
+            layout.num_samples,
+        )
+        parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
+        self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts]
+        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens = parts
+        items = items.reshape(layout.num_items, ITEM_WORDS)
+        return StepBatch(
+            token_ids=torch.from_numpy(ids),
+            positions=torch.from_numpy(positions),
+            prompt_lens=torch.from_numpy(prompt_lens),
+            slot_rows=torch.from_numpy(slot_rows),
+            attention={
+                window: block_plan(self._kernels, items, self._tables, layout.context, window, shape.head_dim)
+                for window in self._windows
+            },
+            logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
+            row_starts=row_starts,
+        )

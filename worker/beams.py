@@ -31,10 +31,6 @@ class Beams:
         self._counts = np.zeros(max_num_rows, np.int64)  # 0: the row is no beam
         self._members: set[int] = set()
 
-    def __bool__(self) -> bool:
-        """Whether any row is a beam."""
-        return bool(self._members)
-
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
         require(new.num_beam_candidates <= self._vocab_size, "a beam offers more tokens than there are")
@@ -54,6 +50,10 @@ class Beams:
             self._members.add(row)
         else:
             self._members.discard(row)
+
+    def are_among(self, rows: Integers) -> bool:
+        """Whether some of the rows [A] are beams; mostly nobody is."""
+        return bool(self._members) and bool(self.among(rows).any())
 
     def among(self, rows: Integers) -> npt.NDArray[np.bool_]:
         """Which of the rows [A] are beams."""

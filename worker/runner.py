@@ -164,7 +164,7 @@ class Runner:
             logits = self._model.logits(hidden)
         else:
             logits = self._model.logits(hidden.index_select(0, batch.logit_tokens))[: len(rows)]
-        if not self._beams:
+        if not self._beams.are_among(rows):
             tokens = self._draw(logits, rows, result)
         else:
             beams = self._beams.among(rows)

@@ -113,7 +113,7 @@ class SimulatedRunner:
 
     def _sample(self, rows: Integers, result: worker_pb2.StepResult) -> None:
         """rows: [A]."""
-        if not self._beams:
+        if not self._beams.are_among(rows):
             tokens = self._draw(rows, result)
         else:
             beams = self._beams.among(rows)

@@ -1,16 +1,17 @@
-"""From logits to tokens: temperature, top_k, top_p, min_p and the draw, of rows with parameters of their own.
+"""From logits to tokens: temperature, filters and the draw, of rows with parameters of their own.
 
     w_i = exp((x_i - max x) / T)                        kernels.temperature
     the k highest x, then the shortest beginning of     kernels.top_k, kernels.top_mass
     their ranking that has top_p of the weight, then
-    those with w_i >= min_p * max w                     kernels.min_p
+    those with w_i >= min_p * max w,                    kernels.min_p
+    those whose surprise is close to the expected one   kernels.typical_p
     the first id with w_0 + ... + w_i > u * sum(w)      kernels.inverse_cdf, kernels.philox
 
 T = 0: the first of the largest x, kernels.argmax. logits [A, V] float32 -> [A] int64; they stay as they are.
 
 With llvmlite, on a CPU: one function for a row, whatever its parameters (kernels.cpu.sampling_choose). It
-reads the row once, and without top_k once more for the sum of all weights and once for the part that top_p
-leaves. The tokens are those of the operations above. Sums are taken in vectors, in another order; where the
+reads the row once, and without top_k once more for the sum of all weights and once for the part that filters
+leave. The tokens are those of the operations above. Sums are taken in vectors, in another order; where the
 last bits of one could matter, the row is left to torch: UNKNOWN. exp() may differ in the last bit.
 
 Milliseconds of one core for 32 rows of 152,000 logits that fall like a power of the rank, and by torch:
@@ -32,6 +33,7 @@ from kernels.sampling_kernels import SamplingKernels
 from kernels.temperature import temperature_weights
 from kernels.top_k import top_k
 from kernels.top_mass import top_mass
+from kernels.typical_p import typical_p
 
 LINE = 64  # bytes of a cache line
 UNKNOWN = -2
@@ -46,6 +48,7 @@ class ChoiceParams:
     top_k: torch.Tensor  # [N] int64; 0: all; below V
     top_p: torch.Tensor  # [N] float64; 1: all
     min_p: torch.Tensor  # [N] float64; 0: all
+    typical_p: torch.Tensor  # [N] float64; 1: all
     keys: torch.Tensor  # [N, 2] int64: words of the seed, the low one first
     indexes: torch.Tensor  # [N] int64: sequence index
     positions: torch.Tensor  # [N] int64: output tokens that the row has
@@ -68,6 +71,8 @@ def _choose_one(logits: torch.Tensor, row: int, params: ChoiceParams) -> torch.T
     if params.top_p[row] < 1:
         weights = top_mass(scores, weights, params.top_p[only])
     weights = min_p(weights, params.min_p[only])
+    if params.typical_p[row] < 1:
+        weights = typical_p(weights, params.typical_p[only])
     counter = torch.tensor([[int(params.indexes[row]), int(params.positions[row]), 0, 0]])
     index = inverse_cdf(weights, uniform53(philox4x32(counter, params.keys[only] & MASK)))
     return torch.where(index >= 0, ids[0, index], index) if k > 0 else index
@@ -89,6 +94,7 @@ class TokenChooser:
             params.top_k,
             params.top_p,
             params.min_p,
+            params.typical_p,
             params.keys,
             params.indexes,
         )

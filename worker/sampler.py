@@ -74,16 +74,17 @@ class Sampler:
             MinTokens(vocab_size, device),
         )
         top_p, min_p = TopP(max_num_rows, device), MinP(max_num_rows, device)
-        self._typical_p = TypicalP(max_num_rows, device)
-        self._filters = (top_p, min_p, self._typical_p)
+        typical_p = TypicalP(max_num_rows, device)
+        self._filters = (top_p, min_p, typical_p)
         self._recorders = (penalties, bad_tokens)
-        self._special: set[int] = set()  # Rows whose logits change, or whose tokens torch chooses.
+        self._special: set[int] = set()  # Rows whose logits change before the choice.
         self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
         params = ChoiceParams(
             self._temperature.values,
             self._top_k.values,
             top_p.shares,
             min_p.shares,
+            typical_p.shares,
             self._uniforms.keys,
             self._uniforms.indexes,
             torch.frombuffer(self._positions, dtype=torch.int64),
@@ -122,7 +123,7 @@ class Sampler:
 
     def _note_special(self, row: int) -> None:
         """Of a row that begins."""
-        if any(row in feature for feature in (*self._processors, self._typical_p)):
+        if any(row in feature for feature in self._processors):
             self._special.add(row)
 
     def sample(
@@ -206,7 +207,7 @@ class Sampler:
             return self._choose_by_kind(logits, rows)
         tokens = self._chooser.choose(logits, rows)
         for index, token in enumerate(tokens):
-            if token == UNKNOWN or rows[index] in self._typical_p:
+            if token == UNKNOWN:
                 tokens[index] = int(self._choose_by_kind(logits[index : index + 1], [rows[index]])[0])
         return torch.frombuffer(tokens, dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
 

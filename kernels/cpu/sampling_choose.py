@@ -6,7 +6,7 @@ A row is read once for the largest logit of each chunk of 64 tokens. What comes 
     top_k            candidates: the tokens from a score on, the k-th best of the chunks' largest, since at
                      least k tokens reach that. Only chunks that reach it are looked at. All else happens
                      among the candidates, which stay in the order of their ids
-    without top_k    top_p and min_p become limits, and the weights that they leave are added up chunk by
+    without top_k    the other filters become limits, and the weights that they leave are added up chunk by
                      chunk: kernels.cpu.sampling_whole
 """
 
@@ -14,10 +14,21 @@ from math import inf
 
 from kernels.cpu.compiler import compiled
 from kernels.cpu.language import float32
-from kernels.cpu.sampling_candidates import collect, keep_best, pick, total_of
+from kernels.cpu.sampling_candidates import collect, keep_best, keep_typical, pick, total_of
 from kernels.cpu.sampling_cut import UNKNOWN as NOT_ENOUGH
 from kernels.cpu.sampling_cut import cut
-from kernels.cpu.sampling_scratch import LARGEST, chunk_at, copy_last, scratch_places
+from kernels.cpu.sampling_scratch import (
+    BEST,
+    CHUNKS,
+    LARGEST,
+    LAST,
+    TEMPERATURE,
+    VOCAB_SIZE,
+    X,
+    begin_row,
+    logits_at,
+    scratch_places,
+)
 from kernels.cpu.sampling_uniform import uniform
 from kernels.cpu.sampling_vectors import (
     CHUNK,
@@ -45,23 +56,24 @@ FIELDS = (
     "top_k",  # int64; 0: all
     "top_p",  # float64; 1: all
     "min_p",  # float64; 0: all
+    "typical_p",  # float64; 1: all
     "keys",  # [2] int64 each: low and high word of the seed
     "indexes",  # int64: sequence index
 )
-_LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _KEYS, _INDEXES = range(
+_LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _TYPICAL_P, _KEYS, _INDEXES = range(
     0, 8 * len(FIELDS), 8
 )
 
 
-def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
+def _find_largest(scratch: int) -> int:
     """Notes the largest of each chunk. Returns the first chunk that has the largest of all; NO_TOKEN where
     that is not finite."""
-    whole, largest = vocab_size // CHUNK, scratch + LARGEST
+    chunks, largest = read_i64(scratch + CHUNKS), scratch + LARGEST
+    whole = read_i64(scratch + VOCAB_SIZE) // CHUNK
     if whole:
-        chunk_largest(x, whole, largest)
+        chunk_largest(read_i64(scratch + X), whole, largest)
     if whole < chunks:
-        copy_last(x, vocab_size, scratch)
-        chunk_largest(scratch, 1, largest + 4 * whole)
+        chunk_largest(scratch + LAST, 1, largest + 4 * whole)
     best, at = float32(-inf), NO_TOKEN
     for chunk in range(chunks):
         score = read_f32(largest + 4 * chunk)
@@ -72,9 +84,10 @@ def _find_largest(x: int, vocab_size: int, chunks: int, scratch: int) -> int:
     return at
 
 
-def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
+def _kth_chunk(k: int, scratch: int) -> float:
     """The k-th best of the chunks' largest; LOWEST where fewer have anything, or none but masked tokens."""
-    _, _, _, weights, free = scratch_places(chunks, scratch)
+    _, _, _, weights, _, free = scratch_places(scratch)
+    chunks = read_i64(scratch + CHUNKS)
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
     place = cut(scratch + LARGEST, weights, chunks, 0.0, float(k), 0.0, free)
@@ -84,66 +97,55 @@ def _kth_chunk(chunks: int, k: int, scratch: int) -> float:
     return limit
 
 
-def _draw_from_best(
-    x: int,
-    vocab_size: int,
-    chunks: int,
-    largest: float,
-    temperature: float,
-    k: int,
-    top_p: float,
-    min_p: float,
-    u: float,
-    scratch: int,
-) -> int:
+def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: float, scratch: int) -> int:
     """From the k best tokens, or those of them that other filters leave."""
-    _, scores, ids, weights, _ = scratch_places(chunks, scratch)
-    n = collect(x, vocab_size, chunks, _kth_chunk(chunks, k, scratch), scratch)
+    _, scores, ids, weights, _, _ = scratch_places(scratch)
+    n = collect(_kth_chunk(k, scratch), scratch)
     if k < n:
         for i in range(n):
             write_f64(weights + 8 * i, 1.0)
-        n = keep_best(chunks, n, float(k), 0.0, scratch)
-    weigh(scores, largest, temperature, weights, (n + 7) // 8)
+        n = keep_best(n, float(k), 0.0, scratch)
+    weigh(scores, read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE), weights, (n + 7) // 8)
     if top_p < 1:
         target = top_p * total_of(weights, n, 0.0)
-        n = keep_best(chunks, n, target, (n + 8) * 2.0**-52 * target, scratch)
+        n = keep_best(n, target, (n + 8) * 2.0**-52 * target, scratch)
+    if typical_p < 1:
+        n = keep_typical(n, min_p, typical_p, scratch)
     token: int = pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
     return token
 
 
-def _draw(record: int, row: int, x: int, chunks: int, largest: float, scratch: int) -> int:
-    """Reads the row's parameters."""
-    vocab_size = read_i64(record + _V)
-    temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
+def _draw(record: int, row: int, scratch: int) -> int:
+    """By the row's parameters."""
     k = read_i64(read_i64(record + _TOP_K) + 8 * row)
     top_p = read_f64(read_i64(record + _TOP_P) + 8 * row)
     min_p = read_f64(read_i64(record + _MIN_P) + 8 * row)
+    typical_p = read_f64(read_i64(record + _TYPICAL_P) + 8 * row)
     key = read_i64(record + _KEYS) + 16 * row
     index = read_i64(read_i64(record + _INDEXES) + 8 * row)
     position = read_i64(read_i64(record + _POSITIONS) + 8 * row)
     u = uniform(read_i64(key), read_i64(key + 8), index, position)
     if k > 0:
-        token: int = _draw_from_best(x, vocab_size, chunks, largest, temperature, k, top_p, min_p, u, scratch)
-    else:
-        token = draw_from_all(x, vocab_size, chunks, largest, temperature, top_p, min_p, u, scratch)
-    return token
+        return _draw_from_best(k, top_p, min_p, typical_p, u, scratch)
+    return draw_from_all(top_p, min_p, typical_p, u, scratch)
 
 
 @compiled
 def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
     """Rows first .. first + count - 1. record: address of FIELDS. scratch: of scratch_bytes(V)."""
     vocab_size = read_i64(record + _V)
-    chunks = (vocab_size + CHUNK - 1) // CHUNK
     for a in range(first, first + count):
         at = read_i64(record + _TOKENS) + 8 * a
         row = read_i64(at)
-        x = read_i64(record + _LOGITS) + 4 * vocab_size * a
-        token = chunk = _find_largest(x, vocab_size, chunks, scratch)
+        begin_row(read_i64(record + _LOGITS) + 4 * vocab_size * a, vocab_size, scratch)
+        token = chunk = _find_largest(scratch)
         if chunk != NO_TOKEN:
             best = read_f32(scratch + LARGEST + 4 * chunk)
-            if read_f64(read_i64(record + _TEMPERATURE) + 8 * row) == 0:
-                bits = at_least(chunk_at(x, vocab_size, chunk, scratch), best)
-                token = chunk * CHUNK + lowest_bit(bits)
+            temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
+            write_f64(scratch + BEST, best)
+            write_f64(scratch + TEMPERATURE, temperature)
+            if temperature == 0:
+                token = chunk * CHUNK + lowest_bit(at_least(logits_at(chunk, scratch), best))
             else:
-                token = _draw(record, row, x, chunks, float(best), scratch)
+                token = _draw(record, row, scratch)
         write_i64(at, token)

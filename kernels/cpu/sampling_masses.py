@@ -5,6 +5,7 @@ exp((x - largest) / T), which is all that sums need which are compared with a ma
 time of weigh(), and adds up eight weights at once instead of one.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.polynomial import Chebyshev, Polynomial
 
 from kernels.cpu import types
 from kernels.cpu.language import intrinsic
-from kernels.cpu.sampling_vectors import CHUNK, F64, F64S, I64S, WIDE, every, fma, repeated
+from kernels.cpu.sampling_vectors import CHUNK, F64, F64S, I64S, LOWEST, WIDE, every, fma, repeated
 from kernels.cpu.vectors import F32, F32S, I32, I32S, I64, LANES, broadcast, call, load, repeat, store, word
 
 BUCKETS = 256
@@ -31,8 +32,8 @@ _ROUND = 1.5 * 2.0**52
 _NARROW = ir.VectorType(F32, WIDE)
 
 
-def _about(builder: Any, x: Any, largest: Any, rate: Any) -> Any:
-    """The weights of eight float32, as F64S. largest, rate: F64S."""
+def _about(builder: Any, x: Any, largest: Any, rate: Any) -> tuple[Any, Any]:
+    """The weights of eight float32, and y; F64S, as are largest and rate."""
     y = builder.fmul(builder.fsub(builder.fpext(x, F64S), largest), rate)
     y = builder.select(builder.fcmp_ordered(">", y, every(_LEAST)), y, every(_LEAST))
     rounded = builder.fadd(y, every(_ROUND))
@@ -41,82 +42,155 @@ def _about(builder: Any, x: Any, largest: Any, rate: Any) -> Any:
     for term in _SERIES[-2::-1]:
         power = fma(builder, power, part, every(term))
     exponent = builder.shl(builder.bitcast(rounded, I64S), ir.Constant(I64S, [52] * WIDE))
-    return builder.bitcast(builder.add(builder.bitcast(power, I64S), exponent), F64S)
+    return builder.bitcast(builder.add(builder.bitcast(power, I64S), exponent), F64S), y
 
 
 def _sum(builder: Any, values: Any) -> Any:
     return call(builder, "llvm.vector.reduce.fadd.v8f64", F64, ir.Constant(F64, 0.0), values)
 
 
+def _eight(builder: Any, x: Any, v: Any) -> Any:
+    """Float32 values 8 v .. 8 v + 7 at an address."""
+    return load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), _NARROW)
+
+
+def _narrow(builder: Any, value: Any) -> Any:
+    """A float32 in eight lanes."""
+    return builder.fptrunc(repeated(builder, builder.fpext(value, F64)), _NARROW)
+
+
 @intrinsic
-def chunk_mass(typing: Any, x: Any, limit: Any, largest: Any, rate: Any) -> Any:
-    """The sum of the weights of a chunk's logits that reach a limit. x: address of [64] float32."""
+def chunk_mass(typing: Any, scores: Any, x: Any, limit: Any, largest: Any, rate: Any) -> Any:
+    """The sum of the weights of a chunk's tokens whose scores reach a limit. scores, x: addresses of [64]
+    float32."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, limit, largest, rate = args
-        limits = builder.fptrunc(repeated(builder, builder.fpext(limit, F64)), _NARROW)
+        scores, x, limit, largest, rate = args
+        limits = _narrow(builder, limit)
         largest, rate = repeated(builder, largest), repeated(builder, rate)
 
         def add(v: Any, sums: list[Any]) -> list[Any]:
-            part = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), _NARROW)
-            weights = _about(builder, part, largest, rate)
-            kept = builder.select(builder.fcmp_ordered(">=", part, limits), weights, every(0.0))
-            return [builder.fadd(sums[0], kept)]
+            weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
+            kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), limits)
+            return [builder.fadd(sums[0], builder.select(kept, weights, every(0.0)))]
 
         return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], add)[0])
 
-    return types.float64(types.int64, types.float32, types.float64, types.float64), generate
+    arguments = types.int64, types.int64, types.float32, types.float64, types.float64
+    return types.float64(*arguments), generate
 
 
-def _bucket(builder: Any, x: Any, largest: Any, per_score: Any) -> Any:
-    """Of float32 values, as I32S: 0 for the largest; the last one goes down to -inf."""
-    place = builder.fmul(builder.fsub(largest, x), per_score)
+@intrinsic
+def chunk_entropy(typing: Any, x: Any, limit: Any, largest: Any, rate: Any, out: Any) -> Any:
+    """Of a chunk's weights whose logits reach a limit: out[0]: their sum, out[1]: that of the weights times
+    their binary logarithms; float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, limit, largest, rate, out = args
+        limits = _narrow(builder, limit)
+        largest, rate = repeated(builder, largest), repeated(builder, rate)
+
+        def add(v: Any, sums: list[Any]) -> list[Any]:
+            part = _eight(builder, x, v)
+            weights, y = _about(builder, part, largest, rate)
+            weights = builder.select(builder.fcmp_ordered(">=", part, limits), weights, every(0.0))
+            return [builder.fadd(sums[0], weights), fma(builder, weights, y, sums[1])]
+
+        for place, sums in enumerate(repeat(builder, word(CHUNK // WIDE), [every(0.0)] * 2, add)):
+            store(builder, _sum(builder, sums), builder.add(out, word(8 * place)))
+
+    arguments = types.int64, types.float32, types.float64, types.float64, types.int64
+    return types.void(*arguments), generate
+
+
+@intrinsic
+def chunk_distances(
+    typing: Any, x: Any, limit: Any, largest: Any, per_degree: Any, mean: Any, out: Any
+) -> Any:
+    """-| (x - largest) * per_degree - mean | of a chunk's logits that reach a limit, -inf of others. x, out:
+    addresses of [64] float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, limit, largest, per_degree, mean, out = args
+        limits = _narrow(builder, limit)
+        largest, per_degree, mean = (repeated(builder, value) for value in (largest, per_degree, mean))
+
+        def write(v: Any, nothing: list[Any]) -> list[Any]:
+            part = _eight(builder, x, v)
+            logs = builder.fmul(builder.fsub(builder.fpext(part, F64S), largest), per_degree)
+            distance = call(builder, "llvm.fabs.v8f64", F64S, builder.fsub(logs, mean))
+            score = builder.fneg(builder.fptrunc(distance, _NARROW))
+            nowhere = ir.Constant(_NARROW, [-math.inf] * WIDE)
+            score = builder.select(builder.fcmp_ordered(">=", part, limits), score, nowhere)
+            store(builder, score, builder.add(out, builder.mul(v, word(4 * WIDE))))
+            return nothing
+
+        repeat(builder, word(CHUNK // WIDE), [], write)
+
+    arguments = types.int64, types.float32, types.float64, types.float64, types.float64, types.int64
+    return types.void(*arguments), generate
+
+
+def _bucket(builder: Any, score: Any, top: Any, per_score: Any) -> Any:
+    """Of float32 values, as I32S: 0 for the highest; the last one goes down to -inf."""
+    place = builder.fmul(builder.fsub(top, score), per_score)
     last = ir.Constant(F32S, [float(BUCKETS - 1)] * LANES)
     return builder.fptosi(builder.select(builder.fcmp_ordered("<", place, last), place, last), I32S)
 
 
 @intrinsic
-def chunk_buckets(
-    typing: Any, x: Any, largest: Any, rate: Any, per_score: Any, weights: Any, sums: Any
-) -> Any:
-    """Notes the weights of a chunk's logits, and where in the buckets each is to be added: bytes from their
-    beginning. Returns the sum. weights, sums: addresses of [64] float64 and int32. per_score: float32,
-    buckets for a difference of 1 between two scores."""
+def chunk_places(typing: Any, scores: Any, top: Any, per_score: Any, out: Any) -> Any:
+    """Where in the buckets the weights of a chunk's tokens are to be added: bytes from their beginning.
+    scores: address of [64] float32; out: of [64] int32. top: the highest score, or a higher one. per_score:
+    buckets for a difference of 1."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, largest, rate, per_score, weights, sums = args
-        high = broadcast(builder, builder.fptrunc(largest, F32))
-        per_score = broadcast(builder, per_score)
+        scores, top, per_score, out = args
+        top, per_score = broadcast(builder, top), broadcast(builder, per_score)
         lanes = ir.Constant(I32S, [8 * (lane % WIDE) for lane in range(LANES)])
         for i in range(0, CHUNK, LANES):
-            bucket = _bucket(builder, load(builder, builder.add(x, word(4 * i)), F32S), high, per_score)
-            place = builder.add(builder.mul(bucket, ir.Constant(I32S, [8 * WIDE] * LANES)), lanes)
-            store(builder, place, builder.add(sums, word(4 * i)))
-        largest, rate = repeated(builder, largest), repeated(builder, rate)
+            part = load(builder, builder.add(scores, word(4 * i)), F32S)
+            bucket = builder.mul(
+                _bucket(builder, part, top, per_score), ir.Constant(I32S, [8 * WIDE] * LANES)
+            )
+            store(builder, builder.add(bucket, lanes), builder.add(out, word(4 * i)))
 
-        def weigh(v: Any, total: list[Any]) -> list[Any]:
-            part = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), _NARROW)
-            weight = _about(builder, part, largest, rate)
-            store(builder, weight, builder.add(weights, builder.mul(v, word(8 * WIDE))))
-            return [builder.fadd(total[0], weight)]
-
-        return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], weigh)[0])
-
-    arguments = types.int64, types.float64, types.float64, types.float32, types.int64, types.int64
-    return types.float64(*arguments), generate
+    return types.void(types.int64, types.float32, types.float32, types.int64), generate
 
 
 @intrinsic
-def in_bucket(typing: Any, x: Any, largest: Any, per_score: Any, bucket: Any) -> Any:
-    """Which logits of a chunk are in a bucket: bit i is that of logit i."""
+def chunk_weights(typing: Any, scores: Any, x: Any, largest: Any, rate: Any, out: Any) -> Any:
+    """Notes the weights of a chunk's tokens, 0 of those with the score -inf, and returns their sum. scores,
+    x: addresses of [64] float32; out: of [64] float64."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, largest, per_score, bucket = args
-        largest, per_score = broadcast(builder, largest), broadcast(builder, per_score)
+        scores, x, largest, rate, out = args
+        largest, rate = repeated(builder, largest), repeated(builder, rate)
+        lowest = ir.Constant(_NARROW, [LOWEST] * WIDE)
+
+        def weigh(v: Any, total: list[Any]) -> list[Any]:
+            weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
+            kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), lowest)
+            weights = builder.select(kept, weights, every(0.0))
+            store(builder, weights, builder.add(out, builder.mul(v, word(8 * WIDE))))
+            return [builder.fadd(total[0], weights)]
+
+        return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], weigh)[0])
+
+    return types.float64(types.int64, types.int64, types.float64, types.float64, types.int64), generate
+
+
+@intrinsic
+def in_bucket(typing: Any, scores: Any, top: Any, per_score: Any, bucket: Any) -> Any:
+    """Which tokens of a chunk are in a bucket: bit i is that of token i."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        scores, top, per_score, bucket = args
+        top, per_score = broadcast(builder, top), broadcast(builder, per_score)
         wanted, bits = broadcast(builder, builder.trunc(bucket, I32)), word(0)
         for i in range(0, CHUNK, LANES):
-            part = load(builder, builder.add(x, word(4 * i)), F32S)
-            same = builder.icmp_signed("==", _bucket(builder, part, largest, per_score), wanted)
+            part = load(builder, builder.add(scores, word(4 * i)), F32S)
+            same = builder.icmp_signed("==", _bucket(builder, part, top, per_score), wanted)
             lanes = builder.bitcast(same, ir.IntType(LANES))
             bits = builder.or_(bits, builder.shl(builder.zext(lanes, I64), word(i)))
         return bits

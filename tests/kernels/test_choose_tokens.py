@@ -16,12 +16,14 @@ POSITIONS = [0, 5, 77, 1000]
 ROWS = [2, 0, 3, 1]
 
 
-def params(temperature: float, k: int = 0, top_p: float = 1, min_p: float = 0) -> ChoiceParams:
+def params(
+    temperature: float, k: int = 0, top_p: float = 1, min_p: float = 0, typical_p: float = 1
+) -> ChoiceParams:
     """Four rows that differ in their random numbers; parameters as float32 as they come."""
-    scalars = torch.tensor([temperature, top_p, min_p], dtype=torch.float32).double().tolist()
-    t, p, m = (torch.full((4,), value, dtype=torch.float64) for value in scalars)
+    scalars = torch.tensor([temperature, top_p, min_p, typical_p], dtype=torch.float32).double().tolist()
+    t, p, m, typical = (torch.full((4,), value, dtype=torch.float64) for value in scalars)
     keys = torch.randint(0, 1 << 32, (4, 2), generator=torch.Generator().manual_seed(k))
-    return ChoiceParams(t, torch.full((4,), k), p, m, keys, torch.arange(4), torch.tensor(POSITIONS))
+    return ChoiceParams(t, torch.full((4,), k), p, m, typical, keys, torch.arange(4), torch.tensor(POSITIONS))
 
 
 def choose(
@@ -34,7 +36,7 @@ def choose(
     return tokens
 
 
-EACH_WAY = [params(1), params(1, 5), params(1, 0, 0.5), params(1, 0, 1, 0.1)]
+EACH_WAY = [params(1), params(1, 5), params(1, 0, 0.5), params(1, 0, 1, 0.1), params(1, 0, 1, 0, 0.7)]
 
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 64, 129, 1031])
@@ -44,12 +46,12 @@ def test_same_tokens(vocab_size: int, temperature: float) -> None:
     for seed, make in enumerate((smooth_logits, tied_logits)):
         for k in (0, 1, 3, 50, 1000):
             for top_p in (1e-6, 0.3, 0.9, 0.999, 1):
-                for min_p in (0, 0.05, 1):
+                for min_p, typical_p in ((0, 1), (0.05, 1), (1, 1), (0, 0.3), (0.05, 0.9)):
                     logits = make(4, vocab_size, seed=k + seed)
                     before = logits.clone()
-                    of_rows = params(temperature, k if k < vocab_size else 0, top_p, min_p)
+                    of_rows = params(temperature, k if k < vocab_size else 0, top_p, min_p, typical_p)
                     expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
-                    assert choose(logits, of_rows) == expected, (k, top_p, min_p)
+                    assert choose(logits, of_rows) == expected, (k, top_p, min_p, typical_p)
                     assert torch.equal(logits, before)
 
 
@@ -61,9 +63,7 @@ def test_greedy(vocab_size: int) -> None:
         assert choose(logits, params(0)) == argmax(logits).tolist()
 
 
-@pytest.mark.parametrize(
-    "of_rows", [params(0), params(1), params(1, 5), params(1, 0, 0.5), params(1, 0, 1, 0.1)]
-)
+@pytest.mark.parametrize("of_rows", [params(0), *EACH_WAY])
 @pytest.mark.parametrize("token", [0, 63, 64, 99])
 def test_broken_rows(of_rows: ChoiceParams, token: int) -> None:
     """NaN of either sign, +inf, or nothing at all: no token, and for no other row."""
@@ -97,6 +97,8 @@ def test_huge_logits() -> None:
         params(1, 0, 0.99),
         params(1e-45, 0, 0.9),
         params(100, 0, 1, 0.5),
+        params(1, 0, 1, 0, 0.9),
+        params(1, 9, 1, 0, 0.9),
     ):
         assert choose(logits, of_rows) == choose_tokens_reference(logits, ROWS, of_rows).tolist()
 
@@ -117,15 +119,31 @@ def wide_logits(kind: str) -> torch.Tensor:
     return x
 
 
+MANY = [  # top_p, min_p, typical_p
+    (1, 0, 1),
+    (0.1, 0, 1),
+    (0.9, 0, 1),
+    (0.9999, 0, 1),
+    (1, 0.8, 1),
+    (0.7, 0.9, 1),
+    (0.7, 0.99, 1),
+    (1, 0, 0.2),
+    (1, 0, 0.9),
+    (0.8, 0, 0.7),
+    (1, 0.7, 0.7),
+    (0.9, 0.5, 0.999),
+]
+
+
 @pytest.mark.parametrize("kind", ["smooth", "rounded", "equal", "masked", "high where one looks", "steep"])
 def test_many_tokens_are_left(kind: str) -> None:
     """A nucleus of thousands: its end is found in a bucket of scores, the token in a chunk."""
     logits = wide_logits(kind)
     for temperature in (1e-45, 0.7, 50.0):
-        for top_p, min_p in ((1, 0), (0.1, 0), (0.9, 0), (0.9999, 0), (1, 0.8), (0.7, 0.9), (0.7, 0.99)):
-            of_rows = params(temperature, 0, top_p, min_p)
+        for filters in MANY:
+            of_rows = params(temperature, 0, *filters)
             expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
-            assert choose(logits, of_rows) == expected, (temperature, top_p, min_p)
+            assert choose(logits, of_rows) == expected, (temperature, filters)
 
 
 def test_what_hangs_on_the_last_bits_is_left_to_torch() -> None:

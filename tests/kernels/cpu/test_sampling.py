@@ -14,7 +14,7 @@ from kernels.cpu import sampling_cut, sampling_limits, sampling_uniform  # noqa:
 from kernels.cpu.compiler import compiled  # noqa: E402
 from kernels.cpu.sampling_cut import UNKNOWN, cut_bytes  # noqa: E402
 from kernels.cpu.sampling_masses import ABOUT, chunk_mass  # noqa: E402
-from kernels.cpu.sampling_scratch import scratch_bytes  # noqa: E402
+from kernels.cpu.sampling_scratch import BEST, TEMPERATURE, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling_vectors import weigh  # noqa: E402
 
 cut, uniform = compiled(sampling_cut.cut), compiled(sampling_uniform.uniform)
@@ -47,7 +47,7 @@ def test_exp_is_within_one_unit_in_the_last_place() -> None:
 @compiled
 def mass_of(x: int, limit: float, largest: float, rate: float) -> float:
     """The same."""
-    return float(chunk_mass(x, limit, largest, rate))
+    return float(chunk_mass(x, x, limit, largest, rate))
 
 
 @pytest.mark.parametrize("depth", [1e-6, 1.0, 30.0, 700.0])
@@ -78,7 +78,9 @@ def test_next_above(score: float) -> None:
 def test_lowest_score(largest: float, min_p: float) -> None:
     """Its weight is enough, and that of the next below is not."""
     for temperature in (0.3, 1.0, 100.0):
-        lowest = torch.tensor(lowest_score(largest, temperature, min_p, SCRATCH.data_ptr()))
+        for field, value in ((BEST, largest), (TEMPERATURE, temperature)):
+            SCRATCH[field : field + 8].view(torch.float64)[0] = value
+        lowest = torch.tensor(lowest_score(min_p, SCRATCH.data_ptr()))
         below = lowest.nextafter(torch.tensor(-torch.inf))
         enough = [math.exp((float(x) - largest) / temperature) >= min_p for x in (lowest, below)]
         assert enough == [True, False]

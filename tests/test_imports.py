@@ -19,6 +19,7 @@ FLOOR = {
     "beam_limits",
     "logprob_columns",
     "discretion",
+    "heap",
     "errors",
     "transport",
     "process",

@@ -14,7 +14,7 @@ from kernels.paged_attention import CacheShape
 from kernels.sampling_kernels import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.allocator import keep_freed_memory
+from worker.allocator import settle
 from worker.checkpoint import ModelConfig
 from worker.configs.registry import read_model_config
 from worker.cpu_kernels import use_cpu_kernels
@@ -92,7 +92,7 @@ def load(
         model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, sizes
     )
     if device.type == "cpu":
-        keep_freed_memory()
+        settle()
     report("warm-up", 0.0)
     runner.warm_up()
     most_tokens = min(

@@ -11,7 +11,10 @@ time that the client has measured, from sending the first request until the last
     before and after    client, gRPC and frontend, before the first step and after the last one
 
 The service adds the last two. What frontend, engine core and client compute while the worker does can slow
-it down instead, where all share the cores: so the processor time of each is told beside it.
+it down instead, where all share the cores: so the processor time of each is told beside it, as a share of
+all cores and per token, and how often its threads are woken per token: each time costs what it costs to
+come back to cold caches. On `--device simulated --profile cpu` the pace is that of a model, and nothing else
+is in the way.
 """
 
 import os
@@ -22,7 +25,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from processes import by_role, cpu_seconds
+from processes import by_role, processor_seconds, wake_ups
 
 PHASES = {"forward": "forward", "sample": "logits, sampling", "prepare": "preparing"}
 """By their label."""
@@ -39,8 +42,19 @@ class Reading:
     stepping: float
     waiting: float
     phases: Mapping[str, float]
-    processors: Mapping[str, float]
-    """Seconds of processor time by process."""
+    processors: Mapping[str, "Processor"]
+    """By process."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What a process has used."""
+
+    seconds: float
+    wake_ups: int
+
+    def __sub__(self, before: "Processor") -> "Processor":
+        return Processor(self.seconds - before.seconds, self.wake_ups - before.wake_ups)
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,9 @@ class Breakdown:
     parts: Mapping[str, float]
     processors: Mapping[str, float]
     """Of all cores."""
+    us_per_token: Mapping[str, float]
+    """Of a core, by process."""
+    wake_ups_per_token: Mapping[str, float]
 
     @property
     def added(self) -> float:
@@ -72,12 +89,14 @@ class Meter:
         with urllib.request.urlopen(self._url) as answer:
             page = answer.read().decode()
         processors = {
-            role: sum(cpu_seconds(pid) for pid in pids) for role, pids in self._processes.items()
-        } | {"client": time.process_time()}
+            role: Processor(sum(map(processor_seconds, pids)), sum(map(wake_ups, pids)))
+            for role, pids in self._processes.items()
+        }
+        processors["client"] = Processor(time.process_time(), wake_ups(os.getpid()))
         return parse(page, time.perf_counter(), processors)
 
 
-def parse(page: str, at: float, processors: Mapping[str, float]) -> Reading:
+def parse(page: str, at: float, processors: Mapping[str, Processor]) -> Reading:
     """page: what Prometheus would read, of all engine cores together."""
     sums: dict[str, float] = {}
     phases = dict.fromkeys(PHASES, 0.0)
@@ -100,8 +119,8 @@ def parse(page: str, at: float, processors: Mapping[str, float]) -> Reading:
     )
 
 
-def between(before: Reading, after: Reading, seconds: float) -> Breakdown:
-    """Of a run of so many seconds."""
+def between(before: Reading, after: Reading, seconds: float, tokens: int) -> Breakdown:
+    """Of a run of so many seconds, that brought so many tokens."""
     stepping, waiting = after.stepping - before.stepping, after.waiting - before.waiting
     parts = {name: after.phases[label] - before.phases[label] for label, name in PHASES.items()}
     parts["rest of a step"] = stepping - sum(parts.values())
@@ -109,20 +128,20 @@ def between(before: Reading, after: Reading, seconds: float) -> Breakdown:
     parts["before and after"] = seconds - stepping - waiting
     steps = int(after.steps - before.steps)
     all_cores = seconds * (os.cpu_count() or 1)
+    used = {name: after.processors[name] - before.processors[name] for name in after.processors}
     return Breakdown(
         steps,
         1000 * stepping / steps,
         {name: 100 * part / seconds for name, part in parts.items()},
-        {
-            name: 100 * (after.processors[name] - before.processors[name]) / all_cores
-            for name in after.processors
-        },
+        {name: 100 * each.seconds / all_cores for name, each in used.items()},
+        {name: 1e6 * each.seconds / tokens for name, each in used.items()},
+        {name: each.wake_ups / tokens for name, each in used.items()},
     )
 
 
 def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     """A column per workload: medians, and for what the service adds the least and the greatest too."""
-    print(f"\n{'% of the time':<24}" + "".join(f"{name:>24}" for name in found))
+    print(f"\n{'% of the time':<33}" + "".join(f"{name:>24}" for name in found))
     first = next(iter(found.values()))[0]
     for part in first.parts:
         _print_row(part, [_middle([run.parts[part] for run in runs]) for runs in found.values()])
@@ -132,15 +151,22 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     for process in first.processors:
         cells = [_middle([run.processors[process] for run in runs]) for runs in found.values()]
         _print_row(f"all cores: {process}", cells)
+    for process in first.processors:
+        cells = [
+            f"{_spread([run.us_per_token[process] for run in runs], 0)},"
+            f" {_middle([run.wake_ups_per_token[process] for run in runs])}"
+            for runs in found.values()
+        ]
+        _print_row(f"us, wake-ups per token: {process}", cells)
 
 
 def _print_row(title: str, cells: Sequence[str]) -> None:
-    print(f"{title:<24}" + "".join(f"{cell:>24}" for cell in cells))
+    print(f"{title:<33}" + "".join(f"{cell:>24}" for cell in cells))
 
 
-def _middle(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f}"
+def _middle(values: Sequence[float], digits: int = 2) -> str:
+    return f"{statistics.median(values):.{digits}f}"
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{_middle(values)} ({min(values):.2f}..{max(values):.2f})"
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    return f"{_middle(values, digits)} ({min(values):.{digits}f}..{max(values):.{digits}f})"

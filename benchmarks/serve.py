@@ -4,6 +4,7 @@
     python benchmarks/serve.py --start demo --json figures.json
     python benchmarks/serve.py --start /models/m --workloads single,batch -- --max-num-seqs 64
     python benchmarks/serve.py --start /models/m --workloads batch --breakdown
+    python benchmarks/serve.py --start /models/m --breakdown -- --device simulated --profile cpu
 
 Every figure is the median of the repetitions, with the least and the greatest behind it. A workload
 runs once before it counts. The client shares the machine with the service. --breakdown says where the time
@@ -113,7 +114,8 @@ async def run_workloads(
                 before = meter and meter.read()
                 runs.append(await run_once(client, requests))
                 if meter and before:
-                    parts.append(between(before, meter.read(), runs[-1].seconds))
+                    tokens = sum(request.output for request in requests)
+                    parts.append(between(before, meter.read(), runs[-1].seconds, tokens))
             figures[name], breakdowns[name] = runs[1:], parts[1:]
     return figures, breakdowns, model.max_model_len
 

@@ -39,8 +39,8 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         started_ns=message.started_ns,
         logprobs=message.logprobs if message.HasField("logprobs") else None,
         prompt_logprobs=message.prompt_logprobs,
-        beam_token_ids=unpack_u32(message.beam_token_ids),
-        beam_logprobs=unpack_f32(message.beam_logprobs),
+        beam_token_ids=unpack_u32(message.beam_token_ids) if message.beam_token_ids else (),
+        beam_logprobs=unpack_f32(message.beam_logprobs) if message.beam_logprobs else (),
     )
     if result.step != plan.step or len(result.token_ids) != len(plan.sample_rows):
         raise ValueError(

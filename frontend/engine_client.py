@@ -180,7 +180,8 @@ class EngineClient:
         """A core lives."""
         if core.serves:
             self._state.set_engine(SERVING)
-            self._resume()
+            if self._journal.num_waiting:
+                self._resume()
 
     def on_lost(self, core: EngineConnection) -> None:
         """A core is gone: what it had goes on at another one."""

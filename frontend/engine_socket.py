@@ -13,7 +13,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pagewire.curve import ClientKey
 from pagewire.errors import StartupError
-from pagewire.transport import connect_dealer
+from pagewire.transport import connect_dealer, is_readable
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class EngineSocket:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
-        if _readable(self._socket):
+        if is_readable(self._socket):
             asyncio.get_running_loop().call_soon(self._read)
         return True
 
@@ -102,18 +102,16 @@ class EngineSocket:
             except zmq.Again:
                 return
             self._listener.on_frame(frames[0] if len(frames) == 1 else b"")
+            if self._socket is None or not is_readable(self._socket):  # asking in vain would raise
+                return
         asyncio.get_running_loop().call_soon(self._read)
 
     def _read_monitor(self) -> None:
-        while self._socket is not None and self._monitor is not None and _readable(self._monitor):
+        while self._socket is not None and self._monitor is not None and is_readable(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                _readable(self._socket)  # lets the socket itself take note of its connection
+                is_readable(self._socket)  # lets the socket itself take note of its connection
                 self._listener.on_connected()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._read()
                 self._listener.on_disconnected()
-
-
-def _readable(socket: "zmq.Socket[bytes]") -> bool:
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

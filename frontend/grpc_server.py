@@ -2,15 +2,17 @@
 
 grpc.aio decodes the path of every call as UTF-8 in the one task that takes calls. A call whose path is no
 UTF-8, which anybody can send and no gate sees, ends that task: the server closes its sockets, finishes what
-runs, and takes nothing more, in a process that lives. So it is looked at, and a new server opens the same
-port within some hundredths of a second. Streams of the old one go on there; connections are made anew.
-(grpcio 1.85.1. Where it is mended, nothing here ever happens.)
+runs, and takes nothing more, in a process that lives. So we wait for the end of that task, and a new server
+opens the same port at once. Streams of the old one go on there; connections are made anew.
+(grpcio 1.85.1. Where it is mended, nothing here ever happens. Where the task has another name, we look at the
+server again and again: twenty looks in a second were half a percent of a core.)
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
@@ -19,7 +21,9 @@ from pagewire.errors import StartupError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""Between two looks, each of some 50 us. So long are connections refused."""
+"""Between two looks, where there is nothing to wait for. So long are connections refused."""
+_TAKES_CALLS = "AioServer._server_main_loop"
+"""What the task runs that takes calls."""
 BIND_PATIENCE_S = 10.0
 """What the old server may take to close its socket; then somebody else has the port."""
 FOREVER_S = 7 * 24 * 3600.0
@@ -41,6 +45,7 @@ class GrpcServer:
         self._server = make()
         self._old: dict[grpc.aio.Server, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._taking_calls: set[asyncio.Task[Any]] = set()  # the server's task, if we know it
 
     def open(self, port: int) -> int:
         """Opens the port, or any where it is 0; returns its number. Raises StartupError."""
@@ -49,7 +54,7 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Takes calls."""
-        await self._server.start()
+        await self._start_server()
         self._watch = asyncio.create_task(self._look(), name="grpc server")
 
     async def stop(self, grace: float) -> None:
@@ -68,6 +73,10 @@ class GrpcServer:
 
     async def _look(self) -> None:
         while True:
+            if pending := {task for task in self._taking_calls if not task.done()}:
+                await asyncio.wait(pending)
+            else:
+                await asyncio.sleep(LOOK_S)
             error = await _death_of(self._server)
             if error is not None:
                 self.num_replaced += 1
@@ -90,7 +99,16 @@ class GrpcServer:
                 if time.monotonic() > ends:
                     raise
                 await asyncio.sleep(LOOK_S)
+        await self._start_server()
+
+    async def _start_server(self) -> None:
+        before = asyncio.all_tasks()
         await self._server.start()
+        self._taking_calls = {
+            task
+            for task in asyncio.all_tasks() - before
+            if getattr(task.get_coro(), "__qualname__", "") == _TAKES_CALLS
+        }
 
     async def _bury(self, old: grpc.aio.Server) -> None:
         """Waits for its last stream."""

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from frontend.errors import ProtocolError
@@ -40,15 +41,8 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
     """
     now = time.monotonic_ns()
     in_flight = receiver.in_flight
-    for handle, queue_us, cached in zip(
-        unpack_u64(outputs.started_handles),
-        unpack_u32(outputs.started_queue_us),
-        unpack_u32(outputs.started_cached_tokens),
-        strict=True,
-    ):
-        entry = in_flight.get(handle)
-        if entry is not None:
-            entry.sink.started(queue_us, cached)
+    if outputs.started_handles:
+        _tell_started(outputs, in_flight)
     for part in outputs.prompt_logprobs:
         _push_prompt_logprobs(part, receiver)
     columns = (
@@ -87,6 +81,18 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
             receiver.complete(entry)
         if unknown_to_core:
             receiver.abort(handle, index)
+
+
+def _tell_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Entry]) -> None:
+    for handle, queue_us, cached in zip(
+        unpack_u64(outputs.started_handles),
+        unpack_u32(outputs.started_queue_us),
+        unpack_u32(outputs.started_cached_tokens),
+        strict=True,
+    ):
+        entry = in_flight.get(handle)
+        if entry is not None:
+            entry.sink.started(queue_us, cached)
 
 
 def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:

@@ -43,12 +43,12 @@ def unpack_u8(column: bytes) -> list[int]:
 
 def unpack_u32(column: bytes) -> list[int]:
     """The integers of a column of width 4. Raises ValueError when the length does not fit."""
-    return _unpack("I", column)
+    return _unpack_array("I", column).tolist()
 
 
 def unpack_u64(column: bytes) -> list[int]:
     """The integers of a column of width 8. Raises ValueError when the length does not fit."""
-    return _unpack("Q", column)
+    return _unpack_array("Q", column).tolist()
 
 
 def unpack_f32(column: bytes) -> list[float]:
@@ -77,13 +77,8 @@ def _pack(code: str, values: Iterable[int]) -> bytes:
     return column.tobytes()
 
 
-def _unpack(code: str, column: bytes) -> list[int]:
-    return _unpack_array(code, column).tolist() if column else []
-
-
 def _unpack_array(code: str, column: bytes) -> "array[int]":
-    values = array(code)
-    values.frombytes(column)
+    values = array(code, column)
     if _SWAP:
         values.byteswap()
     return values

@@ -58,6 +58,7 @@ class Recovery:
         self._timeout = timeout
         self._clock = clock
         self._start = self._last = clock()
+        self._over: set[int] = set()  # sequences that have ended
         self._begun = False  # something of the answer has been received
         self._recovering = False
         self._num_breaks = 0  # since the last message
@@ -83,22 +84,21 @@ class Recovery:
     def received(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
         """Takes in a message; what is new in it. A continuation repeats how sequences have ended."""
         self._begun = True
-        outputs = self.generation.outputs
-        over = [output.index for output in outputs if output.finish_reason is not None]
-        for place in reversed(range(len(response.sequences))):
-            if response.sequences[place].index in over:
+        for place in reversed(range(len(response.sequences))) if self._over else ():
+            if response.sequences[place].index in self._over:
                 del response.sequences[place]
         if response.sequences:  # a frontend repeats those ends by itself: the engine may still refuse
             self._recovering = False
             self._last = self._clock()
             self._num_breaks = self._num_failures = 0
-        return self.generation.add(response)
+        deltas = self.generation.add(response)
+        self._over.update(delta.index for delta in deltas if delta.finish_reason is not None)
+        return deltas
 
     def misses_nothing(self, error: RpcError) -> bool:
         """Whether the call broke when every sequence had ended already: nothing is to be continued."""
-        ended = sum(output.finish_reason is not None for output in self.generation.outputs)
         broke = isinstance(error, Unavailable) or _is_no_answer(error)
-        return broke and ended == max(self._request.sampling.n, 1)
+        return broke and len(self._over) == max(self._request.sampling.n, 1)
 
     def after(self, error: RpcError) -> float | None:
         """Seconds until the next attempt, at `place`; None: the error is the end of it."""

@@ -137,9 +137,9 @@ class Generation:
         if response.HasField("prompt"):  # first message
             self.request_id, self.model = response.request_id, response.model
             self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
-        if response.prompt.HasField("logprobs"):
-            scores = _token_logprobs(response.prompt.logprobs)
-            self.prompt_logprobs = [None if isnan(score.logprob) else score for score in scores]
+            if response.prompt.HasField("logprobs"):
+                scores = _token_logprobs(response.prompt.logprobs)
+                self.prompt_logprobs = [None if isnan(score.logprob) else score for score in scores]
         if response.HasField("usage"):
             self.usage = _usage(response.usage)
         if response.HasField("timings"):

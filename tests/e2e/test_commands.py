@@ -83,3 +83,5 @@ def test_breakdown(tmp_path: Path):
     assert found["steps"] >= 128 and parts["forward"] > 0 and parts["between steps"] > 0
     assert min(parts.values()) > -0.1 and sum(parts.values()) == pytest.approx(100)
     assert set(found["processors"]) == {"frontend", "engine", "worker", "client"}
+    assert all(us > 0 for us in found["us_per_token"].values())
+    assert set(found["wake_ups_per_token"]) == set(found["us_per_token"]) == set(found["processors"])

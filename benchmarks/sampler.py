@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+from worker.threads import prepare_threads
 
-from kernels.sampling_kernels import SamplingKernels, sampling_kernels
-from pagewire.internal.v1 import worker_pb2
-from pagewire.v1 import generation_pb2
-from worker.sampler import Sampler
+prepare_threads()  # before torch is imported
+
+import torch  # noqa: E402
+
+from kernels.sampling_kernels import SamplingKernels, sampling_kernels  # noqa: E402
+from pagewire.internal.v1 import worker_pb2  # noqa: E402
+from pagewire.v1 import generation_pb2  # noqa: E402
+from worker.sampler import Sampler  # noqa: E402
 
 ROWS = (1, 32)
 VOCABULARIES = (1024, 32_000, 152_000)

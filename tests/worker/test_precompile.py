@@ -1,5 +1,6 @@
 """Kernels are made ready beside the worker; a failure there is nobody's end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,60 @@ def test_groups_are_all_files() -> None:
     assert any(name.startswith(precompile.SAMPLER_FILES) for name in names) and "linear" in names
     precompile.import_group("sampler")
     assert "kernels.cpu.sampling_choose" in sys.modules
+
+
+SERVE = """
+from kernels.cpu import compiler
+
+def refuse(kernel, name):
+    raise AssertionError(f"{name} is compiled late")
+
+compiler.lower = refuse
+import torch
+from engine_core.startup import initialize_message
+from pagewire.columns import pack_u32
+from pagewire.config import EngineConfig
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1.generation_pb2 import SamplingParams
+from worker.load import load
+
+SAMPLINGS = [
+    {"temperature": 0.0, "top_p": 1.0},
+    {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1},
+    {"temperature": 0.8, "top_p": 1.0, "top_k": 5, "min_p": 0.1},
+]
+ROWS = pack_u32(range(3))
+for quantization in ("none", "int8"):
+    config = EngineConfig(device="cpu", dtype="bfloat16", num_blocks=64, quantization=quantization)
+    runner, _ = load(initialize_message(config), 0, 2, lambda what, fraction: None)
+    rows = [
+        worker_pb2.NewRow(
+            row=row,
+            prompt_len=40,
+            token_ids=pack_u32(range(40)),
+            blocks=pack_u32(range(4 * row, 4 * row + 4)),
+            sampling=SamplingParams(**{"typical_p": 1.0, "repetition_penalty": 1.0, "n": 1, **sampling}),
+        )
+        for row, sampling in enumerate(SAMPLINGS)
+    ]
+    for start, count in ((0, 40), (40, 1)):
+        columns = dict(rows=ROWS, starts=pack_u32([start] * 3), counts=pack_u32([count] * 3))
+        plan = worker_pb2.StepPlan(new_rows=rows, sample_rows=ROWS, sample_sources=ROWS, **columns)
+        assert len(runner.execute(plan).token_ids) == 12
+        rows = []
+print("served")
+"""
+
+
+@pytest.mark.avx512_vnni
+def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
+    """What the process of the first start leaves on disk is all that a worker needs, with packed weights or
+    with weights of 8 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
+    for command in (["-m", "worker.precompile", "sampler", "model"], ["-c", SERVE]):
+        run = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root
+        )
+        assert run.returncode == 0, run.stderr
+    assert run.stdout == "served\n"

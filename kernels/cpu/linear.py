@@ -98,7 +98,8 @@ def _multiply(
         if product.quantized:
             results = _numbers(builder, results, planes, scales)
         bias = load(builder, planes, F32S)
-        _write(builder, product, v, [builder.fadd(result, bias) for result in results], to)
+        results = [builder.fadd(result, bias) for result in results]
+        write_columns(builder, product.columns, product.width, v, results, to)
 
 
 def _at(builder: Any, address: Any, stride: Any, row: int) -> Any:
@@ -117,12 +118,15 @@ def _numbers(builder: Any, totals: list[Any], planes: Any, scales: Any) -> list[
     return numbers
 
 
-def _write(builder: Any, product: _Product, vector: int, results: list[Any], rows: list[Any]) -> None:
-    """16 columns of each row, as far as they exist. rows: their addresses."""
-    mask = first_lanes(builder, builder.sub(product.columns, word(vector * LANES)))
-    offset = builder.mul(product.width, word(vector * LANES))
+def write_columns(
+    builder: Any, columns: Any, width: Any, vector: int, results: list[Any], rows: list[Any]
+) -> None:
+    """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
+    result; 4: float32, 2: bfloat16. rows: their addresses."""
+    mask = first_lanes(builder, builder.sub(columns, word(vector * LANES)))
+    offset = builder.mul(width, word(vector * LANES))
     to = [builder.add(row, offset) for row in rows]
-    with builder.if_else(builder.icmp_signed("==", product.width, word(4))) as (wide, narrow):
+    with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
         with wide:
             for result, address in zip(results, to, strict=True):
                 store_lanes(builder, result, address, mask)
@@ -185,7 +189,7 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
     return strip
 
 
-_block, _strip = _make_strip(VECTORS, False), _make_strip(1, False)
+packed_block, packed_strip = _make_strip(VECTORS, False), _make_strip(1, False)
 _block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
 
 
@@ -235,11 +239,11 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         if whole and scales:
             _block_int8(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, scale_at, rows)
         elif whole:
-            _block(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_block(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, 0, rows)
         elif scales:
             _strip_int8(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, scale_at, rows)
         else:
-            _strip(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_strip(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, 0, rows)
         strip += VECTORS if whole else 1
 
 

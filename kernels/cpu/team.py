@@ -58,6 +58,9 @@ class Team:
         self._started = 0
         self._one = Program(1)
         self._lock = threading.Lock()
+        self._scratch = _zeros(program.MOST_THREADS)  # addresses, a thread's each
+        self._scratch_bytes = 0
+        self._memory: list[Words] = []  # what they point at
 
     @property
     def threads(self) -> int:
@@ -74,6 +77,20 @@ class Team:
             name = f"kernels-{self._started}"
             threading.Thread(target=program.enter, args=arguments, name=name, daemon=True).start()
         self._control[program.HELPERS // 8] = threads - 1
+        self._make_scratch()
+
+    def scratch(self, num_bytes: int) -> int:
+        """Address of the addresses of memory of this size, at least, for each thread. Operations may use it
+        for what they need no longer than a unit."""
+        if num_bytes > self._scratch_bytes:
+            self._scratch_bytes = num_bytes
+            self._make_scratch()
+        return int(self._scratch.ctypes.data)
+
+    def _make_scratch(self) -> None:
+        with self._lock:  # nobody uses it now
+            self._memory = [_zeros(self._scratch_bytes // 8 + 8) for _ in range(self.threads)]
+            self._scratch[: self.threads] = [memory.ctypes.data for memory in self._memory]
 
     def run(self, work: Program) -> None:
         """Returns when all is done."""

@@ -1,0 +1,155 @@
+"""Weights of bfloat16 in 12 bits each, without loss.
+
+A bfloat16 is a sign, 8 bits of exponent and 7 of fraction. The exponents of a matrix's weights are alike:
+15 neighbouring ones have all but one in some thousands (of a normal distribution, those from 4.5 standard
+deviations down to a 4,000th of one). So a weight is kept as
+
+    sign and fraction   8 bits
+    code                4 bits: exponent - base, 1 .. 15; 0: it has another exponent, and the
+                        whole number is in a list of its strip, in order
+
+base is chosen for each matrix. A product gets back every bit (kernels.cpu.compact), and so gives the bits
+of kernels.linear's packed product, which is its twin. One token reads all weights once, and waits for
+memory: 3/4 of the bytes take 3/4 of the time.
+
+    data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
+    lists  of ceil(N / 48) * 3 strips, bfloat16 each
+
+K is a multiple of 8. Bytes moved: 1.5 * N * K of weights, 2 * T * K read and 2 * T * N written.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.linear import PackedWeight
+
+if TYPE_CHECKING:
+    from kernels.cpu.team import Team
+
+NUM_CODES = 15
+SAMPLE = 1 << 16
+"""Weights of which the base is chosen."""
+MOST_RARE = 1 / 64
+"""More rare numbers than this, in a sample, and a weight stays as it is."""
+_COLUMNS, _STRIP, _GROUP, _WORDS = 16, 192, 576, 4
+_AT_ONCE = 1 << 22
+"""Bytes of weights that are converted at once."""
+_SLACK = 32
+"""Numbers behind the last list: a whole register is read."""
+
+
+@dataclass(frozen=True)
+class CompactWeight:
+    """A weight and its bias."""
+
+    data: torch.Tensor  # see above
+    bias: torch.Tensor  # [ceil(N / 48) * 48] float32
+    lists: tuple[torch.Tensor, ...]  # int16; those of several strips each
+    starts: torch.Tensor  # [ceil(N / 48) * 3] int64: the address of each strip's list
+    base: int
+    out_features: int  # N
+    in_features: int  # K
+    team: "Team"
+    product: int  # kernels.cpu.compact.compact_linear
+    gather: int  # kernels.cpu.compact.compact_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return sum(part.nbytes for part in (self.data, self.bias, self.starts, *self.lists))
+
+    def fields(self, x: torch.Tensor, out: torch.Tensor, following: int = 0) -> tuple[int, ...]:
+        """Of a product's record (kernels.cpu.compact). x: [T, K], out: [T, N], contiguous. following: address
+        of the weight that is needed next."""
+        words = self.in_features // 2
+        addresses = x.data_ptr(), self.data.data_ptr(), self.bias.data_ptr(), out.data_ptr()
+        sizes = self.out_features, words, out.dtype.itemsize, following, 0
+        return *addresses, *sizes, self.starts.data_ptr(), self.base, self.team.scratch(_scratch(words))
+
+    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
+        assert x.dtype == torch.bfloat16 and x.shape[1] == self.in_features
+        x, dtype = x.contiguous(), torch.float32 if wide else torch.bfloat16
+        out = x.new_empty((x.shape[0], self.out_features), dtype=dtype)
+        self.team.run_one(self.product, x.shape[0], self.fields(x, out), 0)
+        return out
+
+    def rows(self, indexes: torch.Tensor) -> torch.Tensor:
+        """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
+        out = torch.empty((len(indexes), self.in_features), dtype=torch.bfloat16)
+        fields = self.row_fields(indexes.data_ptr(), out.data_ptr())
+        self.team.run_one(self.gather, len(indexes), fields, 1)
+        return out
+
+    def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
+        """Of a record that looks up rows (kernels.cpu.compact). Addresses."""
+        words = self.in_features // 2
+        lists = self.starts.data_ptr(), self.base, self.team.scratch(_scratch(words))
+        return indexes, self.data.data_ptr(), out, words, *lists
+
+
+def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """weight: [N, K] bfloat16. The data, and the strips' lists, by the formula."""
+    strips = -(-weight.shape[0] // 48) * 3
+    padded = torch.zeros((strips * _COLUMNS, weight.shape[1]), dtype=torch.bfloat16)
+    padded[: len(weight)] = weight
+    halves = padded.view(torch.int16).int() & 0xFFFF  # [strips * 16, K]
+    halves = halves.view(strips, _COLUMNS, -1, _WORDS, 2).permute(0, 2, 3, 1, 4)
+    halves = halves.reshape(strips, -1, _WORDS, 2 * _COLUMNS)  # [strips, K / 8, 4, 32]
+    codes = (halves >> 7 & 0xFF) - base
+    codes = torch.where((codes >= 1) & (codes <= NUM_CODES), codes, 0)
+    rest = (halves >> 8 & 0x80 | halves & 0x7F).to(torch.uint8).flatten(-2)
+    words = sum(codes[:, :, place] << 4 * place for place in range(_WORDS))
+    assert isinstance(words, torch.Tensor)
+    low, high = words & 0xFF, words >> 8
+    pairs = torch.stack((low, high), -1).to(torch.uint8).flatten(-2)
+    data = torch.cat((rest, pairs), -1).view(-1, 3, halves.shape[1], _STRIP).transpose(1, 2).contiguous()
+    lists = [of_strip[code == 0].to(torch.int16) for of_strip, code in zip(halves, codes, strict=True)]
+    return data, lists
+
+
+def choose_base(weight: torch.Tensor) -> int | None:
+    """Of the codes for a weight, [N, K] bfloat16. None where too many numbers would be rare."""
+    every = max(1, weight.numel() // SAMPLE)
+    sample = weight.view(torch.int16).flatten()[::every] >> 7 & 0xFF
+    counts = sample.int().bincount(minlength=256)
+    covered = counts.unfold(0, NUM_CODES, 1).sum(-1)  # exponents from each one on
+    first = int(covered.argmax())
+    return first - 1 if int(covered[first]) >= (1 - MOST_RARE) * len(sample) else None
+
+
+def compact_weight(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
+    """The same weight. data: where it is to be; it may lie in the memory of the packed one, at or before its
+    beginning, which then is no weight any more."""
+    from kernels.cpu.compact import compact_linear, compact_rows, count_rare, make_compact
+    from kernels.cpu.team import TEAM
+
+    blocks, words = packed.pairs.shape[:2]
+    some = max(1, _AT_ONCE // (192 * words))
+    starts = torch.zeros(3 * blocks, dtype=torch.int64)
+    copy = torch.empty_like(packed.pairs[:some])
+    result = torch.empty((some, words // _WORDS, 3, _STRIP), dtype=torch.uint8)
+    lists = []
+    for first in range(0, blocks, some):
+        count = min(some, blocks - first)
+        numbers = starts[3 * first : 3 * (first + count)]
+        copy[:count] = packed.pairs[first : first + count]
+        addresses = copy.data_ptr(), result.data_ptr(), numbers.data_ptr()
+        TEAM.run_one(count_rare, 3 * count, (*addresses, words, base), 1)
+        ends = numbers.cumsum(0)
+        rare = torch.zeros(int(ends[-1]) + _SLACK, dtype=torch.int16)
+        numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
+        TEAM.run_one(make_compact, 3 * count, (*addresses, words, base), 1)
+        data[first : first + count] = result[:count]
+        lists.append(rare)
+    sizes = packed.out_features, packed.in_features
+    return CompactWeight(
+        data, packed.bias, tuple(lists), starts, base, *sizes, TEAM, compact_linear, compact_rows
+    )
+
+
+def _scratch(words: int) -> int:
+    """Bytes of a block as kernels.linear packs it."""
+    return 4 * 48 * words

@@ -9,9 +9,9 @@ A vector of 32 bfloat16 is made by widening 32 bytes, and putting in between wha
     code 1 .. 15   exponent = base + code
     code 0         the number is rare: it is the next one of the strip's list, as it is
 
-One row multiplies as it unpacks: 3/4 of the bytes, at some twelve instructions per vector, while memory
-delivers one in about as long. Two to four do, too. From five rows on, a block is unpacked first, into a
-place that stays in the second-level cache, and multiplied from there as kernels.cpu.linear does.
+Up to eight rows multiply as they unpack: some twelve instructions per vector, while memory delivers one in
+about as long. More than eight are multiplied as kernels.cpu.linear does it, with a block that the first
+eight have unpacked, into a place that stays in the second-level cache.
 """
 
 from typing import Any
@@ -32,6 +32,8 @@ from kernels.cpu.vectors import (
     call,
     dot_pairs,
     load,
+    pairs_at,
+    prefetch,
     read_i64,
     read_u32,
     repeat,
@@ -48,6 +50,10 @@ WORDS = 4
 STRIP = 192
 """Bytes of a strip in a group."""
 GROUP = VECTORS * STRIP
+import os
+SOON = int(os.environ.get("SOON","1"))
+LOC = int(os.environ.get("LOC","2"))
+AHEAD = int(os.environ.get("AHEAD","16"))*GROUP
 FEW = 4
 """Rows that multiply as they unpack."""
 _CODES = STRIP - 64
@@ -75,23 +81,97 @@ def _aligned_codes(builder: Any, codes: Any, place: int) -> Any:
     return builder.and_(moved, _each(_CODE))
 
 
-def _unpack(builder: Any, at: Any, base: Any, rare: Any) -> tuple[list[Any], Any]:
-    """The WORDS vectors of a strip's group. base: in all lanes, where an exponent begins. rare: address of
-    the next rare number. Returns it for the next group, too."""
-    codes = load(builder, builder.add(at, word(_CODES)), _HALVES)
-    vectors = []
-    for place in range(WORDS):
-        rest = builder.sext(load(builder, builder.add(at, word(32 * place)), _BYTES), _HALVES)
-        code = _aligned_codes(builder, codes, place)
-        exponent = builder.add(code, base)
-        value = builder.or_(builder.and_(rest, _each(_SIGN_AND_FRACTION)), exponent)
-        is_rare = builder.icmp_unsigned("==", code, _each(0))
-        listed = load(builder, rare, _HALVES)
-        value = call(builder, "llvm.x86.avx512.mask.expand.v32i16", _HALVES, listed, value, is_rare)
-        count = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
-        rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
-        vectors.append(value)
-    return vectors, rare
+class _Strip:
+    """A strip's group. base: in all lanes, where an exponent begins. rare: address of the next rare number."""
+
+    def __init__(self, builder: Any, at: Any, base: Any, rare: Any) -> None:
+        self._builder, self._at, self._base, self._rare = builder, at, base, rare
+        self.codes = load(builder, builder.add(at, word(_CODES)), _HALVES)
+
+    def unpack(self) -> list[Any]:
+        """Its words, and the address that it began with: nothing is rare."""
+        return [*(self._unpack(place)[0] for place in range(WORDS)), self._rare]
+
+    def unpack_rare(self) -> list[Any]:
+        """Its words, and the address for the next group."""
+        builder, rare, words = self._builder, self._rare, []
+        for place in range(WORDS):
+            halves, code = self._unpack(place)
+            is_rare = builder.icmp_unsigned("==", code, _each(0))
+            listed = load(builder, rare, _HALVES)
+            name = "llvm.x86.avx512.mask.expand.v32i16"
+            words.append(call(builder, name, _HALVES, listed, halves, is_rare))
+            count = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
+            rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
+        return [*words, rare]
+
+    def _unpack(self, place: int) -> tuple[Any, Any]:
+        """32 bfloat16, and their codes."""
+        builder = self._builder
+        rest = load(builder, builder.add(self._at, word(32 * place)), _BYTES)
+        code = _aligned_codes(builder, self.codes, place)
+        halves = builder.and_(builder.sext(rest, _HALVES), _each(_SIGN_AND_FRACTION))
+        return builder.or_(halves, builder.add(code, self._base)), code
+
+
+def _strips(builder: Any, w: Any, group: Any, base: Any, lists: list[Any]) -> list[_Strip]:
+    """Side by side. lists: of each strip the address of its next rare number."""
+    at = builder.add(w, builder.mul(group, word(GROUP)))
+    for line in range(0, STRIP * len(lists), 64):
+        none, kind = ir.VoidType(), ir.IntType(8).as_pointer()
+        constants = (ir.Constant(I32, value) for value in (0, LOC, 1))
+        call(builder, "llvm.prefetch.p0", none, builder.inttoptr(builder.add(at, word(AHEAD + line)), kind), *constants)
+    return [_Strip(builder, builder.add(at, word(STRIP * v)), base, rare) for v, rare in enumerate(lists)]
+
+
+def _one_is_rare(builder: Any, strips: list[_Strip]) -> Any:
+    """Whether a code is 0: then its highest bit is borrowed, and was not set."""
+    found = _each(0)
+    for strip in strips:
+        borrowed = builder.and_(builder.sub(strip.codes, _each(0x1111)), builder.not_(strip.codes))
+        found = builder.or_(found, builder.and_(borrowed, _each(0x8888 - 0x10000)))
+    bits = builder.bitcast(builder.icmp_unsigned("!=", found, _each(0)), I32)
+    return builder.icmp_unsigned("!=", bits, ir.Constant(I32, 0))
+
+
+def _unpack(builder: Any, strips: list[_Strip], keep: Any = None) -> tuple[list[list[Any]], list[Any]]:
+    """Their words, and their lists for the next group. Most groups have no rare number, and take half the
+    instructions. keep(v, words): what to do with the words of a strip instead; then none are returned."""
+    ways = []
+    with builder.if_else(_one_is_rare(builder, strips), likely=False) as branches:
+        for branch, rare in zip(branches, (True, False), strict=True):
+            with branch:
+                values = []
+                for v, strip in enumerate(strips):
+                    *words, after = strip.unpack_rare() if rare else strip.unpack()
+                    if keep is not None:
+                        keep(v, words)
+                        words = []
+                    values += [*words, after]
+                ways.append((builder.block, values))
+    merged = []
+    for pair in zip(*(values for _, values in ways), strict=True):
+        phi = builder.phi(pair[0].type)
+        for (block, _), value in zip(ways, pair, strict=True):
+            phi.add_incoming(value, block)
+        merged.append(phi)
+    size = len(merged) // len(strips)
+    parts = [merged[size * v : size * (v + 1)] for v in range(len(strips))]
+    return [part[:-1] for part in parts], [part[-1] for part in parts]
+
+
+def _unpack_to(builder: Any, strips: list[_Strip], out: Any) -> list[Any]:
+    """Words as kernels.linear has them. Returns the lists for the next group."""
+
+    def keep(v: int, words: list[Any]) -> None:
+        for place, values in enumerate(words):
+            store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))
+
+    return _unpack(builder, strips, keep)[1]
+
+
+def _lists(builder: Any, rare: Any, vectors: int) -> list[Any]:
+    return [load(builder, builder.add(rare, word(8 * v)), I64) for v in range(vectors)]
 
 
 def _make_unpacker(vectors: int) -> Any:
@@ -100,21 +180,14 @@ def _make_unpacker(vectors: int) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         w, rare, base, groups, out = args
-        lists = [load(builder, builder.add(rare, word(8 * v)), I64) for v in range(vectors)]
         bases = _base(builder, base)
 
-        def group(g: Any, lists: list[Any]) -> list[Any]:
-            at = builder.add(w, builder.mul(g, word(GROUP)))
-            to = builder.add(out, builder.mul(g, word(WORDS * 4 * COLUMNS)))
-            following = []
-            for v in range(vectors):
-                halves, after = _unpack(builder, builder.add(at, word(STRIP * v)), bases, lists[v])
-                for place, values in enumerate(halves):
-                    store(builder, values, builder.add(to, word(4 * COLUMNS * place + 64 * v)))
-                following.append(after)
-            return following
+        def unpack(group: Any, lists: list[Any]) -> list[Any]:
+            to = builder.add(out, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+            lists = _unpack_to(builder, _strips(builder, w, group, bases, lists), to)
+            return lists
 
-        repeat(builder, groups, lists, group)
+        repeat(builder, groups, _lists(builder, rare, vectors), unpack)
         return context.get_dummy_value()
 
     @intrinsic
@@ -124,37 +197,45 @@ def _make_unpacker(vectors: int) -> Any:
     return unpack
 
 
-def _make_tile(rows: int, vectors: int) -> Any:
-    """tile(x, stride, last, w, rare, base, groups, params, out, out_stride, columns, width): `rows` rows of
+def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
+    """tile(x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width): `rows` rows of
     16 * vectors columns. last: number of the last row that exists; those behind it are computed as it is."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, stride, last, w, rare, base, groups, params, out, out_stride, columns, width = args
-        lists = [load(builder, builder.add(rare, word(8 * v)), I64) for v in range(vectors)]
-        bases = _base(builder, base)
+        x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width = args
         numbers = [
             builder.select(builder.icmp_signed("<", word(m), last), word(m), last) for m in range(rows)
         ]
         x_rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
         out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
+        bases = _base(builder, base)
 
-        def group(g: Any, values: list[Any]) -> list[Any]:
-            sums, lists = values[: rows * vectors], values[rows * vectors :]
-            at = builder.add(w, builder.mul(g, word(GROUP)))
-            x_at = builder.mul(g, word(4 * WORDS))
-            unpacked = []
-            for v in range(vectors):
-                halves, lists[v] = _unpack(builder, builder.add(at, word(STRIP * v)), bases, lists[v])
-                unpacked.append([builder.bitcast(half, BF16_PAIRS) for half in halves])
+        def multiply(group: Any, before: list[Any]) -> list[Any]:
+            sums = before[:-vectors]
+            strips = _strips(builder, w, group, bases, before[-vectors:])
+            if keeps:
+                to = builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+                lists = _unpack_to(builder, strips, to)
+            else:
+                unpacked, lists = _unpack(builder, strips)
+            x_at = builder.mul(group, word(4 * WORDS))
             for place in range(WORDS):
-                for m in range(rows):
-                    pair = repeated_pair(builder, builder.add(builder.add(x_rows[m], x_at), word(4 * place)))
+                if keeps:
+                    weights = [
+                        pairs_at(builder, builder.add(to, word(4 * COLUMNS * place + 64 * v)))
+                        for v in range(vectors)
+                    ]
+                else:
+                    weights = [builder.bitcast(words[place], BF16_PAIRS) for words in unpacked]
+                for m, row in enumerate(x_rows):
+                    pair = repeated_pair(builder, builder.add(builder.add(row, x_at), word(4 * place)))
                     for v in range(vectors):
                         i = m * vectors + v
-                        sums[i] = dot_pairs(builder, sums[i], unpacked[v][place], pair)
+                        sums[i] = dot_pairs(builder, sums[i], weights[v], pair)
             return [*sums, *lists]
 
-        totals = repeat(builder, groups, [*zeros(rows * vectors), *lists], group)
+        begin = [*zeros(rows * vectors), *_lists(builder, rare, vectors)]
+        totals = repeat(builder, groups, begin, multiply)
         for v in range(vectors):
             bias = load(builder, builder.add(params, word(64 * v)), F32S)
             results = [builder.fadd(totals[m * vectors + v], bias) for m in range(rows)]
@@ -171,19 +252,21 @@ def _make_tile(rows: int, vectors: int) -> Any:
         rare: Any,
         base: Any,
         groups: Any,
+        kept: Any,
         params: Any,
         out: Any,
         out_stride: Any,
         columns: Any,
         width: Any,
     ) -> Any:
-        return types.void(*[types.int64] * 12), generate
+        return types.void(*[types.int64] * 13), generate
 
     return tile
 
 
 _unpack_block, _unpack_strip = _make_unpacker(VECTORS), _make_unpacker(1)
 _one_row, _one_row_of_strip, _few_rows = _make_tile(1, VECTORS), _make_tile(1, 1), _make_tile(FEW, VECTORS)
+_first_rows = _make_tile(8, VECTORS, True)
 
 
 @operation
@@ -213,16 +296,32 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
         last = rows - 1
         if rows == 1 and whole:
-            _one_row(x, stride, last, w_at, list_at, base, groups, p_at, out_at, out_stride, left, width)
+            _one_row(x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width)
         elif rows == 1:
             _one_row_of_strip(
-                x, stride, last, w_at, list_at, base, groups, p_at, out_at, out_stride, left, width
+                x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
             )
         elif rows <= FEW and whole:
-            _few_rows(x, stride, last, w_at, list_at, base, groups, p_at, out_at, out_stride, left, width)
+            _few_rows(x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width)
         elif whole:
-            _unpack_block(w_at, list_at, base, groups, scratch)
-            packed_block(x, stride, scratch, soon, p_at, out_at, out_stride, words, left, width, 0, rows)
+            _first_rows(
+                x, stride, last, w_at, list_at, base, groups, scratch, p_at, out_at, out_stride, left, width
+            )
+            if rows > 8:
+                packed_block(
+                    x + 8 * stride,
+                    stride,
+                    scratch,
+                    soon if SOON else scratch,
+                    p_at,
+                    out_at + 8 * out_stride,
+                    out_stride,
+                    words,
+                    left,
+                    width,
+                    0,
+                    rows - 8,
+                )
         else:
             _unpack_strip(w_at, list_at, base, groups, scratch)
             packed_strip(x, stride, scratch, scratch, p_at, out_at, out_stride, words, left, width, 0, rows)

@@ -26,7 +26,8 @@ import torch  # noqa: E402
 from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
 from kernels.cpu.support import why_not  # noqa: E402
-from kernels.linear import linear, pack_weight, packed_linear  # noqa: E402
+from kernels.compact import CompactWeight, compact_weight  # noqa: E402
+from kernels.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
 from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker import cpu_kernels  # noqa: E402
@@ -97,6 +98,11 @@ def multiply(product: Callable[..., torch.Tensor], x: torch.Tensor, weights: Seq
         product(x, weight)
 
 
+def times(x: torch.Tensor, weight: CompactWeight | PackedWeight) -> torch.Tensor:
+    """As packed_linear()."""
+    return weight.multiply(x)
+
+
 def products(name: str, repeats: int, clock: Clock) -> None:
     """Prints a line per shape and number of tokens."""
     config = MODELS[name]
@@ -104,14 +110,20 @@ def products(name: str, repeats: int, clock: Clock) -> None:
     for product, (rows, columns) in shapes(config).items():  # type: ignore[arg-type]
         plain = [torch.randn(rows, columns).to(torch.bfloat16) for _ in range(layers)]
         packed = [pack_weight(weight, None) for weight in plain]
+        narrow = [compact_weight(weight, None) for weight in plain]
         for tokens in TOKENS:
             x = torch.randn(tokens, columns).to(torch.bfloat16)
-            calls = partial(multiply, linear, x, plain), partial(multiply, packed_linear, x, packed)
-            theirs, ours = (t / layers for t in in_turns(calls, repeats, clock))
-            speed, microseconds = 2e-9 * rows * columns / ours, f"{1e6 * theirs:.0f} us | {1e6 * ours:.0f} us"
+            calls = (
+                partial(multiply, linear, x, plain),
+                partial(multiply, packed_linear, x, packed),
+                partial(multiply, times, x, narrow),
+            )
+            theirs, wide, ours = (t / layers for t in in_turns(calls, repeats, clock))
+            microseconds = " | ".join(f"{1e6 * t:.0f} us" for t in (theirs, wide, ours))
             print(
                 f"| {name} {product} {rows} x {columns} | {tokens} | {microseconds}"
-                f" | {speed:.1f} GB/s | {tokens * speed:.0f} GFLOP/s | {theirs / ours:.1f} |",
+                f" | {2e-9 * tokens * rows * columns / ours:.0f} GFLOP/s | {theirs / ours:.1f}"
+                f" | {wide / ours:.2f} |",
                 flush=True,
             )
 

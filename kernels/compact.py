@@ -18,12 +18,14 @@ memory: 3/4 of the bytes take 3/4 of the time.
 K is a multiple of 8. Bytes moved: 1.5 * N * K of weights, 2 * T * K read and 2 * T * N written.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.linear import PackedWeight
+from kernels.linear import PackedWeight, pack_weight
+from kernels.memory import Arena
 
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
@@ -33,7 +35,7 @@ SAMPLE = 1 << 16
 """Weights of which the base is chosen."""
 MOST_RARE = 1 / 64
 """More rare numbers than this, in a sample, and a weight stays as it is."""
-_COLUMNS, _STRIP, _GROUP, _WORDS = 16, 192, 576, 4
+_COLUMNS, _STRIP, _WORDS = 16, 192, 4
 _AT_ONCE = 1 << 22
 """Bytes of weights that are converted at once."""
 _SLACK = 32
@@ -113,6 +115,8 @@ def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, li
 def choose_base(weight: torch.Tensor) -> int | None:
     """Of the codes for a weight, [N, K] bfloat16. None where too many numbers would be rare."""
     every = max(1, weight.numel() // SAMPLE)
+    while math.gcd(every, weight.shape[1]) > 1:  # else it sees some columns only
+        every += 1
     sample = weight.view(torch.int16).flatten()[::every] >> 7 & 0xFF
     counts = sample.int().bincount(minlength=256)
     covered = counts.unfold(0, NUM_CODES, 1).sum(-1)  # exponents from each one on
@@ -120,9 +124,27 @@ def choose_base(weight: torch.Tensor) -> int | None:
     return first - 1 if int(covered[first]) >= (1 - MOST_RARE) * len(sample) else None
 
 
-def compact_weight(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
-    """The same weight. data: where it is to be; it may lie in the memory of the packed one, at or before its
-    beginning, which then is no weight any more."""
+def compact_weight(
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+) -> CompactWeight | PackedWeight:
+    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.support.why_not() is None. It stays in 16
+    bits where K does not fit, or too many numbers are rare.
+
+    A matrix of this arena is no weight any more: its memory is used again, from its beginning or from the
+    end of what was compacted before. Arena.close_hole() gives back what is left.
+    """
+    base = choose_base(weight) if weight.shape[1] % (2 * _WORDS) == 0 else None
+    arena = arena or Arena()
+    packed = pack_weight(weight, bias, arena)
+    if base is None:
+        return packed
+    blocks, words = packed.pairs.shape[:2]
+    data = arena.smaller(packed.pairs, (blocks, words // _WORDS, 3, _STRIP), torch.uint8)
+    return _compacted(packed, base, data)
+
+
+def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
+    """data: at or before the beginning of what is packed, which then is no weight any more."""
     from kernels.cpu.compact import compact_linear, compact_rows, count_rare, make_compact
     from kernels.cpu.team import TEAM
 

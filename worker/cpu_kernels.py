@@ -62,6 +62,7 @@ def use_cpu_kernels(
     for done, layer in enumerate(layers):
         layer.use_kernels(rows)
         report("kernels", (done + 1) / len(layers))
+    rows.arena.close_hole()
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     weights = "; weights in int8 (AVX512-VNNI)" if quantized else ""
     logger.info("our CPU kernels compute (AVX512-BF16)%s%s", weights, attention)

@@ -76,8 +76,7 @@ def load(
     kernels = use_cpu_kernels(
         model, dtype, device, initialize.block_size, config.head_dim, group, arena, report
     )
-    if quantized:
-        weight_bytes = model_bytes(model)
+    weight_bytes = model_bytes(model)
 
     report("KV cache", 0.0)
     cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)

@@ -17,10 +17,10 @@ eight have unpacked, into a place that stays in the second-level cache.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.language import intrinsic
 from kernels.cpu.linear import COLUMNS, ROWS, VECTORS, packed_block, packed_strip, write_columns
 from kernels.cpu.vectors import (
     BF16_PAIRS,
@@ -50,12 +50,11 @@ WORDS = 4
 STRIP = 192
 """Bytes of a strip in a group."""
 GROUP = VECTORS * STRIP
-import os
-SOON = int(os.environ.get("SOON","1"))
-LOC = int(os.environ.get("LOC","2"))
-AHEAD = int(os.environ.get("AHEAD","16"))*GROUP
-FEW = 4
-"""Rows that multiply as they unpack."""
+AHEAD = 16 * GROUP
+"""Bytes between what is multiplied and what is asked for from memory: no CPU foresees this stream far enough,
+and without asking, eight rows take twice as long."""
+FEW, FIRST = 4, 8
+"""Rows of the tiles that multiply as they unpack; the second keeps what it unpacks, for further rows."""
 _CODES = STRIP - 64
 
 _BYTES = ir.VectorType(ir.IntType(8), 2 * LANES)
@@ -82,7 +81,8 @@ def _aligned_codes(builder: Any, codes: Any, place: int) -> Any:
 
 
 class _Strip:
-    """A strip's group. base: in all lanes, where an exponent begins. rare: address of the next rare number."""
+    """A strip's group. base: in all lanes, where an exponent begins. rare: address of its next rare
+    number."""
 
     def __init__(self, builder: Any, at: Any, base: Any, rare: Any) -> None:
         self._builder, self._at, self._base, self._rare = builder, at, base, rare
@@ -90,13 +90,14 @@ class _Strip:
 
     def unpack(self) -> list[Any]:
         """Its words, and the address that it began with: nothing is rare."""
-        return [*(self._unpack(place)[0] for place in range(WORDS)), self._rare]
+        return [*(self._unpack(self.codes, place)[0] for place in range(WORDS)), self._rare]
 
     def unpack_rare(self) -> list[Any]:
         """Its words, and the address for the next group."""
         builder, rare, words = self._builder, self._rare, []
+        codes = _hidden(builder, self.codes)
         for place in range(WORDS):
-            halves, code = self._unpack(place)
+            halves, code = self._unpack(codes, place)
             is_rare = builder.icmp_unsigned("==", code, _each(0))
             listed = load(builder, rare, _HALVES)
             name = "llvm.x86.avx512.mask.expand.v32i16"
@@ -105,22 +106,26 @@ class _Strip:
             rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
         return [*words, rare]
 
-    def _unpack(self, place: int) -> tuple[Any, Any]:
-        """32 bfloat16, and their codes."""
+    def _unpack(self, codes: Any, place: int) -> tuple[Any, Any]:
+        """32 bfloat16, and the codes of these."""
         builder = self._builder
         rest = load(builder, builder.add(self._at, word(32 * place)), _BYTES)
-        code = _aligned_codes(builder, self.codes, place)
+        code = _aligned_codes(builder, codes, place)
         halves = builder.and_(builder.sext(rest, _HALVES), _each(_SIGN_AND_FRACTION))
         return builder.or_(halves, builder.add(code, self._base)), code
+
+
+def _hidden(builder: Any, values: Any) -> Any:
+    """The same values, of which LLVM does not know that: else it computes what both branches need before
+    the branch, for all words at once, and the registers do not suffice."""
+    return builder.asm(ir.FunctionType(_HALVES, [_HALVES]), "", "=v,0", [values], False)
 
 
 def _strips(builder: Any, w: Any, group: Any, base: Any, lists: list[Any]) -> list[_Strip]:
     """Side by side. lists: of each strip the address of its next rare number."""
     at = builder.add(w, builder.mul(group, word(GROUP)))
     for line in range(0, STRIP * len(lists), 64):
-        none, kind = ir.VoidType(), ir.IntType(8).as_pointer()
-        constants = (ir.Constant(I32, value) for value in (0, LOC, 1))
-        call(builder, "llvm.prefetch.p0", none, builder.inttoptr(builder.add(at, word(AHEAD + line)), kind), *constants)
+        prefetch(builder, builder.add(at, word(AHEAD + line)))
     return [_Strip(builder, builder.add(at, word(STRIP * v)), base, rare) for v, rare in enumerate(lists)]
 
 
@@ -198,8 +203,9 @@ def _make_unpacker(vectors: int) -> Any:
 
 
 def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
-    """tile(x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width): `rows` rows of
-    16 * vectors columns. last: number of the last row that exists; those behind it are computed as it is."""
+    """tile(x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width): `rows`
+    rows of 16 * vectors columns. last: number of the last row that exists; those behind it are computed as
+    it is. keeps: a block is left at `kept` as kernels.linear has it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width = args
@@ -266,7 +272,7 @@ def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
 
 _unpack_block, _unpack_strip = _make_unpacker(VECTORS), _make_unpacker(1)
 _one_row, _one_row_of_strip, _few_rows = _make_tile(1, VECTORS), _make_tile(1, 1), _make_tile(FEW, VECTORS)
-_first_rows = _make_tile(8, VECTORS, True)
+_first_rows = _make_tile(FIRST, VECTORS, keeps=True)
 
 
 @operation
@@ -307,20 +313,20 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
             _first_rows(
                 x, stride, last, w_at, list_at, base, groups, scratch, p_at, out_at, out_stride, left, width
             )
-            if rows > 8:
+            if rows > FIRST:
                 packed_block(
-                    x + 8 * stride,
+                    x + FIRST * stride,
                     stride,
                     scratch,
-                    soon if SOON else scratch,
+                    soon,
                     p_at,
-                    out_at + 8 * out_stride,
+                    out_at + FIRST * out_stride,
                     out_stride,
                     words,
                     left,
                     width,
                     0,
-                    rows - 8,
+                    rows - FIRST,
                 )
         else:
             _unpack_strip(w_at, list_at, base, groups, scratch)
@@ -416,7 +422,6 @@ def _list(builder: Any, halves: Any, chosen: Any, to: Any) -> Any:
     return builder.add(to, builder.shl(count, word(1)))
 
 
-@njit(error_model="numpy")
 def _packed_strip_at(pairs: int, strip: int, words: int) -> int:
     """Address, in a weight of kernels.linear."""
     address: int = pairs + strip // VECTORS * words * 4 * COLUMNS + strip % VECTORS * 4 * LANES

@@ -2,7 +2,8 @@
 
 import torch
 
-from kernels.linear import PackedWeight, linear, pack_weight
+from kernels.compact import CompactWeight, compact_weight
+from kernels.linear import PackedWeight, linear
 from kernels.quantized import QuantizedWeight, quantize_weight
 from kernels.row_kernels import RowKernels
 from worker.layers.layer import WeightOwner
@@ -21,11 +22,11 @@ class Matrix(WeightOwner):
         """adds_bias: False leaves the bias to another rank."""
         super().__init__()
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
-        self.packed: PackedWeight | QuantizedWeight | None = None
+        self.packed: CompactWeight | PackedWeight | QuantizedWeight | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight."""
-        pack = quantize_weight if kernels.quantized else pack_weight
+        pack = quantize_weight if kernels.quantized else compact_weight
         self.packed = pack(self.weight, self.bias if self.adds_bias else None, kernels.arena)
         del self.weight
 

@@ -13,7 +13,9 @@ logits, histories of 200: 0.04 ms and 0.65; of 4,096: 1.4 ms and 24.
 On CUDA: kernels.gpu.adjust_logits.
 """
 
-import numpy as np
+from array import array
+from dataclasses import dataclass
+
 import torch
 
 from kernels.sampling_kernels import SamplingKernels
@@ -60,45 +62,57 @@ def penalties(
     flat.scatter_(0, index.view(-1), x.view(-1))
 
 
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Rows of a step that are penalized, and their tables."""
+
+    rows: list[int]  # [U]: among those of the step
+    slots: list[int]  # [U]: where in the tables
+    lengths: list[int]  # [U]: how much of the history
+    history: torch.Tensor  # [slots, L] int64
+    counts: torch.Tensor  # [slots, V] int32
+    strengths: torch.Tensor  # [slots, 3] float32
+
+
 class TablePenalties:
-    """The compiled function, on tables: a row of the logits finds what it needs by its slot."""
+    """The compiled functions, on tables: a row of the logits finds what it needs by its slot."""
 
     def __init__(self, kernels: SamplingKernels, vocab_size: int) -> None:
         self._kernels, self._vocab_size = kernels, vocab_size
         # Of each thread: which tokens it has seen in a row. All 0 between rows.
         self._seen = torch.zeros(kernels.threads.count, vocab_size, dtype=torch.uint8)
+        self._seen_at = [line.data_ptr() for line in self._seen]
 
-    def apply(
-        self,
-        logits: torch.Tensor,
-        users: list[int],
-        slots: list[int],
-        lengths: list[int],
-        history: torch.Tensor,
-        counts: torch.Tensor,
-        strengths: torch.Tensor,
-    ) -> None:
-        """Penalizes in place. users [U]: which rows of logits. slots, lengths [U]: where in the tables, and
-        how much of the history. history [slots, L] int64, counts [slots, V] int32, strengths [slots, 3]
-        float32.
-        """
+    def apply(self, logits: torch.Tensor, users: Users) -> None:
+        """Penalizes logits [A, V] in place."""
         assert logits.is_contiguous() and logits.dtype == torch.float32
-        assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()
-        lines = np.array([users, slots, lengths], np.int64)
-        record = np.array(
-            [
-                logits.data_ptr(),
-                self._vocab_size,
-                *(line.ctypes.data for line in lines),
-                history.data_ptr(),
-                history.shape[1],
-                counts.data_ptr(),
-                strengths.data_ptr(),
-            ],
-            np.int64,
-        )
-        seen = [line.data_ptr() for line in self._seen]
+        lines = _lines(users)
+        record = self._record(users, lines, logits.data_ptr(), 0)
         # A token costs some ten times as much as one that is read in order.
+        values = 10 * sum(users.lengths)
         self._kernels.threads.run(
-            self._kernels.penalize_rows, record.ctypes.data, len(users), 10 * sum(lengths), seen
+            self._kernels.penalize_rows, _address(record), len(users.rows), values, self._seen_at
         )
+
+    def note(self, tokens: torch.Tensor, users: Users) -> None:
+        """The users' tokens become part of their histories, in which there is room. tokens [A] int64."""
+        assert tokens.is_contiguous() and tokens.dtype == torch.int64
+        lines = _lines(users)
+        record = self._record(users, lines, 0, tokens.data_ptr())
+        self._kernels.note_tokens(_address(record), 0, len(users.rows))
+
+    def _record(self, users: Users, lines: "array[int]", logits: int, tokens: int) -> "array[int]":
+        """See kernels.cpu.sampling_penalties. logits, tokens: addresses."""
+        history, counts, strengths = users.history, users.counts, users.strengths
+        assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()
+        at, line = _address(lines), 8 * len(users.rows)
+        tables = history.data_ptr(), history.shape[1], counts.data_ptr(), strengths.data_ptr()
+        return array("q", (logits, self._vocab_size, at, at + line, at + 2 * line, *tables, tokens))
+
+
+def _lines(users: Users) -> "array[int]":
+    return array("q", users.rows + users.slots + users.lengths)
+
+
+def _address(values: "array[int]") -> int:
+    return values.buffer_info()[0]

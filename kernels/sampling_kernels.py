@@ -19,6 +19,7 @@ class SamplingKernels:
     choose_rows: RowKernel  # kernels.cpu.sampling_choose
     scratch_bytes: Callable[[int], int]  # of a thread, for a vocabulary
     penalize_rows: RowKernel  # kernels.cpu.sampling_penalties
+    note_tokens: Callable[[int, int, int], None]
 
 
 def sampling_kernels(threads: int) -> SamplingKernels | None:
@@ -26,7 +27,7 @@ def sampling_kernels(threads: int) -> SamplingKernels | None:
     if find_spec("llvmlite") is None:
         return None
     from kernels.cpu.sampling_choose import choose_rows  # compiles, the first time
-    from kernels.cpu.sampling_penalties import penalize_rows
+    from kernels.cpu.sampling_penalties import note_tokens, penalize_rows
     from kernels.cpu.sampling_scratch import scratch_bytes
 
-    return SamplingKernels(RowThreads(threads), choose_rows, scratch_bytes, penalize_rows)
+    return SamplingKernels(RowThreads(threads), choose_rows, scratch_bytes, penalize_rows, note_tokens)

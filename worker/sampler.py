@@ -136,36 +136,26 @@ class Sampler:
         The tokens become part of the rows' output. NO_TOKEN where a row's largest logit is not
         finite after the masks: NaN or +inf anywhere (the model failed), or -inf everywhere. Such a
         row must end; what it is given later has no meaning.
-
-        Where no row is special and nobody watches, one compiled call is nearly all that happens.
         """
-        watched = scores is not None and scores.watches(rows)
-        if self._chooser is not None and rows and not watched and self._special.isdisjoint(rows):
-            chosen = self._chooser.choose(logits, rows)
-            if UNKNOWN not in chosen:
-                for row in rows:
-                    self._positions[row] += 1
-                return torch.frombuffer(chosen, dtype=torch.int64)
-        return self._sample_any(logits, rows, scores)
-
-    @torch.inference_mode()
-    def _sample_any(
-        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None
-    ) -> torch.Tensor:
-        """The same, of any rows."""
-        pieces = []
         # Torch makes copies of what it works on, and so do scores; compiled functions make none.
         copied = self._chooser is None or (scores is not None and scores.watches(rows))
-        at_once = self._rows_per_piece if copied else max(1, len(rows))
-        for start in range(0, max(1, len(rows)), at_once):
-            piece = slice(start, start + at_once)
+        tokens = self._sample_in_pieces(logits, rows, scores) if copied else self._sample(logits, rows)
+        self.append(rows, tokens)
+        return tokens
+
+    @torch.inference_mode()
+    def _sample_in_pieces(
+        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None
+    ) -> torch.Tensor:
+        """Some rows at a time."""
+        pieces = []
+        for start in range(0, max(1, len(rows)), self._rows_per_piece):
+            piece = slice(start, start + self._rows_per_piece)
             kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
             pieces.append(self._sample(logits[piece], rows[piece]))
             if scores is not None and kept is not None:
                 scores.add(kept, rows[piece], pieces[-1])
-        tokens = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        self.append(rows, tokens)
-        return tokens
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     @torch.inference_mode()
     def offer(self, logits: torch.Tensor, rows: list[int], most: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,12 +178,19 @@ class Sampler:
 
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
         """The tokens [A] int64 become part of the rows' output."""
-        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
-        for recorder in self._recorders:
-            recorder.record(rows, known)
+        if not self._special.isdisjoint(rows):
+            self._record(rows, tokens)
         for row in rows:
             self._positions[row] += 1
 
+    @torch.inference_mode()
+    def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """Tells who remembers tokens."""
+        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
+        for recorder in self._recorders:
+            recorder.record(rows, known)
+
+    @torch.inference_mode()
     def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
         """Penalties and masks, in place."""
         batch = SampleBatch(scores, rows, [self._positions[row] for row in rows])
@@ -201,16 +198,19 @@ class Sampler:
             processor.apply(batch)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Masks and penalties for all rows, then the choice."""
-        self._process(logits, rows)
-        if self._chooser is None:
+        """Masks and penalties, then the choice. Rows that want none of the former cost one compiled call, and
+        little else happens in Python."""
+        if not self._special.isdisjoint(rows):
+            self._process(logits, rows)
+        if self._chooser is None or not rows:
             return self._choose_by_kind(logits, rows)
         tokens = self._chooser.choose(logits, rows)
-        for index, token in enumerate(tokens):
-            if token == UNKNOWN:
+        if UNKNOWN in tokens:
+            for index in (index for index, token in enumerate(tokens) if token == UNKNOWN):
                 tokens[index] = int(self._choose_by_kind(logits[index : index + 1], [rows[index]])[0])
-        return torch.frombuffer(tokens, dtype=torch.int64) if rows else torch.empty(0, dtype=torch.int64)
+        return torch.frombuffer(tokens, dtype=torch.int64)
 
+    @torch.inference_mode()
     def _choose_by_kind(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """By torch: each kind of choice for its own rows."""
         groups: dict[_Choice, list[int]] = {}

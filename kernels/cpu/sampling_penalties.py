@@ -1,4 +1,5 @@
-"""kernels.penalties for rows whose histories lie in tables: each token once, however often it is there.
+"""kernels.penalties for rows whose histories lie in tables, each token once, however often it is there; and
+what becomes of the tables when rows are given tokens.
 
 torch gathers histories, counts and logits first and then reads and writes 32 rows of 4,096 tokens in many
 passes: 24 ms.
@@ -6,7 +7,15 @@ passes: 24 ms.
 
 from kernels.cpu.compiler import compiled
 from kernels.cpu.language import float32
-from kernels.cpu.sampling_vectors import read_f32, read_i32, read_u8, write_f32, write_u8
+from kernels.cpu.sampling_vectors import (
+    read_f32,
+    read_i32,
+    read_u8,
+    write_f32,
+    write_i32,
+    write_i64,
+    write_u8,
+)
 from kernels.cpu.vectors import read_i64
 
 # Of a record, each of 8 bytes: addresses, sizes and strides.
@@ -20,8 +29,11 @@ FIELDS = (
     "history_stride",  # L
     "counts",  # [slots, V] int32
     "strengths",  # [slots, 3] float32
+    "tokens",  # [A] int64: what rows were given; negative: nothing
 )
-_LOGITS, _V, _INDEX, _SLOTS, _LENGTHS, _HISTORY, _STRIDE, _COUNTS, _STRENGTHS = range(0, 8 * len(FIELDS), 8)
+_LOGITS, _V, _INDEX, _SLOTS, _LENGTHS, _HISTORY, _STRIDE, _COUNTS, _STRENGTHS, _TOKENS = range(
+    0, 8 * len(FIELDS), 8
+)
 
 
 def _penalize(record: int, u: int, seen: int) -> None:
@@ -52,3 +64,16 @@ def penalize_rows(record: int, first: int, count: int, seen: int) -> None:
     afterwards."""
     for u in range(first, first + count):
         _penalize(record, u, seen)
+
+
+@compiled
+def note_tokens(record: int, first: int, count: int) -> None:
+    """Rows first .. first + count - 1 of U: their tokens go to the end of their histories, and are counted; 0
+    instead of none. record: address of FIELDS; logits and strengths are not looked at."""
+    for u in range(first, first + count):
+        row, slot = read_i64(read_i64(record + _INDEX) + 8 * u), read_i64(read_i64(record + _SLOTS) + 8 * u)
+        token = max(read_i64(read_i64(record + _TOKENS) + 8 * row), 0)
+        place = slot * read_i64(record + _STRIDE) + read_i64(read_i64(record + _LENGTHS) + 8 * u)
+        write_i64(read_i64(record + _HISTORY) + 8 * place, token)
+        times = read_i64(record + _COUNTS) + 4 * (slot * read_i64(record + _V) + token)
+        write_i32(times, read_i32(times) + 1)

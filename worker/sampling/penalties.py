@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.penalties import TablePenalties, penalties
+from kernels.penalties import TablePenalties, Users, penalties
 from kernels.sampling_kernels import SamplingKernels
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
@@ -68,15 +68,7 @@ class Penalties:
             return
         rows = [batch.rows[user] for user in users]
         if self._compiled is not None:
-            self._compiled.apply(
-                batch.logits,
-                users,
-                [self._slots[row] for row in rows],
-                [self._lengths[row] for row in rows],
-                self._history.data,
-                self._counts.data,
-                self._strengths.data,
-            )
+            self._compiled.apply(batch.logits, self._users(users, rows))
             return
         slots = self._slots.index(rows)
         longest = max(self._lengths[row] for row in rows)
@@ -90,10 +82,18 @@ class Penalties:
         if not users:
             return
         rows = [rows[user] for user in users]
-        tokens = tokens[torch.tensor(users, device=tokens.device)]
         lengths = [self._lengths[row] for row in rows]
         self._history.widen(max(lengths) + 1)
-        slots = self._slots.index(rows)
-        self._history.data[slots, torch.tensor(lengths, device=tokens.device)] = tokens
-        self._counts.data[slots, tokens] += 1
+        if self._compiled is not None:
+            self._compiled.note(tokens, self._users(users, rows))
+        else:
+            tokens = tokens[torch.tensor(users, device=tokens.device)]
+            slots = self._slots.index(rows)
+            self._history.data[slots, torch.tensor(lengths, device=tokens.device)] = tokens
+            self._counts.data[slots, tokens] += 1
         self._lengths.update((row, length + 1) for row, length in zip(rows, lengths, strict=True))
+
+    def _users(self, users: list[int], rows: list[int]) -> Users:
+        """users: their places in the step."""
+        slots, lengths = [self._slots[row] for row in rows], [self._lengths[row] for row in rows]
+        return Users(users, slots, lengths, self._history.data, self._counts.data, self._strengths.data)

@@ -10,26 +10,20 @@ from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import F32S, LANES, exp, read_i64, repeat, rounded, store, widened, word
 
 
-@intrinsic
-def _gated_silu(typing: Any, gate: Any, up: Any, out: Any, vectors: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 4))
+def _gated_silu(builder: Any, gate: Any, up: Any, out: Any, vectors: Any) -> None:
     """One row."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        gate, up, out, vectors = args
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(32))
+        x = widened(builder, builder.add(gate, at))
+        power = exp(builder, builder.fsub(ir.Constant(F32S, [-0.0] * LANES), x))
+        silu = builder.fdiv(x, builder.fadd(power, ir.Constant(F32S, [1.0] * LANES)))
+        product = builder.fmul(silu, widened(builder, builder.add(up, at)))
+        store(builder, rounded(builder, product), builder.add(out, at))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            at = builder.mul(v, word(32))
-            x = widened(builder, builder.add(gate, at))
-            power = exp(builder, builder.fsub(ir.Constant(F32S, [-0.0] * LANES), x))
-            silu = builder.fdiv(x, builder.fadd(power, ir.Constant(F32S, [1.0] * LANES)))
-            product = builder.fmul(silu, widened(builder, builder.add(up, at)))
-            store(builder, rounded(builder, product), builder.add(out, at))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    repeat(builder, vectors, [], write)
 
 
 @operation

@@ -23,58 +23,35 @@ def _pointer(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, I64.as_pointer())
 
 
-@intrinsic
-def read(typing: Any, address: Any) -> Any:
+@intrinsic(types.int64(types.int64))
+def read(builder: Any, address: Any) -> Any:
     """The word at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
-
-    return types.int64(types.int64), generate
+    return builder.load_atomic(_pointer(builder, address), "acquire", 8)
 
 
-@intrinsic
-def write(typing: Any, address: Any, value: Any) -> Any:
+@intrinsic(types.void(types.int64, types.int64))
+def write(builder: Any, address: Any, value: Any) -> None:
     """The word at an address becomes the value."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
+    builder.store_atomic(value, _pointer(builder, address), "release", 8)
 
 
-@intrinsic
-def add(typing: Any, address: Any, value: Any) -> Any:
+@intrinsic(types.int64(types.int64, types.int64))
+def add(builder: Any, address: Any, value: Any) -> Any:
     """Adds to the word, and returns what it was. A full barrier."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _pointer(builder, args[0]), args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), generate
+    return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
 
 
-@intrinsic
-def replace(typing: Any, address: Any, expected: Any, value: Any) -> Any:
+@intrinsic(types.boolean(*[types.int64] * 3))
+def replace(builder: Any, address: Any, expected: Any, value: Any) -> Any:
     """The word becomes the value if it is as expected. Whether it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, expected, value = args
-        outcome = builder.cmpxchg(_pointer(builder, address), expected, value, "acq_rel", "acquire")
-        return builder.extract_value(outcome, 1)
-
-    return types.boolean(*[types.int64] * 3), generate
+    outcome = builder.cmpxchg(_pointer(builder, address), expected, value, "acq_rel", "acquire")
+    return builder.extract_value(outcome, 1)
 
 
-@intrinsic
-def pause(typing: Any) -> Any:
+@intrinsic(types.void())
+def pause(builder: Any) -> None:
     """A moment, in a loop that reads a word again and again."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        call(builder, "llvm.x86.sse2.pause", ir.VoidType())
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    call(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 
 def give_way() -> None:

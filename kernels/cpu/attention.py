@@ -64,9 +64,18 @@ def _make_scores(rows: int) -> Any:
     for each of the rows. tiles: address of their addresses. soon: the same of as many tiles that are asked
     for from memory meanwhile."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        q, q_stride, tiles, soon, count, out, out_stride, words = args
-
+    @intrinsic(types.void(*[types.int64] * 8))
+    def scores(
+        builder: Any,
+        q: Any,
+        q_stride: Any,
+        tiles: Any,
+        soon: Any,
+        count: Any,
+        out: Any,
+        out_stride: Any,
+        words: Any,
+    ) -> None:
         def score_tile(tile: Any, nothing: list[Any]) -> list[Any]:
             number = builder.mul(tile, word(8))
             keys, later = (load(builder, builder.add(list_at, number), I64) for list_at in (tiles, soon))
@@ -86,21 +95,6 @@ def _make_scores(rows: int) -> Any:
             return nothing
 
         repeat(builder, count, [], score_tile)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def scores(
-        typing: Any,
-        q: Any,
-        q_stride: Any,
-        tiles: Any,
-        soon: Any,
-        count: Any,
-        out: Any,
-        out_stride: Any,
-        words: Any,
-    ) -> Any:
-        return types.void(*[types.int64] * 8), generate
 
     return scores
 
@@ -110,8 +104,18 @@ def _make_mix(rows: int) -> Any:
     to 32 columns of the rows' sums. tiles, soon: as above. column: bytes before the first. stride: bytes of
     a pair of values, and of a row of sums."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        p, p_stride, tiles, soon, column, stride, sums, pairs = args
+    @intrinsic(types.void(*[types.int64] * 8))
+    def mix(
+        builder: Any,
+        p: Any,
+        p_stride: Any,
+        tiles: Any,
+        soon: Any,
+        column: Any,
+        stride: Any,
+        sums: Any,
+        pairs: Any,
+    ) -> None:
         to = builder.add(sums, column)
         at = [
             builder.add(builder.add(to, builder.mul(stride, word(m))), word(64 * v))
@@ -139,118 +143,79 @@ def _make_mix(rows: int) -> Any:
         totals = repeat(builder, pairs, [load(builder, address, F32S) for address in at], add_pairs)
         for total, address in zip(totals, at, strict=True):
             store(builder, total, address)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def mix(
-        typing: Any,
-        p: Any,
-        p_stride: Any,
-        tiles: Any,
-        soon: Any,
-        column: Any,
-        stride: Any,
-        sums: Any,
-        pairs: Any,
-    ) -> Any:
-        return types.void(*[types.int64] * 8), generate
 
     return mix
 
 
-@intrinsic
-def _copy(typing: Any, source: Any, to: Any, vectors: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 3))
+def _copy(builder: Any, source: Any, to: Any, vectors: Any) -> None:
     """So many times 32 bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, to, vectors = args
+    def move(v: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(32))
+        store(builder, load(builder, builder.add(source, at), I16S), builder.add(to, at))
+        return nothing
 
-        def move(v: Any, nothing: list[Any]) -> list[Any]:
-            at = builder.mul(v, word(32))
-            store(builder, load(builder, builder.add(source, at), I16S), builder.add(to, at))
-            return nothing
-
-        repeat(builder, vectors, [], move)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), generate
+    repeat(builder, vectors, [], move)
 
 
-@intrinsic
-def _clear(typing: Any, to: Any, vectors: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 2))
+def _clear(builder: Any, to: Any, vectors: Any) -> None:
     """So many times 64 bytes."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, vectors = args
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        store(builder, zeros(1)[0], builder.add(to, builder.mul(v, word(64))))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            store(builder, zeros(1)[0], builder.add(to, builder.mul(v, word(64))))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 2), generate
+    repeat(builder, vectors, [], write)
 
 
-@intrinsic
-def _softmax(typing: Any, scores: Any, tiles: Any, first: Any, last: Any, scale: Any, total: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 4, types.float32, types.int64))
+def _softmax(builder: Any, scores: Any, tiles: Any, first: Any, last: Any, scale: Any, total: Any) -> None:
     """scores: of [16 * tiles] float32, replaced by weights in bfloat16; their sum goes to `total`.
     Positions first .. last are visible. scale: float32."""
+    factor = broadcast(builder, scale)
+    first, last = (broadcast(builder, builder.trunc(bound, I32)) for bound in (first, last))
+    lanes = ir.Constant(I32S, list(range(LANES)))
+    hidden = ir.Constant(F32S, [float("-inf")] * LANES)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        scores, tiles, first, last, scale, total = args
-        factor = broadcast(builder, scale)
-        first, last = (broadcast(builder, builder.trunc(bound, I32)) for bound in (first, last))
-        lanes = ir.Constant(I32S, list(range(LANES)))
-        hidden = ir.Constant(F32S, [float("-inf")] * LANES)
+    def find_largest(tile: Any, before: list[Any]) -> list[Any]:
+        at = builder.add(scores, builder.mul(tile, word(64)))
+        begin = broadcast(builder, builder.trunc(builder.mul(tile, word(LANES)), I32))
+        position = builder.add(lanes, begin)
+        seen = builder.and_(
+            builder.icmp_signed(">=", position, first), builder.icmp_signed("<=", position, last)
+        )
+        scaled = builder.select(seen, builder.fmul(load(builder, at, F32S), factor), hidden)
+        store(builder, scaled, at)
+        return [builder.select(builder.fcmp_ordered(">", scaled, before[0]), scaled, before[0])]
 
-        def find_largest(tile: Any, before: list[Any]) -> list[Any]:
-            at = builder.add(scores, builder.mul(tile, word(64)))
-            begin = broadcast(builder, builder.trunc(builder.mul(tile, word(LANES)), I32))
-            position = builder.add(lanes, begin)
-            seen = builder.and_(
-                builder.icmp_signed(">=", position, first), builder.icmp_signed("<=", position, last)
-            )
-            scaled = builder.select(seen, builder.fmul(load(builder, at, F32S), factor), hidden)
-            store(builder, scaled, at)
-            return [builder.select(builder.fcmp_ordered(">", scaled, before[0]), scaled, before[0])]
+    (by_lane,) = repeat(builder, tiles, [hidden], find_largest)
+    largest = broadcast(builder, call(builder, "llvm.vector.reduce.fmax.v16f32", F32, by_lane))
 
-        (by_lane,) = repeat(builder, tiles, [hidden], find_largest)
-        largest = broadcast(builder, call(builder, "llvm.vector.reduce.fmax.v16f32", F32, by_lane))
+    def weigh(tile: Any, before: list[Any]) -> list[Any]:
+        at = builder.add(scores, builder.mul(tile, word(64)))
+        weights = exp(builder, builder.fsub(load(builder, at, F32S), largest))
+        # Half as long as the scores: what is still to be read stays.
+        store(builder, rounded(builder, weights), builder.add(scores, builder.mul(tile, word(32))))
+        return [builder.fadd(before[0], weights)]
 
-        def weigh(tile: Any, before: list[Any]) -> list[Any]:
-            at = builder.add(scores, builder.mul(tile, word(64)))
-            weights = exp(builder, builder.fsub(load(builder, at, F32S), largest))
-            # Half as long as the scores: what is still to be read stays.
-            store(builder, rounded(builder, weights), builder.add(scores, builder.mul(tile, word(32))))
-            return [builder.fadd(before[0], weights)]
-
-        (sums,) = repeat(builder, tiles, zeros(1), weigh)
-        summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), sums)
-        store(builder, summed, total)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4, types.float32, types.int64), generate
+    (sums,) = repeat(builder, tiles, zeros(1), weigh)
+    summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), sums)
+    store(builder, summed, total)
 
 
-@intrinsic
-def _divide(typing: Any, sums: Any, total: Any, out: Any, vectors: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 4))
+def _divide(builder: Any, sums: Any, total: Any, out: Any, vectors: Any) -> None:
     """out = sums / total, rounded: so many registers."""
+    divisor = broadcast(builder, load(builder, total, F32))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sums, total, out, vectors = args
-        divisor = broadcast(builder, load(builder, total, F32))
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        quotient = builder.fdiv(load(builder, builder.add(sums, builder.mul(v, word(64))), F32S), divisor)
+        store(builder, rounded(builder, quotient), builder.add(out, builder.mul(v, word(32))))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            quotient = builder.fdiv(load(builder, builder.add(sums, builder.mul(v, word(64))), F32S), divisor)
-            store(builder, rounded(builder, quotient), builder.add(out, builder.mul(v, word(32))))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    repeat(builder, vectors, [], write)
 
 
 _scores_4, _scores_8 = _make_scores(4), _make_scores(8)

@@ -183,8 +183,8 @@ def _make_unpacker(vectors: int) -> Any:
     """unpack(w, rare, base, groups, out): strips side by side, as kernels.linear has them. rare: address of
     the addresses of their lists."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        w, rare, base, groups, out = args
+    @intrinsic(types.void(*[types.int64] * 5))
+    def unpack(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
         bases = _base(builder, base)
 
         def unpack(group: Any, lists: list[Any]) -> list[Any]:
@@ -193,11 +193,6 @@ def _make_unpacker(vectors: int) -> Any:
             return lists
 
         repeat(builder, groups, _lists(builder, rare, vectors), unpack)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def unpack(typing: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> Any:
-        return types.void(*[types.int64] * 5), generate
 
     return unpack
 
@@ -207,8 +202,23 @@ def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
     rows of 16 * vectors columns. last: number of the last row that exists; those behind it are computed as
     it is. keeps: a block is left at `kept` as kernels.linear has it."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width = args
+    @intrinsic(types.void(*[types.int64] * 13))
+    def tile(
+        builder: Any,
+        x: Any,
+        stride: Any,
+        last: Any,
+        w: Any,
+        rare: Any,
+        base: Any,
+        groups: Any,
+        kept: Any,
+        params: Any,
+        out: Any,
+        out_stride: Any,
+        columns: Any,
+        width: Any,
+    ) -> None:
         numbers = [
             builder.select(builder.icmp_signed("<", word(m), last), word(m), last) for m in range(rows)
         ]
@@ -246,26 +256,6 @@ def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
             bias = load(builder, builder.add(params, word(64 * v)), F32S)
             results = [builder.fadd(totals[m * vectors + v], bias) for m in range(rows)]
             write_columns(builder, columns, width, v, results, out_rows)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def tile(
-        typing: Any,
-        x: Any,
-        stride: Any,
-        last: Any,
-        w: Any,
-        rare: Any,
-        base: Any,
-        groups: Any,
-        kept: Any,
-        params: Any,
-        out: Any,
-        out_stride: Any,
-        columns: Any,
-        width: Any,
-    ) -> Any:
-        return types.void(*[types.int64] * 13), generate
 
     return tile
 
@@ -365,51 +355,40 @@ def _codes_of(builder: Any, halves: Any, base: Any) -> tuple[Any, Any]:
     return builder.select(is_rare, _each(0), codes), is_rare
 
 
-@intrinsic
-def _count_rare(typing: Any, pairs: Any, words: Any, base: Any) -> Any:
+@intrinsic(types.int64(*[types.int64] * 3))
+def _count_rare(builder: Any, pairs: Any, words: Any, base: Any) -> Any:
     """Of a strip of a packed weight."""
+    bases = _base(builder, base)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pairs, words, base = args
-        bases = _base(builder, base)
+    def count(k: Any, before: list[Any]) -> list[Any]:
+        halves = load(builder, builder.add(pairs, builder.mul(k, word(4 * COLUMNS))), _HALVES)
+        _, is_rare = _codes_of(builder, halves, bases)
+        found = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
+        return [builder.add(before[0], builder.zext(found, I64))]
 
-        def count(k: Any, before: list[Any]) -> list[Any]:
-            halves = load(builder, builder.add(pairs, builder.mul(k, word(4 * COLUMNS))), _HALVES)
-            _, is_rare = _codes_of(builder, halves, bases)
-            found = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
-            return [builder.add(before[0], builder.zext(found, I64))]
-
-        return repeat(builder, words, [word(0)], count)[0]
-
-    return types.int64(*[types.int64] * 3), generate
+    return repeat(builder, words, [word(0)], count)[0]
 
 
-@intrinsic
-def _make_compact(typing: Any, pairs: Any, w: Any, rare: Any, groups: Any, base: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 5))
+def _make_compact(builder: Any, pairs: Any, w: Any, rare: Any, groups: Any, base: Any) -> None:
     """A strip of a packed weight becomes one of a compact weight. rare: address of its list."""
+    bases = _base(builder, base)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pairs, w, rare, groups, base = args
-        bases = _base(builder, base)
+    def put(group: Any, values: list[Any]) -> list[Any]:
+        (rare,), to = values, builder.add(w, builder.mul(group, word(GROUP)))
+        at, together = builder.add(pairs, builder.mul(group, word(WORDS * 4 * COLUMNS))), _each(0)
+        for place in range(WORDS):
+            halves = load(builder, builder.add(at, word(4 * COLUMNS * place)), _HALVES)
+            codes, is_rare = _codes_of(builder, halves, bases)
+            together = builder.or_(together, builder.shl(codes, _each(4 * place)))
+            sign = builder.and_(builder.lshr(halves, _each(8)), _each(0x80))
+            rest = builder.or_(sign, builder.and_(halves, _each(0x7F)))
+            store(builder, builder.trunc(rest, _BYTES), builder.add(to, word(32 * place)))
+            rare = _list(builder, halves, is_rare, rare)
+        store(builder, together, builder.add(to, word(_CODES)))
+        return [rare]
 
-        def put(group: Any, values: list[Any]) -> list[Any]:
-            (rare,), to = values, builder.add(w, builder.mul(group, word(GROUP)))
-            at, together = builder.add(pairs, builder.mul(group, word(WORDS * 4 * COLUMNS))), _each(0)
-            for place in range(WORDS):
-                halves = load(builder, builder.add(at, word(4 * COLUMNS * place)), _HALVES)
-                codes, is_rare = _codes_of(builder, halves, bases)
-                together = builder.or_(together, builder.shl(codes, _each(4 * place)))
-                sign = builder.and_(builder.lshr(halves, _each(8)), _each(0x80))
-                rest = builder.or_(sign, builder.and_(halves, _each(0x7F)))
-                store(builder, builder.trunc(rest, _BYTES), builder.add(to, word(32 * place)))
-                rare = _list(builder, halves, is_rare, rare)
-            store(builder, together, builder.add(to, word(_CODES)))
-            return [rare]
-
-        repeat(builder, groups, [rare], put)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), generate
+    repeat(builder, groups, [rare], put)
 
 
 def _list(builder: Any, halves: Any, chosen: Any, to: Any) -> Any:

@@ -153,7 +153,7 @@ class Expressions:
         if isinstance(function, language.Intrinsic):
             kind = function.signature
             given = self._given(arguments, [one.llvm for one in kind.arguments])
-            return self._widened(function.generate(language.Context(), builder, kind, given), kind.result)
+            return self._widened(function.write(builder, *given), kind.result)
         if isinstance(function, language.External):
             kind = function.signature
             return self._in_c(function.name, kind.result.llvm, arguments, [a.llvm for a in kind.arguments])

@@ -18,13 +18,9 @@ around there, and it knows no intrinsics.
 from collections.abc import Callable
 from ctypes import c_float
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, cast
 
 from kernels.cpu.types import Signature
-
-Generate = Callable[[Any, Any, Signature, Any], Any]
-"""(context, builder, signature, arguments): writes LLVM code and returns its value."""
 
 
 def float32(value: float) -> float:
@@ -36,9 +32,9 @@ def float32(value: float) -> float:
 class Intrinsic:
     """A function whose LLVM code stands wherever a kernel calls it."""
 
-    name: str
     signature: Signature
-    generate: Generate
+    write: Callable[..., Any]
+    """(builder, x, y, ...), values of LLVM: writes the code, and returns LLVM's value or None."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +45,11 @@ class External:
     signature: Signature
 
 
-class Context:
-    """What generate() may ask for."""
-
-    def get_dummy_value(self) -> None:
-        """What an intrinsic without a result returns."""
+def intrinsic(signature: Signature) -> Callable[[Callable[..., Any]], Any]:
+    """Decorates what writes the code of an intrinsic. Kernels call it without the builder."""
+    return lambda write: Intrinsic(signature, write)
 
 
-def intrinsic(definition: Callable[..., tuple[Signature, Generate]]) -> Any:
-    """Decorates f(typing, x, y, ...), which returns a signature and what writes the code."""
-    count = len(signature(definition).parameters)
-    return Intrinsic(definition.__name__, *definition(*[None] * count))
-
-
-def external(name: str, kind: Signature) -> Any:
+def external(name: str, signature: Signature) -> Any:
     """A function of the C library, for kernels to call."""
-    return cast(Any, External(name, kind))
+    return cast(Any, External(name, signature))

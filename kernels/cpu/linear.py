@@ -143,8 +143,22 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
     the first tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales, rows = args
+    @intrinsic(types.void(*[types.int64] * 12))
+    def strip(
+        builder: Any,
+        x: Any,
+        x_stride: Any,
+        w: Any,
+        soon: Any,
+        params: Any,
+        out: Any,
+        out_stride: Any,
+        words: Any,
+        columns: Any,
+        width: Any,
+        scales: Any,
+        rows: Any,
+    ) -> None:
         product = _Product(quantized, x_stride, w, params, out_stride, words, columns, width)
 
         def tile(size: int, row: Any, ahead: Any) -> None:
@@ -166,25 +180,6 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
         for size in (4, 2, 1):
             with builder.if_then(builder.icmp_signed("!=", builder.and_(rows, word(size)), word(0))):
                 tile(size, builder.and_(rows, word(-2 * size)), w)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def strip(
-        typing: Any,
-        x: Any,
-        x_stride: Any,
-        w: Any,
-        soon: Any,
-        params: Any,
-        out: Any,
-        out_stride: Any,
-        words: Any,
-        columns: Any,
-        width: Any,
-        scales: Any,
-        rows: Any,
-    ) -> Any:
-        return types.void(*[types.int64] * 12), generate
 
     return strip
 

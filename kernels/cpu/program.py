@@ -62,16 +62,11 @@ def _share(record: int, unit: int, left: int, threads: int) -> int:
     return share
 
 
-@intrinsic
-def _compute(typing: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 5))
+def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
     """Calls an operation."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), generate
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
+    builder.call(builder.inttoptr(operation, kind.as_pointer()), [record, first, count, thread])
 
 
 def _take_part(control: int, program: int, run: int, thread: int, threads: int) -> None:

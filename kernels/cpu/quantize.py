@@ -30,40 +30,34 @@ from kernels.cpu.vectors import (
 )
 
 
-@intrinsic
-def _quantize(typing: Any, x: Any, out: Any, scale: Any, vectors: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 4))
+def _quantize(builder: Any, x: Any, out: Any, scale: Any, vectors: Any) -> None:
     """One row. The scale of a row with a NaN or an infinite value is a NaN."""
+    zero = ir.Constant(F32S, [0.0] * LANES)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, out, scale, vectors = args
-        zero = ir.Constant(F32S, [0.0] * LANES)
+    def find_largest(v: Any, before: list[Any]) -> list[Any]:
+        values = widened(builder, builder.add(x, builder.mul(v, word(32))))
+        size = call(builder, "llvm.fabs.v16f32", F32S, values)
+        larger = builder.select(builder.fcmp_ordered(">", size, before[0]), size, before[0])
+        return [larger, builder.fadd(before[1], builder.fmul(values, zero))]
 
-        def find_largest(v: Any, before: list[Any]) -> list[Any]:
-            values = widened(builder, builder.add(x, builder.mul(v, word(32))))
-            size = call(builder, "llvm.fabs.v16f32", F32S, values)
-            larger = builder.select(builder.fcmp_ordered(">", size, before[0]), size, before[0])
-            return [larger, builder.fadd(before[1], builder.fmul(values, zero))]
+    by_lane, broken = repeat(builder, vectors, [zero, zero], find_largest)
+    largest = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, by_lane)
+    lost = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), broken)
+    unit = builder.fdiv(largest, ir.Constant(F32, 127.0))
+    store(builder, builder.fadd(unit, lost), scale)
+    some = builder.fcmp_ordered(">", largest, ir.Constant(F32, 1e-30))
+    inverse = builder.select(some, builder.fdiv(ir.Constant(F32, 127.0), largest), ir.Constant(F32, 0.0))
+    factor = broadcast(builder, inverse)
 
-        by_lane, broken = repeat(builder, vectors, [zero, zero], find_largest)
-        largest = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, by_lane)
-        lost = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), broken)
-        unit = builder.fdiv(largest, ir.Constant(F32, 127.0))
-        store(builder, builder.fadd(unit, lost), scale)
-        some = builder.fcmp_ordered(">", largest, ir.Constant(F32, 1e-30))
-        inverse = builder.select(some, builder.fdiv(ir.Constant(F32, 127.0), largest), ir.Constant(F32, 0.0))
-        factor = broadcast(builder, inverse)
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        values = builder.fmul(widened(builder, builder.add(x, builder.mul(v, word(32)))), factor)
+        whole = call(builder, "llvm.rint.v16f32", F32S, values)
+        integers = builder.add(builder.fptosi(whole, I32S), ir.Constant(I32S, [128] * LANES))
+        store(builder, builder.trunc(integers, I8S), builder.add(out, builder.mul(v, word(16))))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            values = builder.fmul(widened(builder, builder.add(x, builder.mul(v, word(32)))), factor)
-            whole = call(builder, "llvm.rint.v16f32", F32S, values)
-            integers = builder.add(builder.fptosi(whole, I32S), ir.Constant(I32S, [128] * LANES))
-            store(builder, builder.trunc(integers, I8S), builder.add(out, builder.mul(v, word(16))))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    repeat(builder, vectors, [], write)
 
 
 @operation
@@ -78,15 +72,11 @@ def quantize_rows(record: int, first: int, count: int, thread: int) -> None:
         _quantize(x + 2 * width * row, out + width * row, scales + 4 * row, width // 16)
 
 
-@intrinsic
-def _bfloat(typing: Any, value: Any) -> Any:
+@intrinsic(types.uint16(types.float32))
+def _bfloat(builder: Any, value: Any) -> Any:
     """A float32 rounded to bfloat16: its bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        bits = rounded(builder, broadcast(builder, args[0]))
-        return builder.extract_element(bits, ir.Constant(I32, 0))
-
-    return types.uint16(types.float32), generate
+    bits = rounded(builder, broadcast(builder, value))
+    return builder.extract_element(bits, ir.Constant(I32, 0))
 
 
 def _signed(byte: int) -> int:

@@ -23,9 +23,9 @@ from kernels.cpu.vectors import (
 )
 
 
-@intrinsic
+@intrinsic(types.void(*[types.int64] * 6, types.float32, types.float32))
 def _add_norm(
-    typing: Any,
+    builder: Any,
     x: Any,
     residual: Any,
     weight: Any,
@@ -34,39 +34,33 @@ def _add_norm(
     vectors: Any,
     width: Any,
     eps: Any,
-) -> Any:
+) -> None:
     """One row. residual: address, or 0 for none; then total is x. width: float32."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, residual, weight, normed, total, vectors, width, eps = args
+    def add_squares(v: Any, before: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(32))
+        values = widened(builder, builder.add(x, at))
+        total_at = builder.add(total, at)
+        with builder.if_then(builder.icmp_signed("!=", residual, word(0))):
+            added = builder.fadd(values, widened(builder, builder.add(residual, at)))
+            store(builder, rounded(builder, added), total_at)
+        values = widened(builder, total_at)  # what was rounded is normed
+        return [call(builder, "llvm.fma.v16f32", values.type, values, values, before[0])]
 
-        def add_squares(v: Any, before: list[Any]) -> list[Any]:
-            at = builder.mul(v, word(32))
-            values = widened(builder, builder.add(x, at))
-            total_at = builder.add(total, at)
-            with builder.if_then(builder.icmp_signed("!=", residual, word(0))):
-                added = builder.fadd(values, widened(builder, builder.add(residual, at)))
-                store(builder, rounded(builder, added), total_at)
-            values = widened(builder, total_at)  # what was rounded is normed
-            return [call(builder, "llvm.fma.v16f32", values.type, values, values, before[0])]
+    (squares,) = repeat(builder, vectors, zeros(1), add_squares)
+    summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), squares)
+    mean = builder.fadd(builder.fdiv(summed, width), eps)
+    root = call(builder, "llvm.sqrt.f32", F32, mean)
+    factor = broadcast(builder, builder.fdiv(ir.Constant(F32, 1.0), root))
 
-        (squares,) = repeat(builder, vectors, zeros(1), add_squares)
-        summed = call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), squares)
-        mean = builder.fadd(builder.fdiv(summed, width), eps)
-        root = call(builder, "llvm.sqrt.f32", F32, mean)
-        factor = broadcast(builder, builder.fdiv(ir.Constant(F32, 1.0), root))
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(32))
+        scaled = builder.fmul(widened(builder, builder.add(total, at)), factor)
+        weighted = builder.fmul(scaled, widened(builder, builder.add(weight, at)))
+        store(builder, rounded(builder, weighted), builder.add(normed, at))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            at = builder.mul(v, word(32))
-            scaled = builder.fmul(widened(builder, builder.add(total, at)), factor)
-            weighted = builder.fmul(scaled, widened(builder, builder.add(weight, at)))
-            store(builder, rounded(builder, weighted), builder.add(normed, at))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 6, types.float32, types.float32), generate
+    repeat(builder, vectors, [], write)
 
 
 @operation

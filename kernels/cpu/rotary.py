@@ -9,30 +9,24 @@ from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import F32S, load, read_i64, repeat, rounded, store, widened, word
 
 
-@intrinsic
-def _rotate(typing: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 5))
+def _rotate(builder: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> None:
     """One head. half: of its size."""
+    to_second = builder.mul(half, word(2))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, out, cos, sin, half = args
-        to_second = builder.mul(half, word(2))
+    def turn(v: Any, nothing: list[Any]) -> list[Any]:
+        at, wide_at = builder.mul(v, word(32)), builder.mul(v, word(64))
+        second_at = builder.add(to_second, at)
+        a, b = (widened(builder, builder.add(x, offset)) for offset in (at, second_at))
+        cosine = load(builder, builder.add(cos, wide_at), F32S)
+        sine = load(builder, builder.add(sin, wide_at), F32S)
+        to_a = builder.fsub(builder.fmul(a, cosine), builder.fmul(b, sine))
+        to_b = builder.fadd(builder.fmul(b, cosine), builder.fmul(a, sine))
+        store(builder, rounded(builder, to_a), builder.add(out, at))
+        store(builder, rounded(builder, to_b), builder.add(out, second_at))
+        return nothing
 
-        def turn(v: Any, nothing: list[Any]) -> list[Any]:
-            at, wide_at = builder.mul(v, word(32)), builder.mul(v, word(64))
-            second_at = builder.add(to_second, at)
-            a, b = (widened(builder, builder.add(x, offset)) for offset in (at, second_at))
-            cosine = load(builder, builder.add(cos, wide_at), F32S)
-            sine = load(builder, builder.add(sin, wide_at), F32S)
-            to_a = builder.fsub(builder.fmul(a, cosine), builder.fmul(b, sine))
-            to_b = builder.fadd(builder.fmul(b, cosine), builder.fmul(a, sine))
-            store(builder, rounded(builder, to_a), builder.add(out, at))
-            store(builder, rounded(builder, to_b), builder.add(out, second_at))
-            return nothing
-
-        repeat(builder, builder.sdiv(half, word(16)), [], turn)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), generate
+    repeat(builder, builder.sdiv(half, word(16)), [], turn)
 
 
 @operation

@@ -59,76 +59,58 @@ def _narrow(builder: Any, value: Any) -> Any:
     return builder.fptrunc(repeated(builder, builder.fpext(value, F64)), _NARROW)
 
 
-@intrinsic
-def chunk_mass(typing: Any, scores: Any, x: Any, limit: Any, largest: Any, rate: Any) -> Any:
+@intrinsic(types.float64(types.int64, types.int64, types.float32, types.float64, types.float64))
+def chunk_mass(builder: Any, scores: Any, x: Any, limit: Any, largest: Any, rate: Any) -> Any:
     """The sum of the weights of a chunk's tokens whose scores reach a limit. scores, x: addresses of [64]
     float32."""
+    limits = _narrow(builder, limit)
+    largest, rate = repeated(builder, largest), repeated(builder, rate)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        scores, x, limit, largest, rate = args
-        limits = _narrow(builder, limit)
-        largest, rate = repeated(builder, largest), repeated(builder, rate)
+    def add(v: Any, sums: list[Any]) -> list[Any]:
+        weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
+        kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), limits)
+        return [builder.fadd(sums[0], builder.select(kept, weights, every(0.0)))]
 
-        def add(v: Any, sums: list[Any]) -> list[Any]:
-            weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
-            kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), limits)
-            return [builder.fadd(sums[0], builder.select(kept, weights, every(0.0)))]
-
-        return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], add)[0])
-
-    arguments = types.int64, types.int64, types.float32, types.float64, types.float64
-    return types.float64(*arguments), generate
+    return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], add)[0])
 
 
-@intrinsic
-def chunk_entropy(typing: Any, x: Any, limit: Any, largest: Any, rate: Any, out: Any) -> Any:
+@intrinsic(types.void(types.int64, types.float32, types.float64, types.float64, types.int64))
+def chunk_entropy(builder: Any, x: Any, limit: Any, largest: Any, rate: Any, out: Any) -> None:
     """Of a chunk's weights whose logits reach a limit: out[0]: their sum, out[1]: that of the weights times
     their binary logarithms; float64."""
+    limits = _narrow(builder, limit)
+    largest, rate = repeated(builder, largest), repeated(builder, rate)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, limit, largest, rate, out = args
-        limits = _narrow(builder, limit)
-        largest, rate = repeated(builder, largest), repeated(builder, rate)
+    def add(v: Any, sums: list[Any]) -> list[Any]:
+        part = _eight(builder, x, v)
+        weights, y = _about(builder, part, largest, rate)
+        weights = builder.select(builder.fcmp_ordered(">=", part, limits), weights, every(0.0))
+        return [builder.fadd(sums[0], weights), fma(builder, weights, y, sums[1])]
 
-        def add(v: Any, sums: list[Any]) -> list[Any]:
-            part = _eight(builder, x, v)
-            weights, y = _about(builder, part, largest, rate)
-            weights = builder.select(builder.fcmp_ordered(">=", part, limits), weights, every(0.0))
-            return [builder.fadd(sums[0], weights), fma(builder, weights, y, sums[1])]
-
-        for place, sums in enumerate(repeat(builder, word(CHUNK // WIDE), [every(0.0)] * 2, add)):
-            store(builder, _sum(builder, sums), builder.add(out, word(8 * place)))
-
-    arguments = types.int64, types.float32, types.float64, types.float64, types.int64
-    return types.void(*arguments), generate
+    for place, sums in enumerate(repeat(builder, word(CHUNK // WIDE), [every(0.0)] * 2, add)):
+        store(builder, _sum(builder, sums), builder.add(out, word(8 * place)))
 
 
-@intrinsic
+@intrinsic(types.void(types.int64, types.float32, types.float64, types.float64, types.float64, types.int64))
 def chunk_distances(
-    typing: Any, x: Any, limit: Any, largest: Any, per_degree: Any, mean: Any, out: Any
-) -> Any:
+    builder: Any, x: Any, limit: Any, largest: Any, per_degree: Any, mean: Any, out: Any
+) -> None:
     """-| (x - largest) * per_degree - mean | of a chunk's logits that reach a limit, -inf of others. x, out:
     addresses of [64] float32."""
+    limits = _narrow(builder, limit)
+    largest, per_degree, mean = (repeated(builder, value) for value in (largest, per_degree, mean))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, limit, largest, per_degree, mean, out = args
-        limits = _narrow(builder, limit)
-        largest, per_degree, mean = (repeated(builder, value) for value in (largest, per_degree, mean))
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        part = _eight(builder, x, v)
+        logs = builder.fmul(builder.fsub(builder.fpext(part, F64S), largest), per_degree)
+        distance = call(builder, "llvm.fabs.v8f64", F64S, builder.fsub(logs, mean))
+        score = builder.fneg(builder.fptrunc(distance, _NARROW))
+        nowhere = ir.Constant(_NARROW, [-math.inf] * WIDE)
+        score = builder.select(builder.fcmp_ordered(">=", part, limits), score, nowhere)
+        store(builder, score, builder.add(out, builder.mul(v, word(4 * WIDE))))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            part = _eight(builder, x, v)
-            logs = builder.fmul(builder.fsub(builder.fpext(part, F64S), largest), per_degree)
-            distance = call(builder, "llvm.fabs.v8f64", F64S, builder.fsub(logs, mean))
-            score = builder.fneg(builder.fptrunc(distance, _NARROW))
-            nowhere = ir.Constant(_NARROW, [-math.inf] * WIDE)
-            score = builder.select(builder.fcmp_ordered(">=", part, limits), score, nowhere)
-            store(builder, score, builder.add(out, builder.mul(v, word(4 * WIDE))))
-            return nothing
-
-        repeat(builder, word(CHUNK // WIDE), [], write)
-
-    arguments = types.int64, types.float32, types.float64, types.float64, types.float64, types.int64
-    return types.void(*arguments), generate
+    repeat(builder, word(CHUNK // WIDE), [], write)
 
 
 def _bucket(builder: Any, score: Any, top: Any, per_score: Any) -> Any:
@@ -138,61 +120,44 @@ def _bucket(builder: Any, score: Any, top: Any, per_score: Any) -> Any:
     return builder.fptosi(builder.select(builder.fcmp_ordered("<", place, last), place, last), I32S)
 
 
-@intrinsic
-def chunk_places(typing: Any, scores: Any, top: Any, per_score: Any, out: Any) -> Any:
+@intrinsic(types.void(types.int64, types.float32, types.float32, types.int64))
+def chunk_places(builder: Any, scores: Any, top: Any, per_score: Any, out: Any) -> None:
     """Where in the buckets the weights of a chunk's tokens are to be added: bytes from their beginning.
     scores: address of [64] float32; out: of [64] int32. top: the highest score, or a higher one. per_score:
     buckets for a difference of 1."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        scores, top, per_score, out = args
-        top, per_score = broadcast(builder, top), broadcast(builder, per_score)
-        lanes = ir.Constant(I32S, [8 * (lane % WIDE) for lane in range(LANES)])
-        for i in range(0, CHUNK, LANES):
-            part = load(builder, builder.add(scores, word(4 * i)), F32S)
-            bucket = builder.mul(
-                _bucket(builder, part, top, per_score), ir.Constant(I32S, [8 * WIDE] * LANES)
-            )
-            store(builder, builder.add(bucket, lanes), builder.add(out, word(4 * i)))
-
-    return types.void(types.int64, types.float32, types.float32, types.int64), generate
+    top, per_score = broadcast(builder, top), broadcast(builder, per_score)
+    lanes = ir.Constant(I32S, [8 * (lane % WIDE) for lane in range(LANES)])
+    for i in range(0, CHUNK, LANES):
+        part = load(builder, builder.add(scores, word(4 * i)), F32S)
+        bucket = builder.mul(_bucket(builder, part, top, per_score), ir.Constant(I32S, [8 * WIDE] * LANES))
+        store(builder, builder.add(bucket, lanes), builder.add(out, word(4 * i)))
 
 
-@intrinsic
-def chunk_weights(typing: Any, scores: Any, x: Any, largest: Any, rate: Any, out: Any) -> Any:
+@intrinsic(types.float64(types.int64, types.int64, types.float64, types.float64, types.int64))
+def chunk_weights(builder: Any, scores: Any, x: Any, largest: Any, rate: Any, out: Any) -> Any:
     """Notes the weights of a chunk's tokens, 0 of those with the score -inf, and returns their sum. scores,
     x: addresses of [64] float32; out: of [64] float64."""
+    largest, rate = repeated(builder, largest), repeated(builder, rate)
+    lowest = ir.Constant(_NARROW, [LOWEST] * WIDE)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        scores, x, largest, rate, out = args
-        largest, rate = repeated(builder, largest), repeated(builder, rate)
-        lowest = ir.Constant(_NARROW, [LOWEST] * WIDE)
+    def weigh(v: Any, total: list[Any]) -> list[Any]:
+        weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
+        kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), lowest)
+        weights = builder.select(kept, weights, every(0.0))
+        store(builder, weights, builder.add(out, builder.mul(v, word(8 * WIDE))))
+        return [builder.fadd(total[0], weights)]
 
-        def weigh(v: Any, total: list[Any]) -> list[Any]:
-            weights, _ = _about(builder, _eight(builder, x, v), largest, rate)
-            kept = builder.fcmp_ordered(">=", _eight(builder, scores, v), lowest)
-            weights = builder.select(kept, weights, every(0.0))
-            store(builder, weights, builder.add(out, builder.mul(v, word(8 * WIDE))))
-            return [builder.fadd(total[0], weights)]
-
-        return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], weigh)[0])
-
-    return types.float64(types.int64, types.int64, types.float64, types.float64, types.int64), generate
+    return _sum(builder, repeat(builder, word(CHUNK // WIDE), [every(0.0)], weigh)[0])
 
 
-@intrinsic
-def in_bucket(typing: Any, scores: Any, top: Any, per_score: Any, bucket: Any) -> Any:
+@intrinsic(types.int64(types.int64, types.float32, types.float32, types.int64))
+def in_bucket(builder: Any, scores: Any, top: Any, per_score: Any, bucket: Any) -> Any:
     """Which tokens of a chunk are in a bucket: bit i is that of token i."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        scores, top, per_score, bucket = args
-        top, per_score = broadcast(builder, top), broadcast(builder, per_score)
-        wanted, bits = broadcast(builder, builder.trunc(bucket, I32)), word(0)
-        for i in range(0, CHUNK, LANES):
-            part = load(builder, builder.add(scores, word(4 * i)), F32S)
-            same = builder.icmp_signed("==", _bucket(builder, part, top, per_score), wanted)
-            lanes = builder.bitcast(same, ir.IntType(LANES))
-            bits = builder.or_(bits, builder.shl(builder.zext(lanes, I64), word(i)))
-        return bits
-
-    return types.int64(types.int64, types.float32, types.float32, types.int64), generate
+    top, per_score = broadcast(builder, top), broadcast(builder, per_score)
+    wanted, bits = broadcast(builder, builder.trunc(bucket, I32)), word(0)
+    for i in range(0, CHUNK, LANES):
+        part = load(builder, builder.add(scores, word(4 * i)), F32S)
+        same = builder.icmp_signed("==", _bucket(builder, part, top, per_score), wanted)
+        lanes = builder.bitcast(same, ir.IntType(LANES))
+        bits = builder.or_(bits, builder.shl(builder.zext(lanes, I64), word(i)))
+    return bits

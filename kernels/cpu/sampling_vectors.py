@@ -105,107 +105,78 @@ def repeated(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, WIDE), [0] * WIDE))
 
 
-@intrinsic
-def chunk_largest(typing: Any, x: Any, chunks: Any, out: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 3))
+def chunk_largest(builder: Any, x: Any, chunks: Any, out: Any) -> None:
     """The largest logit of each chunk, NaN where one is. x: address of [64 * chunks] float32; out: of
     [chunks]."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, chunks, out = args
+    def find(chunk: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.add(x, builder.mul(chunk, word(4 * CHUNK)))
+        parts = [load(builder, builder.add(at, word(4 * i)), F32S) for i in range(0, CHUNK, LANES)]
+        best, broken = parts[0], builder.fcmp_unordered("uno", parts[0], parts[0])
+        for part in parts[1:]:
+            best = builder.select(builder.fcmp_ordered(">", part, best), part, best)
+            broken = builder.or_(broken, builder.fcmp_unordered("uno", part, part))
+        largest = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, best)
+        any_broken = call(builder, "llvm.vector.reduce.or.v16i1", ir.IntType(1), broken)
+        largest = builder.select(any_broken, ir.Constant(F32, math.nan), largest)
+        store(builder, largest, builder.add(out, builder.mul(chunk, word(4))))
+        return nothing
 
-        def find(chunk: Any, nothing: list[Any]) -> list[Any]:
-            at = builder.add(x, builder.mul(chunk, word(4 * CHUNK)))
-            parts = [load(builder, builder.add(at, word(4 * i)), F32S) for i in range(0, CHUNK, LANES)]
-            best, broken = parts[0], builder.fcmp_unordered("uno", parts[0], parts[0])
-            for part in parts[1:]:
-                best = builder.select(builder.fcmp_ordered(">", part, best), part, best)
-                broken = builder.or_(broken, builder.fcmp_unordered("uno", part, part))
-            largest = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, best)
-            any_broken = call(builder, "llvm.vector.reduce.or.v16i1", ir.IntType(1), broken)
-            largest = builder.select(any_broken, ir.Constant(F32, math.nan), largest)
-            store(builder, largest, builder.add(out, builder.mul(chunk, word(4))))
-            return nothing
-
-        repeat(builder, chunks, [], find)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), generate
+    repeat(builder, chunks, [], find)
 
 
-@intrinsic
-def at_least(typing: Any, x: Any, limit: Any) -> Any:
+@intrinsic(types.int64(types.int64, types.float32))
+def at_least(builder: Any, x: Any, limit: Any) -> Any:
     """Which logits of a chunk reach a limit: bit i is that of logit i."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, limit = args
-        limits, bits = broadcast(builder, limit), word(0)
-        for i in range(0, CHUNK, LANES):
-            part = load(builder, builder.add(x, word(4 * i)), F32S)
-            lanes = builder.bitcast(builder.fcmp_ordered(">=", part, limits), ir.IntType(LANES))
-            bits = builder.or_(bits, builder.shl(builder.zext(lanes, I64), word(i)))
-        return bits
-
-    return types.int64(types.int64, types.float32), generate
+    limits, bits = broadcast(builder, limit), word(0)
+    for i in range(0, CHUNK, LANES):
+        part = load(builder, builder.add(x, word(4 * i)), F32S)
+        lanes = builder.bitcast(builder.fcmp_ordered(">=", part, limits), ir.IntType(LANES))
+        bits = builder.or_(bits, builder.shl(builder.zext(lanes, I64), word(i)))
+    return bits
 
 
-@intrinsic
-def lowest_bit(typing: Any, bits: Any) -> Any:
+@intrinsic(types.int64(types.int64))
+def lowest_bit(builder: Any, bits: Any) -> Any:
     """The number of the lowest bit that is set; there must be one."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return call(builder, "llvm.cttz.i64", I64, args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), generate
+    return call(builder, "llvm.cttz.i64", I64, bits, ir.Constant(ir.IntType(1), 1))
 
 
-@intrinsic
-def weigh(typing: Any, x: Any, largest: Any, temperature: Any, out: Any, vectors: Any) -> Any:
+@intrinsic(types.void(types.int64, types.float64, types.float64, types.int64, types.int64))
+def weigh(builder: Any, x: Any, largest: Any, temperature: Any, out: Any, vectors: Any) -> None:
     """kernels.temperature: exp((x - largest) / temperature). x: address of [8 * vectors] float32; out: of as
     many float64."""
+    largest, temperature = repeated(builder, largest), repeated(builder, temperature)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, largest, temperature, out, vectors = args
-        largest, temperature = repeated(builder, largest), repeated(builder, temperature)
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
+        below = builder.fsub(builder.fpext(narrow, F64S), largest)
+        weights = _exp(builder, builder.fdiv(below, temperature))
+        store(builder, weights, builder.add(out, builder.mul(v, word(8 * WIDE))))
+        return nothing
 
-        def write(v: Any, nothing: list[Any]) -> list[Any]:
-            narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
-            below = builder.fsub(builder.fpext(narrow, F64S), largest)
-            weights = _exp(builder, builder.fdiv(below, temperature))
-            store(builder, weights, builder.add(out, builder.mul(v, word(8 * WIDE))))
-            return nothing
-
-        repeat(builder, vectors, [], write)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.float64, types.float64, types.int64, types.int64), generate
+    repeat(builder, vectors, [], write)
 
 
-@intrinsic
-def masses(typing: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any) -> Any:
+@intrinsic(types.void(*[types.int64] * 3, types.float32, types.int64))
+def masses(builder: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: Any) -> None:
     """out[0]: the sum of the weights whose x is above a limit, out[1]: at least as high; float64. x: address
     of [8 * vectors] float32; weights: of as many float64. Eight sums each, added at the end."""
+    limits = repeated(builder, builder.fpext(limit, F64))
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        x, weights, vectors, limit, out = args
-        limits = repeated(builder, builder.fpext(limit, F64))
+    def add(v: Any, sums: list[Any]) -> list[Any]:
+        narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
+        part = builder.fpext(narrow, F64S)
+        weight = load(builder, builder.add(weights, builder.mul(v, word(8 * WIDE))), F64S)
+        return [
+            builder.fadd(total, builder.select(builder.fcmp_ordered(sign, part, limits), weight, every(0.0)))
+            for total, sign in zip(sums, (">", ">="), strict=True)
+        ]
 
-        def add(v: Any, sums: list[Any]) -> list[Any]:
-            narrow = load(builder, builder.add(x, builder.mul(v, word(4 * WIDE))), ir.VectorType(F32, WIDE))
-            part = builder.fpext(narrow, F64S)
-            weight = load(builder, builder.add(weights, builder.mul(v, word(8 * WIDE))), F64S)
-            return [
-                builder.fadd(
-                    total, builder.select(builder.fcmp_ordered(sign, part, limits), weight, every(0.0))
-                )
-                for total, sign in zip(sums, (">", ">="), strict=True)
-            ]
-
-        for place, total in enumerate(repeat(builder, vectors, [every(0.0)] * 2, add)):
-            added = call(builder, "llvm.vector.reduce.fadd.v8f64", F64, ir.Constant(F64, 0.0), total)
-            store(builder, added, builder.add(out, word(8 * place)))
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3, types.float32, types.int64), generate
+    for place, total in enumerate(repeat(builder, vectors, [every(0.0)] * 2, add)):
+        added = call(builder, "llvm.vector.reduce.fadd.v8f64", F64, ir.Constant(F64, 0.0), total)
+        store(builder, added, builder.add(out, word(8 * place)))
 
 
 # What lies at an address, and what is to lie there.

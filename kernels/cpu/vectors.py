@@ -177,12 +177,9 @@ def exp(builder: Any, x: Any) -> Any:
 def make_reader(kind: Any, result: Any) -> Any:
     """read(address). kind: LLVM's type of what lies there; result: what it is read as."""
 
-    @intrinsic
-    def read(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return load(builder, args[0], kind)
-
-        return result(types.int64), generate
+    @intrinsic(result(types.int64))
+    def read(builder: Any, address: Any) -> Any:
+        return load(builder, address, kind)
 
     return read
 
@@ -190,13 +187,9 @@ def make_reader(kind: Any, result: Any) -> Any:
 def make_writer(value_type: Any) -> Any:
     """write(address, value)."""
 
-    @intrinsic
-    def write(typing: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            store(builder, args[1], args[0])
-            return context.get_dummy_value()
-
-        return types.void(types.int64, value_type), generate
+    @intrinsic(types.void(types.int64, value_type))
+    def write(builder: Any, address: Any, value: Any) -> None:
+        store(builder, value, address)
 
     return write
 

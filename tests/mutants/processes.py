@@ -96,6 +96,20 @@ MUTANTS = (
         tests=("tests/kernels/cpu/test_sampling.py", "tests/kernels/test_choose_tokens.py"),
     ),
     Mutant(
+        name="a nucleus ends as if nothing were in the buckets above the last one",
+        file="kernels/cpu/sampling_limits.py",
+        old="        before = reached\n",
+        new="        before = 0.0\n",
+        tests=("tests/kernels/test_choose_tokens.py",),
+    ),
+    Mutant(
+        name="a limit leaves all of its equals",
+        file="kernels/cpu/sampling_whole.py",
+        old="    least = limit if chunk < last // CHUNK else next_above(limit, scratch)\n",
+        new="    least = limit\n",
+        tests=("tests/kernels/test_choose_tokens.py",),
+    ),
+    Mutant(
         name="an index may name files outside its checkpoint",
         file="pagewire/checkpoint_files.py",
         old="    if Path(name).is_absolute() or not (",

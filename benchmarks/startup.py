@@ -22,10 +22,8 @@ from processes import by_role, cpu_seconds, proportional_mb, resident_mb
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.config import DEMO_MODEL, ServeConfig
+from pagewire.models import checkpoint_folder
 from pagewire.service import Service
-
-GOAL = 1.15
-"""Memory at rest, of weights and KV pool."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,17 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
-def tell_memory(at_rest: dict[str, float], weights: float, pool: float) -> None:
-    """All in MB, of each process and of what was asked for."""
+def tell_memory(at_rest: dict[str, float], weights: float, stored: float, pool: float) -> None:
+    """All in MB, of each process and of what was asked for. stored: the weights as the checkpoint has them,
+    which may be more than they take in the worker."""
     whole = sum(at_rest.values())
-    beyond = whole - weights - pool
-    share = whole / (weights + pool)
-    print(f"at rest {whole:.0f} MB, {share:.2f} of weights ({weights:.0f}) and KV pool ({pool:.0f}):")
+    beyond = whole - weights - pool  # of a large pool most has not been written yet, and is not there
+    shares = f"{whole / (stored + pool):.2f} of the checkpoint ({stored:.0f}) and the KV pool ({pool:.0f})"
+    held = f"{whole / (weights + pool):.2f} with weights as held ({weights:.0f})"
+    print(f"at rest {whole:.0f} MB, {shares}, {held}:")
     print("  " + ", ".join(f"{role} {size:.0f}" for role, size in at_rest.items()))
-    if beyond > 0:  # of a large pool most has not been written yet, and is not there
-        enough = max(beyond / (GOAL - 1) - weights, 0)
-        print(f"  {beyond:.0f} MB beyond both: {GOAL} times them from a KV pool of {enough:.0f} MB on")
+    if beyond > 0:
+        print(f"  {beyond:.0f} MB are neither weights nor pool")
 
 
 def main() -> None:
@@ -120,7 +119,8 @@ def main() -> None:
         busy = asyncio.run(open_streams(service.address, options.streams, pids))
         weights, pool = (service.facts[name] / 1e6 for name in ("weight_bytes", "kv_cache_bytes"))
     print(f"ms to the first token, idle service: {spread(first)}")
-    tell_memory(at_rest, weights, pool)
+    stored = sum(file.stat().st_size for file in checkpoint_folder(options.model).glob("*.safetensors")) / 1e6
+    tell_memory(at_rest, weights, stored, pool)
     for role in pids:
         print(
             f"{role}: {idle[role]:.0f} MB resident when idle, {busy[role]:.0f} with {options.streams} streams"
@@ -133,6 +133,7 @@ def main() -> None:
             "first_token_idle_ms": first,
             "at_rest_mb": at_rest,
             "weights_mb": weights,
+            "checkpoint_mb": stored,
             "kv_pool_mb": pool,
             "idle_mb": idle,
             "busy_mb": busy,

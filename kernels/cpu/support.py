@@ -1,19 +1,23 @@
 """Whether the kernels of this folder can run here. Needs neither llvmlite nor torch.
 
 They are written for AVX512-BF16: bfloat16 products, summed in float32, 32 of them per instruction.
-AMD has it from Zen 4 on (2022), Intel in Cooper Lake (2020) and from Sapphire Rapids (2023) on.
+AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023), and in Cooper Lake (2020), which
+lacks the AVX512-VBMI2 that unpacks weights.
 """
 
 from importlib.util import find_spec
 from pathlib import Path
 
 CPU_FLAGS = {"avx512f", "avx512bw", "avx512_bf16"}
+UNPACKS = "avx512_vbmi2"
 
 
 def why_not() -> str | None:
     """What is missing, in words; None where the kernels can run."""
     if not _cpu_flags() >= CPU_FLAGS:
         return "the CPU lacks AVX512-BF16"
+    if UNPACKS not in _cpu_flags():
+        return "the CPU lacks AVX512-VBMI2"
     if find_spec("llvmlite") is None:
         return "llvmlite is not installed"
     from kernels.cpu.machine_code import target_features

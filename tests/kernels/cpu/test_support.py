@@ -6,12 +6,18 @@ import pytest
 
 from kernels.cpu import support
 
-ZEN_4 = "processor : 0\nflags\t\t: fpu avx512f avx512bw avx512_bf16\n\nprocessor : 1\nflags : fpu\n"
+ZEN_4 = (
+    "processor : 0\nflags\t\t: fpu avx512f avx512bw avx512_bf16 avx512_vbmi2\n\nprocessor : 1\nflags : fpu\n"
+)
 
 
 @pytest.mark.parametrize(
     ("cpuinfo", "reason"),
-    [("flags : fpu avx2 avx512f avx512bw\n", "lacks AVX512-BF16"), ("Features : fp asimd bf16\n", "lacks")],
+    [
+        ("flags : fpu avx2 avx512f avx512bw\n", "lacks AVX512-BF16"),
+        ("flags : fpu avx512f avx512bw avx512_bf16\n", "lacks AVX512-VBMI2"),
+        ("Features : fp asimd bf16\n", "lacks"),
+    ],
 )
 def test_other_cpus(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, reason: str):
     monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)

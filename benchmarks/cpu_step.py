@@ -25,10 +25,8 @@ from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.models import checkpoint_folder  # noqa: E402
 from worker.decoder_program import FEW  # noqa: E402
-from worker.input_batch import StepBatch  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402
-from worker.step import Step  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 10

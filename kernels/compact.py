@@ -145,7 +145,8 @@ def compact_weight(
 
 def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
     """data: at or before the beginning of what is packed, which then is no weight any more."""
-    from kernels.cpu.compact import compact_linear, compact_rows, count_rare, make_compact
+    from kernels.cpu.compact import compact_linear, compact_rows
+    from kernels.cpu.make_compact import count_rare, make_compact
     from kernels.cpu.team import TEAM
 
     blocks, words = packed.pairs.shape[:2]

@@ -27,9 +27,18 @@ class Program:
         it still writes does no harm; 0: everybody is waited for. See kernels.cpu.stragglers."""
         self._memory = _zeros((1 + size) * WORDS)
         self._all.append(self._memory)
-        self._memory[0], self._memory[program.SLACK // 8] = size, slack
+        self._memory[0], self.slack = size, slack
         self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
         self.address = int(self._memory.ctypes.data)
+
+    @property
+    def slack(self) -> int:
+        """See __init__(). It may be changed between runs."""
+        return int(self._memory[program.SLACK // 8])
+
+    @slack.setter
+    def slack(self, slack: int) -> None:
+        self._memory[program.SLACK // 8] = slack
 
     def put(
         self,

@@ -1,4 +1,4 @@
-"""benchmarks/cpu_step.py on the demo model: every operation of a step has a name and a line."""
+"""Benchmarks of steps on a CPU, on the demo model."""
 
 import re
 import subprocess
@@ -10,13 +10,28 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.avx512_bf16
-def test_every_operation_has_a_line():
-    command = [sys.executable, "benchmarks/cpu_step.py", "demo", "--batch=2", "--prompt=20", "--threads=1"]
+def output_of(name: str, *options: str) -> str:
+    command = [sys.executable, f"benchmarks/{name}.py", "demo", "--prompt=20", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    steps = re.split(r"^(?=\S)", done.stdout, flags=re.MULTILINE)[1:]
+    return done.stdout
+
+
+@pytest.mark.avx512_bf16
+def test_every_operation_has_a_line():
+    steps = re.split(r"^(?=\S)", output_of("cpu_step", "--batch=2", "--threads=1"), flags=re.MULTILINE)[1:]
     assert [step.split(":")[0] for step in steps] == ["2 prompts of 20 tokens", "decode of 2, context 21"]
     for step in steps:
         names = [line.split()[0] for line in step.splitlines()[1:]]
         assert {"embedding", "norms", "product", "rotary", "store", "attention"} <= set(names)
+
+
+@pytest.mark.avx512_bf16
+def test_stragglers():
+    """A line for each load, with and without somebody else."""
+    lines = output_of("stragglers", "--batch=2", "--steps=20").splitlines()
+    assert [line.split(":")[0].split(",")[1].strip() for line in lines] == [
+        "nobody else",
+        "0.4 ms of every 2.4 taken",
+    ] * 2
+    assert all(float(line.split()[-2]) > 0 for line in lines)

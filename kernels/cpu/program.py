@@ -75,7 +75,7 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
     for index in range(read_i64(program)):
         record = program + RECORD * (index + 1)
         if slack > 0 and atomics.read(control + _LATE) > 0:
-            stragglers.wait_for_stragglers(control + _POSTS, threads, index - slack)
+            _wait_for_stragglers(control, record, run, threads, index - slack)
         repeatable = slack > 0 and read_i64(record + _GRAIN) >= REPEATABLE
         if not _compute_shares(control, record, run, index, thread, threads, repeatable):
             return
@@ -83,8 +83,22 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
         while atomics.read(record + _DONE) < units:
             if atomics.read(record + _CLAIM) >> 32 != run:
                 return
-            if repeatable and spins == stragglers.PATIENCE:
+            if repeatable and stragglers.lost_patience(spins):
                 _compute_too(control, record, run, index, thread, threads)
+            spins = stragglers.pause_or_give_way(spins)
+
+
+def _goes_on(record: int, run: int) -> bool:
+    """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
+    claim: int = atomics.read(record + _CLAIM)
+    return claim >> 32 == run and claim & _TAKEN != _TAKEN
+
+
+def _wait_for_stragglers(control: int, record: int, run: int, threads: int, behind: int) -> None:
+    """Until nobody is at a record up to number `behind`. record: the one at hand."""
+    for other in range(threads):
+        spins = 0
+        while _goes_on(record, run) and stragglers.is_behind(control + _POSTS + 64 * other, behind):
             spins = stragglers.pause_or_give_way(spins)
 
 
@@ -116,7 +130,7 @@ def _compute_too(control: int, record: int, run: int, index: int, thread: int, t
     own, late = control + _POSTS + 64 * thread, control + _LATE
     atomics.add(late, 1)
     atomics.write(own, stragglers.post(index, 0, 0))
-    while atomics.read(record + _CLAIM) >> 32 == run and atomics.read(record + _CLAIM) & _TAKEN != _TAKEN:
+    while _goes_on(record, run):
         at = stragglers.units_of_another(control + _POSTS, thread, threads, index)
         if at == 0:
             break

@@ -19,12 +19,18 @@ which operations may be computed twice: those that do not write to what they rea
 from kernels.cpu import atomics
 
 PATIENCE = 400
-"""Looks at a word before a thread computes what another one is at: about 10 us. In the ordinary course the
-last shares of an operation end within 3 us of one another."""
+"""Looks at a word before a thread computes what another one is at, and before it looks again: about 10 us. In
+the ordinary course the last shares of an operation end within 3 us of one another. A thread may also lose
+its core after it has taken units and before its post says so; then nobody helps until it goes on."""
 SPINS = 2000
 """Looks at a word before a thread lets others have its core: about 50 us."""
 _OVER = 1 << 62
 _NUMBER, _UNITS = 0x3FFFFF, 1 << 20
+
+
+def lost_patience(spins: int) -> bool:
+    """Whether to look what others are at. Who gives way may come back much later, and looks every time."""
+    return spins % PATIENCE == PATIENCE - 1 or spins >= SPINS
 
 
 def post(index: int, unit: int, count: int) -> int:
@@ -67,12 +73,10 @@ def take_over(at: int, word: int) -> bool:
     return done
 
 
-def wait_for_stragglers(posts: int, threads: int, behind: int) -> None:
-    """Until nobody is at a record up to this one."""
-    for other in range(threads):
-        spins = 0
-        while 0 < (atomics.read(posts + 64 * other) >> 40 & _NUMBER) <= behind + 1:
-            spins = pause_or_give_way(spins)
+def is_behind(at: int, index: int) -> bool:
+    """Whether a thread is at a record up to this one. at: address of its post."""
+    number: int = atomics.read(at) >> 40 & _NUMBER
+    return 0 < number <= index + 1
 
 
 def pause_or_give_way(spins: int) -> int:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Requests(Protocol):
-    """What a Generator tells and does."""
+    """What frontend.in_flight.InFlight tells and does."""
 
     @property
     def num_requests(self) -> int:

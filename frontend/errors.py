@@ -18,6 +18,7 @@ ServiceError                    an RPC is refused or fails
 ├── ShuttingDown                FAILED_PRECONDITION  there is no way back
 ├── EngineDead                  UNAVAILABLE          broke a stream
 ├── FrontendFull                RESOURCE_EXHAUSTED   may be retried, later or elsewhere
+├── StreamFull                  RESOURCE_EXHAUSTED   may be retried, when others of the stream have ended
 ├── SlowConsumer                ABORTED              its client does not take what it asked for
 ├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
 └── InternalError               INTERNAL             a bug of ours; the text says nothing about it
@@ -239,6 +240,16 @@ class FrontendFull(ServiceError):
 
     def __init__(self, retry_after: float) -> None:
         super().__init__("this server has as much to do as it may", retry_after=retry_after)
+
+
+class StreamFull(ServiceError):
+    """A multiplexed stream has as many requests as it may; nothing of this one was done."""
+
+    code = code_pb2.RESOURCE_EXHAUSTED
+    reason = "STREAM_FULL"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"this stream has {limit} requests in flight already", retry_after=RETRY_AFTER)
 
 
 class SlowConsumer(ServiceError):

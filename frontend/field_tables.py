@@ -21,6 +21,7 @@ VALIDATION = "frontend/validation.py"
 PROMPTS = "frontend/reading.py"
 TEMPLATE = "frontend/chat_template.py"
 MODEL = "frontend/model_info.py"
+MULTIPLEXER = "frontend/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 
 
@@ -113,6 +114,10 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "request_ids": Elsewhere(f"at most {MAX_ABORTS}, each {IDENTIFIER.range}", VALIDATION),
         "tenant": IDENTIFIER,
     },
+    "GenerateMultiplexedRequest": {
+        "generate": Elsewhere("a GenerateRequest whose request_id is not empty", MULTIPLEXER),
+        "abort": Elsewhere("an AbortRequest; ids of other streams count for nothing", MULTIPLEXER),
+    },
     "TokenizeRequest": {
         "model": SERVED_MODEL,
         **_below("prompt", "prompts"),
@@ -161,7 +166,6 @@ REQUEST_DEFAULTS: dict[str, str] = {
 }
 
 NOT_BUILT: dict[str, str] = {
-    "GenerateMultiplexedRequest": "the whole RPC answers UNIMPLEMENTED",
     "EmbedRequest": "the whole RPC answers UNIMPLEMENTED",
     "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
     "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",

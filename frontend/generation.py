@@ -4,9 +4,8 @@ This knows nothing of gRPC: another front door may stand on it.
 """
 
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from frontend.answer_size import check_answer_size
 from frontend.auth.caller import Caller
@@ -14,7 +13,7 @@ from frontend.capacity import Capacity
 from frontend.continuation import Endings, check_complete, resume
 from frontend.detokenizer import Detokenizer
 from frontend.engine_client import EngineClient
-from frontend.errors import RequestExists, ServiceError
+from frontend.in_flight import InFlight
 from frontend.journal import put_delivered
 from frontend.model_info import ModelInfo, limits_of
 from frontend.observation import Observation
@@ -41,20 +40,6 @@ CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 FINAL = generation_pb2.OutputOptions.MODE_FINAL
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """A request of this frontend, from its arrival on."""
-
-    stream: Stream | None = None
-    ticket: int | None = None
-    """The engine client's; None: it has not been sent yet."""
-    aborted: bool = False
-    failure: ServiceError | None = None
-    """What ended it before it had a stream."""
-    members: tuple[str, ...] = ()
-    """Ids of the requests that it consists of; none: it is one."""
-
-
 class Generator:
     """Runs generation requests against the engine."""
 
@@ -75,8 +60,7 @@ class Generator:
         self._capacity = capacity
         self._counters = counters or Counters()
         self._tracer = tracer
-        self._in_flight: dict[str, _InFlight] = {}
-        self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
+        self.in_flight = InFlight(engine)
 
     @asynccontextmanager
     async def open(
@@ -114,7 +98,7 @@ class Generator:
         tenant = caller.act_as(request.tenant)
         request_id = request.request_id or secrets.token_hex(16)
         engine_id = caller.scope(request_id)
-        with self._reserve(engine_id) as entry:
+        with self.in_flight.reserve(engine_id) as entry:
             with self._capacity.reading(request.ByteSize()):
                 stream, message = await self._prepare(request, (request_id, engine_id), limits, ledger, whole)
             _put_tenant(message, tenant, caller)
@@ -131,7 +115,7 @@ class Generator:
                 return
             if time_left is not None:
                 message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
-            self._put_age(message, ledger)
+            self.in_flight.put_age(message, ledger)
             entry.stream = stream
             entry.ticket = self._engine.submit(message, stream, routing_of(request.routing))
             ledger.sent()
@@ -139,11 +123,6 @@ class Generator:
                 yield stream
             finally:
                 self._engine.release(entry.ticket)
-
-    @property
-    def num_streams(self) -> int:
-        """Requests in flight: those that nobody has sent yet, too."""
-        return len(self._in_flight)
 
     async def _prepare(
         self,
@@ -189,76 +168,6 @@ class Generator:
             put_delivered(message, stream.delivered())
             check_complete(resolved, stream.ended)
         return stream, message
-
-    @contextmanager
-    def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
-        """Ids for requests that are one to their client. Raises RequestExists."""
-        group_id, ledger = caller.scope(request_id), Ledger()
-        with self._reserve(group_id) as entry:
-            members = tuple(f"{request_id}#{place}" for place in range(size))
-            entry.members = tuple(map(caller.scope, members))
-            self._groups.update(dict.fromkeys(entry.members, (group_id, ledger)))
-            try:
-                yield members
-            finally:
-                for member in entry.members:
-                    del self._groups[member]
-
-    def members(self, engine_id: str) -> tuple[str, ...]:
-        """The requests that a client means by an id, by the engine's ids."""
-        entry = self._in_flight.get(engine_id)
-        return entry.members if entry is not None and entry.members else (engine_id,)
-
-    @property
-    def num_requests(self) -> int:
-        """In flight, as clients count them."""
-        members = sum(
-            member in self._in_flight for entry in self._in_flight.values() for member in entry.members
-        )
-        return len(self._in_flight) - members
-
-    def end_all(self, error: ServiceError) -> None:
-        """Ends what is in flight; the core hears of it."""
-        for entry in self._in_flight.values():
-            if entry.stream is None or entry.ticket is None:
-                entry.failure = error
-            elif not entry.stream.ended:
-                self._engine.release(entry.ticket)
-                entry.stream.fail(error)
-
-    def abort_unsent(self, engine_ids: Iterable[str]) -> set[str]:
-        """Ends requests that no core has: not yet, or not any more; returns which those are."""
-        found = set()
-        for engine_id in engine_ids:
-            entry = self._in_flight.get(engine_id)
-            if entry is None:
-                continue
-            if entry.ticket is None:
-                entry.aborted = True
-            elif entry.stream is not None and self._engine.waits(entry.ticket):
-                self._engine.release(entry.ticket)
-                entry.stream.abort()
-            else:
-                continue
-            found.add(engine_id)
-        return found
-
-    @contextmanager
-    def _reserve(self, engine_id: str) -> Iterator[_InFlight]:
-        """Holds a request's id, so that no other request of this frontend can have it. (The core sees
-        to those of other frontends.) Raises RequestExists."""
-        if engine_id in self._in_flight:
-            raise RequestExists
-        entry = self._in_flight[engine_id] = _InFlight()
-        try:
-            yield entry
-        finally:
-            del self._in_flight[engine_id]
-
-    def _put_age(self, message: engine_pb2.AddRequest, ledger: Ledger) -> None:
-        """How long it has been here, or the group to which it belongs."""
-        message.group, ledger = self._groups.get(message.request_id, ("", ledger))
-        message.age_us = round(1e6 * ledger.seconds())
 
     async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
         words = request.sampling.bad_words

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from frontend.capacity import Capacity
 from frontend.engine_client import EngineClient
-from frontend.generation import Generator
+from frontend.in_flight import InFlight
 from frontend.state import ServingState
 from frontend.stats import Counters
 from pagewire.config import FrontendConfig
@@ -21,7 +21,7 @@ class Parts:
     """A frontend's process."""
 
     state: ServingState
-    generator: Generator
+    in_flight: InFlight
     engine: EngineClient
     capacity: Capacity
 
@@ -33,7 +33,7 @@ READINGS: tuple[Reading[Parts], ...] = (
     ),
     Reading(
         Metric("pagewire_frontend_streams", "gauge", "Requests in flight."),
-        lambda parts: parts.generator.num_streams,
+        lambda parts: len(parts.in_flight),
     ),
     Reading(
         Metric("pagewire_frontend_streams_waiting", "gauge", "Of these: no core has them now."),

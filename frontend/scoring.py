@@ -53,7 +53,7 @@ class ContinuationScorer:
         caller.act_as(request.tenant)
         ends = None if time_left is None else asyncio.get_running_loop().time() + time_left
         request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
-        with self._generator.group(request_id, caller, len(texts)) as members:
+        with self._generator.in_flight.group(request_id, caller, len(texts)) as members:
             read = await self._prompts.read_for_generation(
                 request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
             )

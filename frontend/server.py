@@ -94,7 +94,7 @@ class Frontend:
         self._generator = Generator(
             config, model, self._prompts, self.engine, self.capacity, self.counters, self._tracer
         )
-        parts = Parts(self.state, self._generator, self.engine, self.capacity)
+        parts = Parts(self.state, self._generator.in_flight, self.engine, self.capacity)
         self.watch = FrontendWatch(config, self.counters, parts)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
@@ -105,11 +105,11 @@ class Frontend:
             DecodingInterceptor(),
         ]
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
-        self._drain = Drain(self.state, self._generator, config.drain_delay)
+        self._drain = Drain(self.state, self._generator.in_flight, config.drain_delay)
         self._port = 0
         scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator)
         self._generation = GenerationServicer(
-            self._generator, self.engine, self.state, self.capacity, self.deliveries
+            config, self._generator, self.engine, self.state, self.capacity, self.deliveries
         )
         self._tokenizer = TokenizerServicer(model, self._prompts, self.engine, self.capacity)
         self._models = ModelServicer(config, model, self.engine)
@@ -117,7 +117,7 @@ class Frontend:
         self._admin = AdminServicer(config, self.engine, self.state, self._drain)
         self._health = HealthServicer(self.state, SERVICES)
         self._server = GrpcServer(self._make_server, self._bind)
-        self._shutdown = Shutdown(self.state, self._drain, self._generator, self._server)
+        self._shutdown = Shutdown(self.state, self._drain, self._generator.in_flight, self._server)
 
     def open(self) -> int:
         """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().

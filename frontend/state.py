@@ -44,6 +44,11 @@ class ServingState:
         """Whether calls that have no end of their own should end now."""
         return self._closes
 
+    @property
+    def leaves(self) -> bool:
+        """Whether clients that stay connected should look for another server."""
+        return self._refuses or self._closes
+
     def require_open(self) -> None:
         """Raises Draining when new requests are refused."""
         if self._refuses:
@@ -64,6 +69,7 @@ class ServingState:
     def refuse(self) -> None:
         """From here on nothing new is taken."""
         self._refuses = True
+        self._notify()
 
     def resume(self) -> None:
         """The other way round."""

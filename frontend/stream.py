@@ -7,9 +7,10 @@ one. So a slow client gets larger messages, never a longer queue.
 import asyncio
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import partial
 
 from frontend.errors import ProtocolError, ServiceError
 from frontend.scores import PromptScores, Scores, TokenBytes
@@ -50,6 +51,12 @@ class Delivery:
     """Only the likeliest sequences are returned, so many, with the last message; None: all are."""
 
 
+def settle(due: "asyncio.Future[None]") -> None:
+    """Whoever waits for it goes on, unless that has left."""
+    if not due.done():
+        due.set_result(None)
+
+
 class Stream:
     """The slot. The engine client puts into it, one handler takes from it; both on the event loop."""
 
@@ -67,7 +74,7 @@ class Stream:
         self._begun = False
         self._cached_tokens = 0
         self._error: ServiceError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._when_due: Callable[[], None] | None = None
         self._response = generation_pb2.GenerateResponse()  # used again for each message
 
     def resume(self, index: int, token_ids: "array[int]", reason: int, matched: int) -> None:
@@ -173,17 +180,40 @@ class Stream:
 
         The message is valid until the next call.
         """
-        while True:
-            if self._due():
-                response = self._make()
-                if response is not None:
-                    return response
-                if self._error is not None:
-                    raise self._error
-                if self.ended:
-                    return None
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+        response = self._response
+        response.Clear()
+        while not self.put(response):
+            if self.over:
+                return None
+            due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_due(partial(settle, due))
+            await due
+        return response
+
+    def put(self, response: generation_pb2.GenerateResponse) -> bool:
+        """Makes an empty message the next one, if it is time for one and there is something to say. Raises
+        ServiceError, after everything else has been said."""
+        if not self._due():
+            return False
+        if self._make(response):
+            return True
+        if self._error is not None:
+            raise self._error
+        return False
+
+    def when_due(self, call: Callable[[], None]) -> None:
+        """Calls it, once, when it may be time for a message. It is forgotten when another one is given."""
+        self._when_due = call
+
+    @property
+    def over(self) -> bool:
+        """Whether the last message has been made."""
+        return self.ended and not self.has_more
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another message, or an error, follows the last one at once."""
+        return bool(self._dirty) or self._error is not None
 
     def _due(self) -> bool:
         """Whether it is time for a message, if there is anything to say."""
@@ -194,18 +224,17 @@ class Stream:
         return self._ending or self._num_new >= (self._delivery.interval if self._begun else 1)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done() and self._due():
-            self._waiter.set_result(None)
+        if self._when_due is not None and self._due():
+            call, self._when_due = self._when_due, None
+            call()
 
-    def _make(self) -> generation_pb2.GenerateResponse | None:
-        """A message of everything that is new; None when there is nothing to say."""
+    def _make(self, response: generation_pb2.GenerateResponse) -> bool:
+        """A message of everything that is new. False when there is nothing to say."""
         if self._error is not None and self._delivery.final_only:
-            return None
-        response = self._response
-        response.Clear()
+            return False
         self._put(response)
         if not response.sequences:
-            return None
+            return False
         if not self._begun:
             self._begun = True
             self._introduce(response)
@@ -217,7 +246,7 @@ class Stream:
         self._ledger.told(self._num_new, len(response.sequences))
         self._num_new = 0
         self._ending = bool(self._dirty)  # the rest follows at once
-        return response
+        return True
 
     @property
     def model(self) -> str:

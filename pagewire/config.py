@@ -138,6 +138,9 @@ class FrontendConfig(ModelConfig):
     max_concurrent_requests: int = flag(
         4096, "requests that a frontend has at once; more are refused; 0: no bound", at_least=0
     )
+    max_multiplexed_requests: int = flag(
+        1024, "requests that one multiplexed stream has at once; more are refused", at_least=1
+    )
     max_tokenizing_bytes: int = flag(
         64 << 20,
         "bytes of requests that a frontend tokenizes at once; more are refused; 0: no bound",

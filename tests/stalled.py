@@ -11,15 +11,14 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+from google.protobuf.message import Message
 
-from pagewire.v1 import generation_pb2
-
-_GENERATE = "/pagewire.v1.GenerationService/Generate"
+_SERVICE = "/pagewire.v1.GenerationService/"
 _MOST_STREAMS = 100
 
 
 class StalledClient:
-    """One connection, with calls of Generate that are never read. A context manager."""
+    """One connection, with calls that are never read. A context manager."""
 
     def __init__(self, address: str) -> None:
         """address: HOST:PORT."""
@@ -32,14 +31,14 @@ class StalledClient:
         self._trailers: dict[int, dict[str, str]] = {}
         self._flush()
 
-    def call(self, request: generation_pb2.GenerateRequest) -> int:
-        """Begins a call; its number."""
+    def call(self, request: Message, method: str = "Generate") -> int:
+        """Begins a call with one message; its number."""
         stream = self._h2.get_next_available_stream_id()
         assert stream // 2 < _MOST_STREAMS, "open another connection"
         headers = [
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", _GENERATE),
+            (":path", _SERVICE + method),
             (":authority", self._authority),
             ("content-type", "application/grpc"),
             ("te", "trailers"),

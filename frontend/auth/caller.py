@@ -6,8 +6,12 @@ it is an argument like any other, so that nothing there depends on who has set w
 
 Without an interceptor nobody is the caller, and a method that asks for one fails: it does not run for
 everybody.
+
+A call may be open for days, and take one request after another. It asks again for each: a token that was
+taken back in the meantime lets nobody in any more.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -64,16 +68,24 @@ ANYBODY = Caller(tenant=None)
 """Where there is no authentication."""
 
 _current: ContextVar[Caller] = ContextVar("caller")
+_asking: ContextVar[Callable[[], Caller | None]] = ContextVar("asking")
 
 
-def set_caller(caller: Caller) -> None:
-    """For the interceptor."""
+def set_caller(caller: Caller, ask_again: Callable[[], Caller | None] | None = None) -> None:
+    """For the interceptor. ask_again: who it is now; raises Unauthenticated, PermissionDenied."""
     _current.set(caller)
+    _asking.set(ask_again or (lambda: caller))
 
 
 def current_caller() -> Caller:
     """Of the RPC that runs here. Raises LookupError where nobody has let it in."""
     return _current.get()
+
+
+def caller_now() -> Caller:
+    """The same, by the tokens that count now. Raises LookupError, Unauthenticated, PermissionDenied."""
+    caller = _asking.get()()
+    return _current.get() if caller is None else caller
 
 
 def scope(tenant: str | None, request_id: str) -> str:

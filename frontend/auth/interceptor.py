@@ -3,6 +3,7 @@
 import functools
 import ipaddress
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,12 +30,13 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         method = handler_call_details.method
+        ask = partial(self._gate.admit, method, handler_call_details.invocation_metadata)
         try:
-            caller = self._gate.admit(method, handler_call_details.invocation_metadata)
+            caller = ask()
         except ServiceError as error:
             return _refuse(error)
         if caller is not None:
-            set_caller(caller)
+            set_caller(caller, ask)
         handler = await continuation(handler_call_details)
         if handler is None or not self._gate.admins_are_local or access_of(method) is not Access.ADMINS:
             return handler

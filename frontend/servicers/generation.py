@@ -1,15 +1,22 @@
 """GenerationService."""
 
-from frontend.auth.caller import current_caller, scope
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from frontend.auth.caller import caller_now, current_caller, scope
 from frontend.capacity import Capacity
 from frontend.deliveries import Deliveries
 from frontend.engine_client import EngineClient
-from frontend.errors import NotBuilt
 from frontend.generation import Generator
+from frontend.multiplexer import Multiplexer
 from frontend.servicers.guard import Context, guarded
 from frontend.state import ServingState
 from frontend.validation import check_abort
+from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
+
+Commands = AsyncIterator[generation_pb2.GenerateMultiplexedRequest]
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
@@ -17,12 +24,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     def __init__(
         self,
+        config: FrontendConfig,
         generator: Generator,
         engine: EngineClient,
         state: ServingState,
         capacity: Capacity,
         deliveries: Deliveries,
     ) -> None:
+        self._config = config
         self._generator = generator
         self._state = state
         self._engine = engine
@@ -51,8 +60,19 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             return message
 
     @guarded
-    async def GenerateMultiplexed(self, request: object, context: Context) -> None:
-        raise NotBuilt("GenerateMultiplexed")
+    async def GenerateMultiplexed(self, requests: Commands, context: Context) -> None:
+        self._state.require_open()
+        multiplexer = Multiplexer(
+            self._generator, self._state, self._capacity, self._config.max_multiplexed_requests
+        )
+        async with aclosing(multiplexer):
+            reading = asyncio.create_task(_read(requests, multiplexer, context), name="commands")
+            try:
+                with self._deliveries.to(context) as delivery:
+                    while (message := await multiplexer.take()) is not None:
+                        await delivery.write(message)
+            finally:
+                reading.cancel()
 
     @guarded
     async def Abort(
@@ -60,9 +80,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.AbortResponse:
         check_abort(request)
         tenant = current_caller().may_abort_for(request.tenant)
-        members = {name: self._generator.members(scope(tenant, name)) for name in request.request_ids}
+        members = {
+            name: self._generator.in_flight.members(scope(tenant, name)) for name in request.request_ids
+        }
         wanted = [member for parts in members.values() for member in parts]
-        unsent = self._generator.abort_unsent(wanted)
+        unsent = self._generator.in_flight.abort_unsent(wanted)
         others = [member for member in wanted if member not in unsent]
         known = await self._engine.abort_by_ids(others) if others else []
         aborted = unsent.union(known)
@@ -71,3 +93,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 name for name in request.request_ids if not aborted.isdisjoint(members[name])
             ]
         )
+
+
+async def _read(commands: Commands, multiplexer: Multiplexer, context: Context) -> None:
+    """Until the client has no more of them, or one that cannot be read."""
+    try:
+        async for command in commands:
+            multiplexer.obey(command, caller_now, context.time_remaining())
+            await multiplexer.wait_for_room()
+    except Exception as error:
+        multiplexer.break_off(error)
+    else:
+        multiplexer.half_close()

@@ -33,6 +33,8 @@ def guarded(
             await context.abort_with_status(to_grpc(error))
         except asyncio.CancelledError:
             raise  # the client is gone; returning normally would leak memory in grpc
+        except grpc.aio.AbortError:
+            raise  # somebody below has ended the call
         except grpc.aio.BaseError:
             # It went while a message was on its way. gRPC would log a traceback for each that does so.
             raise asyncio.CancelledError from None

@@ -101,8 +101,11 @@ class GenerationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateMultiplexed(self, request_iterator, context):
-        """Many requests over one stream, for gateways: outputs of one engine step for
-        any number of requests travel in one message.
+        """Many requests over one stream, for gateways and batch jobs: outputs of one engine step for
+        any number of requests travel in one message. Each request is one of Generate in all other
+        respects; its errors are told as RequestError, and the stream goes on. After the client's
+        half-close the stream ends with the last request; cancelling it aborts all of them. A server
+        that is about to leave ends it, when it has no requests left, as UNAVAILABLE (DRAINING).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -465,13 +465,6 @@ async def test_bugs_are_not_shown_to_clients(checkpoint, model, monkeypatch, cap
         assert details_of(error)["ErrorInfo"].reason == "INTERNAL"
 
 
-async def test_multiplexing_is_not_built(checkpoint, model):
-    async with run_service(checkpoint, HELLO, model=model) as service:
-        call = service.generation.GenerateMultiplexed(iter([]))
-        error = await failure_of(call)
-        assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-
-
 # Abort.
 
 

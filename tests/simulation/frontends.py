@@ -147,7 +147,7 @@ class FrontendProcess:
         assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
         assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
         assert not any(map(len, (core.questions for core in self.client.cores))), f"{self.name}: questions"
-        assert not self.generator._in_flight, f"{self.name}: requests are in flight"
+        assert not self.generator.in_flight, f"{self.name}: requests are in flight"
 
     async def _serve(
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool

@@ -124,6 +124,21 @@ async def test_reasons(service):
         await service.pooling.ScoreContinuations(request, metadata=ALICE)
 
 
+async def test_the_tenant_of_a_multiplexed_stream_is_that_of_its_requests(service):
+    call = service.generation.GenerateMultiplexed(metadata=ALICE)
+    await call.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="x")))
+    sent = await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)
+    assert (sent.tenant, sent.request_id, sent.tenant_terms.max_requests) == ("alice", "alice/x", 3)
+    theirs = make_request(request_id="y", tenant="bob")
+    await call.write(generation_pb2.GenerateMultiplexedRequest(generate=theirs))
+    (error,) = (await call.read()).errors
+    assert (error.request_id, error.code) == ("y", grpc.StatusCode.PERMISSION_DENIED.value[0])
+    abort = generation_pb2.AbortRequest(request_ids=["x"])
+    await call.write(generation_pb2.GenerateMultiplexedRequest(abort=abort))
+    (response,) = (await call.read()).responses
+    assert (response.request_id, response.sequences[0].finish.reason) == ("x", 6)
+
+
 async def test_the_engine_hears_of_the_tenant_and_its_terms(service):
     for metadata, named in ((ALICE, ""), (ALICE, "alice"), (OPERATOR, "")):
         call = service.generation.Generate(make_request(tenant=named, request_id="x"), metadata=metadata)
@@ -170,6 +185,9 @@ async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service,
     files.start()
     call = service.generation.Generate(make_request(), metadata=BOB)
     handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    many = service.generation.GenerateMultiplexed(metadata=BOB)
+    await many.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="x")))
+    others = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
     tokens.write_text("tokens:\n" + listed("alice") + listed("carol"))
     list_models = "/pagewire.v1.ModelService/ListModels"
     while await status_of(service, list_models, BOB) != "UNAUTHENTICATED":
@@ -177,6 +195,11 @@ async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service,
     assert await status_of(service, list_models, bearer("carol's")) == "OK"
     await service.engine.output(handle, Output(encode("bye"), 3))
     assert text_of([message async for message in call]) == "bye"
+    await many.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="y")))
+    (error,) = (await many.read()).errors
+    assert error.request_id == "y" and error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+    await service.engine.output(others, Output(encode("bye"), 3))
+    assert text_of((await many.read()).responses) == "bye"
     tokens.write_text("tokens: [")
     await asyncio.sleep(0.05)
     assert await status_of(service, list_models, bearer("carol's")) == "OK"

@@ -29,8 +29,8 @@ WORK = """## A request as a whole
 | --- | --- | --- |
 | bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
 | bytes of one answer | 64 MiB | gRPC |
-| requests of a multiplexed stream | `--max-multiplexed-requests` (1,024) in flight | frontend/multiplexer.py |
-| bytes of a multiplexed answer | 1 MiB, or one request's | frontend/multiplexer.py |
+| requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/multiplexer.py |
+| bytes of an answer to many | 1 MiB, or what one request has | frontend/multiplexer.py |
 | nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/decoding.py |
 | messages inside a request | 16,384 | frontend/validation.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts.py |

@@ -103,6 +103,12 @@ def fields_of(error: generation_pb2.RequestError) -> list[str]:
     return [violation.field for violation in bad.field_violations]
 
 
+async def handles_of(service: Service, number: int) -> dict[str, int]:
+    """By id, of so many requests that come to the engine: which is first is for the tokenizer's threads."""
+    requests = [await next_of(service.engine.requests) for _ in range(number)]
+    return {request.request_id: request.handle for request in requests}
+
+
 async def step(service: Service, *outputs: tuple[int, int, str, int]) -> None:
     """One step of the engine: (handle, position, text, finish) of each request."""
     texts = [encode(text) for _, _, text, _ in outputs]
@@ -163,10 +169,7 @@ async def test_what_comes_in_one_step_leaves_in_one_message(checkpoint, model):
     async with connected(checkpoint, model=model) as (service, client):
         names = [f"r{place}" for place in range(20)]
         await client.send(*map(generate, names))
-        handles = {}
-        for _ in names:
-            request = await next_of(service.engine.requests)
-            handles[request.request_id] = request.handle
+        handles = await handles_of(service, len(names))
         for position, text in enumerate("abc"):
             finish = MAX_TOKENS if text == "c" else 0
             await step(service, *((handles[name], position, text, finish) for name in names))
@@ -180,8 +183,8 @@ async def test_the_bytes_of_a_message_have_a_bound(checkpoint, model, monkeypatc
     monkeypatch.setattr(multiplexer, "MAX_BYTES", 1)
     async with connected(checkpoint, model=model) as (service, client):
         await client.send(generate("a"), generate("b"))
-        handles = [(await next_of(service.engine.requests)).handle for _ in "ab"]
-        await step(service, *((handle, 0, "x", MAX_TOKENS) for handle in handles))
+        handles = await handles_of(service, 2)
+        await step(service, *((handles[name], 0, "x", MAX_TOKENS) for name in "ab"))
         messages = await client.all()
         assert [[each.request_id for each in message.responses] for message in messages] == [["a"], ["b"]]
 
@@ -274,15 +277,15 @@ async def test_a_command_that_says_nothing(checkpoint, model):
 async def test_a_stream_has_so_many_requests_and_no_more(checkpoint, model):
     async with connected(checkpoint, model=model, max_multiplexed_requests=2) as (service, client):
         await client.send(generate("a"), generate("b"))
-        handle = (await next_of(service.engine.requests)).handle
+        handles = await handles_of(service, 2)
         await client.send(generate("c"))
         error = await client.error()
         assert (error.request_id, error.code) == ("c", code_pb2.RESOURCE_EXHAUSTED)
         assert reason_of(error) == "STREAM_FULL"
-        await service.engine.output(handle, Output(encode("x"), MAX_TOKENS))
+        await service.engine.output(handles["a"], Output(encode("x"), MAX_TOKENS))
         await client.read()
         await client.send(generate("c"))
-        assert {(await next_of(service.engine.requests)).request_id for _ in "bc"} == {"b", "c"}
+        assert (await next_of(service.engine.requests)).request_id == "c"
 
 
 async def test_requests_count_as_calls_do(checkpoint, model):
@@ -303,13 +306,13 @@ async def test_abort_ends_requests_of_this_stream(checkpoint, model):
         await other.send(generate("theirs"))
         theirs = await next_of(service.engine.requests)
         await client.send(generate("a"), generate("b"))
-        handles = [(await next_of(service.engine.requests)).handle for _ in "ab"]
-        await service.engine.output(handles[0], Output(encode("x")))
+        handles = await handles_of(service, 2)
+        await service.engine.output(handles["a"], Output(encode("x")))
         await client.read()
         await client.send(abort("a", "theirs", "unknown"))
         (response,) = (await client.read()).responses
         assert (response.request_id, response.sequences[0].finish.reason) == ("a", ABORTED)
-        assert (await next_of(service.engine.aborts)).handle == handles[0]
+        assert (await next_of(service.engine.aborts)).handle == handles["a"]
         await service.engine.output(theirs.handle, Output(encode("y"), MAX_TOKENS))
         assert text_of(responses_of(await other.all(), "theirs")) == "y"
         await client.send(abort("b", tenant="x"))
@@ -345,7 +348,7 @@ async def test_a_client_that_leaves_ends_all_its_requests(checkpoint, model):
     async with connected(checkpoint, model=model) as (service, client):
         frontend, tasks = service.frontend, len(asyncio.all_tasks())
         await client.send(generate("a"), generate("b"))
-        handles = {(await next_of(service.engine.requests)).handle for _ in "ab"}
+        handles = set((await handles_of(service, 2)).values())
         client.call.cancel()
         assert {(await next_of(service.engine.aborts)).handle for _ in "ab"} == handles
         while frontend.capacity.num_calls or len(asyncio.all_tasks()) > tasks:

@@ -29,7 +29,7 @@ from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402
 
 RUNS = 9
-OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 10
+OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11
 """Words of records."""
 
 

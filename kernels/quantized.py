@@ -59,6 +59,7 @@ class QuantizedWeight:
             self.words.shape[1],
             out.dtype.itemsize,
             0,
+            0,
             scales.data_ptr(),
         )
 

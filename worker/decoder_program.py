@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.block_attention import BlockPlan, attention_fields
+from kernels.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.memory import zeros
 from kernels.quantized import QuantizedWeight
 from kernels.row_kernels import RowKernels, norm_fields, row_grain
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
 
 ROWS, INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 1, 2, 3, 4, 5, 6, 6
 """Words of records that change from step to step."""
-WEIGHT, FOLLOWING = 3, 9
+WEIGHT, COLUMNS, WORDS, FOLLOWING, STREAM = 3, 6, 7, 9, 10
 """Of products."""
+LISTED_PLAN, LISTED_ITEMS = 2, 4
+"""Of kernels.kv_prefetch."""
 FEW = 64
-"""Tokens of a step whose layers are so short that they do not wait for a thread without a core."""
+"""Tokens of a step whose layers are so short that they do not wait for a thread without a core, and whose
+attention waits for memory."""
 SETS = 4
 """Of buffers, for such a step."""
 
@@ -103,12 +107,18 @@ class DecoderProgram:
         self._embedding = model.embedding
         looked_up = model.embedding.packed is not None
         sizes = [_records(block) for block in model.layers]
-        self._program = Program(looked_up + sum(sizes) + 1, slack=sets * min(sizes) if most <= FEW else 0)
+        windows = {block.attention.attention.window: None for block in model.layers} if most <= FEW else {}
+        size = len(windows) + looked_up + sum(sizes) + 1
+        self._program = Program(size, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
+        self._prefetches = {window: KVPrefetch() for window in windows}
+        for prefetch in self._prefetches.values():
+            fields = prefetch.fields(plan, (caches[0].key, caches[0].value))
+            self._put(prefetch.operation, fields, 1)
         self._add_embedding()
         to_add = None
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
@@ -116,13 +126,19 @@ class DecoderProgram:
         self._add_norm(model.norm, to_add)
         for product, following in pairwise(self._products):
             self._program.records[product, FOLLOWING] = self._program.records[following, WEIGHT]
+        self._add_streams(caches)
 
     def run(self, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
         """-> [T, E], which the next step overwrites."""
         tokens, records = len(batch.token_ids), self._program.records
         records[:, ROWS] = tokens
+        for index, window in enumerate(self._prefetches):
+            plan = batch.attention[window]
+            assert isinstance(plan, BlockPlan)
+            records[index, ROWS] = tokens >= LEAST_ROWS
+            records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, len(plan.items)
         if self._embedding.packed is not None:
-            records[0, INDEXES] = batch.token_ids.data_ptr()
+            records[len(self._prefetches), INDEXES] = batch.token_ids.data_ptr()
         else:
             self._buffers.residual[:tokens] = self._embedding(batch.token_ids)
         records[self._rotaries, COS] = rotation.cos.data_ptr()
@@ -206,6 +222,17 @@ class DecoderProgram:
         both, scale = (cache.key, cache.value), attention.attention.scale
         fields = attention_fields(query, mixed, both, 0, strides, heads, scale)
         self._put(self._blocks.attend, fields, 1, repeatable=True)
+
+    def _add_streams(self, caches: Sequence[LayerCache]) -> None:
+        """What products ask for from memory: those between one attention and the next."""
+        records, before = self._program.records, 0
+        layers = sorted((at, window) for window, indexes in self._attentions.items() for at in indexes)
+        for (attention, window), cache in zip(layers, caches, strict=True):
+            products = [product for product in self._products if before < product < attention]
+            before = attention
+            if window in self._prefetches:
+                sizes = records[products][:, [COLUMNS, WORDS]].tolist()
+                records[products, STREAM] = self._prefetches[window].streams(cache.key, sizes)
 
     def _put(self, operation: int, fields: tuple[int, ...], grain: int, repeatable: bool = False) -> None:
         self._program.put(self._next, operation, 0, fields, grain, repeatable)

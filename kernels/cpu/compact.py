@@ -9,6 +9,7 @@ from typing import Any
 
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.kv_prefetch import pieces_of_block
 from kernels.cpu.language import intrinsic
 from kernels.cpu.linear import COLUMNS, ROWS, VECTORS, packed_block, packed_strip, write_columns
 from kernels.cpu.unpacking import (
@@ -37,6 +38,8 @@ from kernels.cpu.vectors import (
     zeros,
 )
 
+SOON = 1
+"""Tiles of 8 rows, behind the first, in which a block's successor is asked for: 12 bits need fewer."""
 FEW, FIRST = 4, 8
 """Rows of the tiles that multiply as they unpack; the second keeps what it unpacks, for further rows."""
 
@@ -123,7 +126,7 @@ _first_rows = _make_tile(FIRST, VECTORS, keeps=True)
 @operation
 def compact_linear(record: int, first: int, count: int, thread: int) -> None:
     """record: rows, addresses of x, weight, params and result, columns, words, width, address of the weight
-    that is needed next, or 0, then 0, address of the addresses of the strips' lists, base, and address of the
+    that is needed next, or 0, stream, address of the addresses of the strips' lists, base, and address of the
     addresses of each thread's scratch memory (words * 192 bytes).
 
     As kernels.cpu.linear.linear, with a weight of kernels.compact; words is a multiple of 4.
@@ -131,7 +134,7 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
     rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
     params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
     words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    lists, base = read_i64(record + 88), read_i64(record + 96)
+    stream, lists, base = read_i64(record + 80), read_i64(record + 88), read_i64(record + 96)
     scratch = read_i64(read_i64(record + 104) + 8 * thread)
     strips, groups = (columns + LANES - 1) // LANES, words // WORDS
     row = first // strips * ROWS
@@ -159,11 +162,15 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
                 x, stride, last, w_at, list_at, base, groups, scratch, p_at, out_at, out_stride, left, width
             )
             if rows > FIRST:
+                pieces = pieces_of_block(stream, block, words, (rows - FIRST) // 8 - SOON)
                 packed_block(
                     x + FIRST * stride,
                     stride,
                     scratch,
                     soon,
+                    SOON,
+                    pieces,
+                    read_i64(stream + 8) if pieces else 0,
                     p_at,
                     out_at + FIRST * out_stride,
                     out_stride,
@@ -175,7 +182,9 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
                 )
         else:
             _unpack_strip(w_at, list_at, base, groups, scratch)
-            packed_strip(x, stride, scratch, scratch, p_at, out_at, out_stride, words, left, width, 0, rows)
+            packed_strip(
+                x, stride, scratch, scratch, 0, 0, 0, p_at, out_at, out_stride, words, left, width, 0, rows
+            )
         strip += VECTORS if whole else 1
 
 

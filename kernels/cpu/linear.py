@@ -21,6 +21,7 @@ from llvmlite import ir
 
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
+from kernels.cpu.kv_prefetch import Ahead, part_of_tile, pieces_of_block
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
@@ -33,7 +34,6 @@ from kernels.cpu.vectors import (
     first_lanes,
     load,
     pairs_at,
-    prefetch,
     read_i64,
     read_u32,
     repeat,
@@ -49,6 +49,8 @@ VECTORS = 3
 COLUMNS = VECTORS * LANES
 """Columns of a tile, and of a block of packed weights. Tiles of 12 rows x 2 vectors reach 330
 GFLOP/s on two Zen 4 cores, 8 x 3 reach 450 of 469."""
+SOON = 2
+"""Tiles of 8 rows in which a block's successor is asked for."""
 ROWS = 256
 """Rows that are computed before the next ones: x then stays in the second-level cache, while the
 weights come from memory once per chunk."""
@@ -69,17 +71,24 @@ class _Product:
 
 
 def _multiply(
-    builder: Any, product: _Product, rows: int, vectors: int, x: Any, soon: Any, out: Any, scales: Any
+    builder: Any,
+    product: _Product,
+    rows: int,
+    vectors: int,
+    x: Any,
+    ahead: Ahead | None,
+    out: Any,
+    scales: Any,
 ) -> None:
-    """A tile: so many rows, times 16 * vectors columns. soon: address of what is asked for from memory
-    meanwhile, a line for each word of a row. scales: address of the scales of x, if it is integers."""
+    """A tile: so many rows, times 16 * vectors columns. ahead: what is asked for from memory meanwhile.
+    scales: address of the scales of x, if it is integers."""
     dot = dot_quads if product.quantized else dot_pairs
 
     def add_words(k: Any, sums: list[Any]) -> list[Any]:
         w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
         weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
-        if rows == 8:
-            prefetch(builder, builder.add(soon, builder.mul(k, word(64))))
+        if ahead is not None:
+            ahead.ask(builder, k)
         x_at = builder.add(x, builder.mul(k, word(4)))
         totals = []
         for m in range(rows):
@@ -136,20 +145,24 @@ def write_columns(
 
 
 def _make_strip(vectors: int, quantized: bool) -> Any:
-    """strip(x, x_stride, w, soon, params, out, out_stride, words, columns, width, scales, rows): all rows of
-    16 * vectors columns, in tiles of 8, 4, 2 and 1 rows.
+    """strip(x, x_stride, w, soon, soon_tiles, pieces, keys, params, out, out_stride, words, columns, width,
+    scales, rows): all rows of 16 * vectors columns, in tiles of 8, 4, 2 and 1 rows.
 
-    soon: the columns that come next. A third of them is asked for with each of the first three tiles. Else
-    the first tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer.
+    soon: the columns that come next. They are asked for with the first tiles of 8, so many. Else the first
+    tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what
+    the other tiles of 8 ask for, see kernels.cpu.kv_prefetch.
     """
 
-    @intrinsic(types.void(*[types.int64] * 12))
+    @intrinsic(types.void(*[types.int64] * 15))
     def strip(
         builder: Any,
         x: Any,
         x_stride: Any,
         w: Any,
         soon: Any,
+        soon_tiles: Any,
+        pieces: Any,
+        keys: Any,
         params: Any,
         out: Any,
         out_stride: Any,
@@ -161,7 +174,7 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
     ) -> None:
         product = _Product(quantized, x_stride, w, params, out_stride, words, columns, width)
 
-        def tile(size: int, row: Any, ahead: Any) -> None:
+        def tile(size: int, row: Any, ahead: Ahead | None) -> None:
             x_at, out_at = (
                 builder.add(at, builder.mul(row, stride)) for at, stride in ((x, x_stride), (out, out_stride))
             )
@@ -169,9 +182,8 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
             _multiply(builder, product, size, vectors, x_at, ahead, out_at, scales_at)
 
         def tile_of_eight(i: Any, nothing: list[Any]) -> list[Any]:
-            row = builder.mul(i, word(8))
-            third = builder.add(soon, builder.mul(builder.mul(row, words), word(8)))
-            tile(8, row, builder.select(builder.icmp_signed("<", i, word(VECTORS)), third, w))
+            ahead = part_of_tile(builder, i, words, (soon, soon_tiles), (pieces, keys), w)
+            tile(8, builder.mul(i, word(8)), ahead)
             return nothing
 
         eights = builder.lshr(rows, word(3))
@@ -179,7 +191,7 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
             repeat(builder, eights, [], tile_of_eight)
         for size in (4, 2, 1):
             with builder.if_then(builder.icmp_signed("!=", builder.and_(rows, word(size)), word(0))):
-                tile(size, builder.and_(rows, word(-2 * size)), w)
+                tile(size, builder.and_(rows, word(-2 * size)), None)
 
     return strip
 
@@ -208,8 +220,9 @@ def linear_share(record: int, unit: int, left: int, threads: int) -> int:
 
 @operation
 def linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, params and result, columns, words, width, address of the weight
-    that is needed next, or 0, and of the scales of x; 0: not in integers.
+    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of the weight
+    that is needed next, or 0, of the stream (kernels.cpu.kv_prefetch), or 0, and of the scales of x; 0: not
+    in integers.
 
     x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.linear, kernels.quantized).
     Params: of every 16 columns the biases [16] float32; in integers then the scales [16] float32 and the
@@ -218,7 +231,7 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
     rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
     params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
     words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    scales = read_i64(record + 80)
+    stream, scales = read_i64(record + 80), read_i64(record + 88)
     strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
@@ -231,14 +244,50 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         left = columns - strip * LANES
         soon = w_at + words * 4 * COLUMNS if strip + VECTORS < strips else following or w_at
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
+        keys = read_i64(stream + 8) if pieces else 0
         if whole and scales:
-            _block_int8(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, scale_at, rows)
+            _block_int8(
+                x,
+                4 * words,
+                w_at,
+                soon,
+                SOON,
+                pieces,
+                keys,
+                p_at,
+                out_at,
+                stride,
+                words,
+                left,
+                width,
+                scale_at,
+                rows,
+            )
         elif whole:
-            packed_block(x, 4 * words, w_at, soon, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_block(
+                x,
+                4 * words,
+                w_at,
+                soon,
+                SOON,
+                pieces,
+                keys,
+                p_at,
+                out_at,
+                stride,
+                words,
+                left,
+                width,
+                0,
+                rows,
+            )
         elif scales:
-            _strip_int8(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, scale_at, rows)
+            _strip_int8(
+                x, 4 * words, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
+            )
         else:
-            packed_strip(x, 4 * words, w_at, w_at, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_strip(x, 4 * words, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
         strip += VECTORS if whole else 1
 
 

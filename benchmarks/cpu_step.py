@@ -35,7 +35,17 @@ OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu import activation, attention, compact, linear, quantize, rms_norm, rotary, store_kv
+    from kernels.cpu import (
+        activation,
+        attention,
+        compact,
+        linear,
+        list_pieces,
+        quantize,
+        rms_norm,
+        rotary,
+        store_kv,
+    )
 
     return {
         linear.linear: "product",
@@ -49,6 +59,7 @@ def names() -> dict[int, str]:
         rotary.rotary: "rotary",
         store_kv.store_kv: "store",
         attention.attention: "attention",
+        list_pieces.list_pieces: "what to prefetch",
     }
 
 

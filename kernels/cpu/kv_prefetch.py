@@ -33,18 +33,23 @@ class Ahead:
     columns: Any  # address
     pieces: Any  # address in the list; 0: it is columns
     keys: Any  # address of the layer's keys
+    step: Any  # bytes for each word
 
-    def ask(self, builder: Any, k: Any) -> None:
-        """For word k."""
-        columns = builder.add(self.columns, builder.mul(k, word(128)))
+    def first_line(self, builder: Any, number: Any) -> Any:
+        """Address of what is asked for with the first of LINES words."""
+        columns = builder.add(self.columns, builder.mul(number, word(2 * PIECE)))
         listed = builder.icmp_signed("!=", self.pieces, word(0))
-        number = builder.udiv(k, word(LINES))
         entry = builder.add(self.pieces, builder.mul(number, word(8)))
         entry = builder.select(listed, entry, self.columns)  # is not used then, but can be read
-        line = builder.mul(builder.urem(k, word(LINES)), word(64))
-        piece = builder.add(builder.add(self.keys, load(builder, entry, I64)), line)
-        prefetch(builder, builder.select(listed, piece, columns))
-        prefetch(builder, builder.select(listed, piece, builder.add(columns, word(64))))
+        piece = builder.add(self.keys, load(builder, entry, I64))
+        return builder.select(listed, piece, columns)
+
+    def ask(self, builder: Any, line: Any) -> Any:
+        """For a word. line: address. Returns that for the next word."""
+        prefetch(builder, line)
+        after = builder.add(line, self.step)
+        prefetch(builder, builder.sub(after, word(64)))
+        return after
 
 
 def part_of_tile(
@@ -58,7 +63,12 @@ def part_of_tile(
     number = builder.mul(builder.sub(i, soon[1]), builder.udiv(words, word(LINES)))
     listed = builder.add(pieces[0], builder.mul(number, word(8)))
     none = builder.or_(first, builder.icmp_signed("==", pieces[0], word(0)))
-    return Ahead(builder.select(first, columns, own), builder.select(none, word(0), listed), pieces[1])
+    return Ahead(
+        columns=builder.select(first, columns, own),
+        pieces=builder.select(none, word(0), listed),
+        keys=pieces[1],
+        step=builder.select(none, word(128), word(64)),
+    )
 
 
 def pieces_of_block(stream: int, block: int, words: int, tiles: int) -> int:

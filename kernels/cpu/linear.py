@@ -14,6 +14,7 @@ is, on how many rows there are. In integers a word holds four of k, the sums are
 with what makes numbers of them (kernels.quantized).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from llvmlite import ir
 
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
-from kernels.cpu.kv_prefetch import Ahead, part_of_tile, pieces_of_block
+from kernels.cpu.kv_prefetch import LINES, Ahead, part_of_tile, pieces_of_block
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
@@ -87,8 +88,6 @@ def _multiply(
     def add_words(k: Any, sums: list[Any]) -> list[Any]:
         w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
         weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
-        if ahead is not None:
-            ahead.ask(builder, k)
         x_at = builder.add(x, builder.mul(k, word(4)))
         totals = []
         for m in range(rows):
@@ -99,7 +98,10 @@ def _multiply(
 
     whole = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors)
     begin = whole if product.quantized else zeros(rows * vectors)
-    totals = repeat(builder, product.words, begin, add_words)
+    if ahead is None:
+        totals = repeat(builder, product.words, begin, add_words)
+    else:
+        totals = _ask_meanwhile(builder, product.words, begin, add_words, ahead)
     to = [_at(builder, out, product.out_stride, m) for m in range(rows)]
     for v in range(vectors):
         results = totals[v::vectors]
@@ -109,6 +111,26 @@ def _multiply(
         bias = load(builder, planes, F32S)
         results = [builder.fadd(result, bias) for result in results]
         write_columns(builder, product.columns, product.width, v, results, to)
+
+
+def _ask_meanwhile(
+    builder: Any, words: Any, values: list[Any], body: Callable[[Any, list[Any]], list[Any]], ahead: Ahead
+) -> list[Any]:
+    """repeat(), and what is asked for meanwhile."""
+
+    def some_words(number: Any, before: list[Any]) -> list[Any]:
+        first = builder.mul(number, word(LINES))
+        left = builder.sub(words, first)
+        count = builder.select(builder.icmp_signed("<", left, word(LINES)), left, word(LINES))
+
+        def one_word(i: Any, current: list[Any]) -> list[Any]:
+            line = ahead.ask(builder, current[0])
+            return [line, *body(builder.add(first, i), current[1:])]
+
+        return repeat(builder, count, [ahead.first_line(builder, number), *before], one_word)[1:]
+
+    times = builder.udiv(builder.add(words, word(LINES - 1)), word(LINES))
+    return repeat(builder, times, values, some_words)
 
 
 def _at(builder: Any, address: Any, stride: Any, row: int) -> Any:

@@ -47,6 +47,11 @@ GENERATE_UNARY = Method(
     generation_pb2.GenerateResponse,
     generation_pb2.GenerateRequest,
 )
+GENERATE_MULTIPLEXED = Method(
+    "/pagewire.v1.GenerationService/GenerateMultiplexed",
+    generation_pb2.GenerateMultiplexedResponse,
+    generation_pb2.GenerateMultiplexedRequest,
+)
 ABORT = Method(
     "/pagewire.v1.GenerationService/Abort", generation_pb2.AbortResponse, generation_pb2.AbortRequest
 )

@@ -17,9 +17,11 @@ PagewireError
 from collections.abc import Iterable
 
 import grpc
+from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from pagewire.errors import PagewireError
+from pagewire.v1 import generation_pb2
 
 _DETAILS_KEY = "grpc-status-details-bin"
 _HANDSHAKE = "handshake failed"
@@ -111,6 +113,8 @@ _CLASSES: dict[grpc.StatusCode, type[RpcError]] = {
     grpc.StatusCode.INTERNAL: InternalError,
 }
 
+_CODES = {int(code.value[0]): code for code in grpc.StatusCode}
+
 
 def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> RpcError:
     """The exception for a status; details are taken from the trailing metadata."""
@@ -123,7 +127,7 @@ def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[st
         error.todo = "if the service has TLS: --tls or --tls-ca FILE, or in Python Client(..., tls=)"
     for key, value in trailers:
         if key == _DETAILS_KEY and isinstance(value, bytes):
-            _add_details(error, status_pb2.Status.FromString(value))
+            _add_details(error, status_pb2.Status.FromString(value).details)
     if isinstance(error, Unavailable) and error.reason:  # somebody is there, and said so
         error.todo = "wait, and try again: pagewire health --wait 60"
     return error
@@ -136,8 +140,16 @@ def from_grpc(error: grpc.RpcError) -> RpcError:
     return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())
 
 
-def _add_details(error: RpcError, status: status_pb2.Status) -> None:
-    for detail in status.details:
+def from_request_error(failure: generation_pb2.RequestError) -> RpcError:
+    """The exception for one request of a multiplexed stream."""
+    code = _CODES.get(failure.code, grpc.StatusCode.UNKNOWN)
+    error = _CLASSES.get(code, RpcError)(code, failure.message)
+    _add_details(error, failure.details)
+    return error
+
+
+def _add_details(error: RpcError, details: Iterable[any_pb2.Any]) -> None:
+    for detail in details:
         if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
             info = error_details_pb2.ErrorInfo.FromString(detail.value)
             error.reason, error.metadata = info.reason, dict(info.metadata)

@@ -28,8 +28,9 @@ _LONGEST_PAUSE_S = 1.0
 _NOT_CONNECTED = "failed to connect to all addresses"
 """How gRPC's core begins the message of a call that has not left this machine."""
 _NOT_READY = "ENGINE_NOT_READY"
-_DRAINING = "DRAINING"
-_BLAMELESS = (_NOT_READY, _DRAINING)
+DRAINING = "DRAINING"
+"""ErrorInfo.reason of a server that goes away."""
+_BLAMELESS = (_NOT_READY, DRAINING)
 """A server that waits for its engine, or goes away, refuses whatever comes: that says nothing about the
 request."""
 _MET_THE_END = "CANCELLED"
@@ -95,10 +96,15 @@ class Recovery:
         self._over.update(delta.index for delta in deltas if delta.finish_reason is not None)
         return deltas
 
+    @property
+    def complete(self) -> bool:
+        """Whether every sequence has ended."""
+        return len(self._over) == max(self._request.sampling.n, 1)
+
     def misses_nothing(self, error: RpcError) -> bool:
         """Whether the call broke when every sequence had ended already: nothing is to be continued."""
         broke = isinstance(error, Unavailable) or _is_no_answer(error)
-        return broke and len(self._over) == max(self._request.sampling.n, 1)
+        return broke and self.complete
 
     def after(self, error: RpcError) -> float | None:
         """Seconds until the next attempt, at `place`; None: the error is the end of it."""
@@ -121,7 +127,7 @@ class Recovery:
         if not isinstance(error, Unavailable) and not _is_no_answer(error):
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)
-        broke = connected and (self._begun or error.reason in ("", _DRAINING))
+        broke = connected and (self._begun or error.reason in ("", DRAINING))
         if broke and not self._recovering:
             self._recovering, self._last = True, self._clock()
         if broke and error.reason not in _BLAMELESS:

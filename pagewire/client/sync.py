@@ -12,6 +12,8 @@ from pagewire.client import channel
 from pagewire.client.channel import Method, Q, R
 from pagewire.client.credentials import AccessOptions, Credentials
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
+from pagewire.client.exchange import MAX_IN_FLIGHT, Command
+from pagewire.client.multiplex import Multiplex
 from pagewire.client.params import (
     GenerateOptions,
     Message,
@@ -185,6 +187,21 @@ class Client:
             return self._streaming(channel.GENERATE, request, left)
 
         return Stream(self._recovery(request, timeout), send)
+
+    def multiplex(self, *, max_in_flight: int = MAX_IN_FLIGHT, timeout: float | None = None) -> Multiplex:
+        """Many requests over one stream, which costs less per token than a stream for each: for batch jobs.
+        Use it in a with statement. max_in_flight: requests that are sent; more wait here. timeout: of all of
+        them together."""
+        ends = None if timeout is None else time.monotonic() + timeout
+
+        def call(place: int, commands: Iterator[Command]) -> Any:
+            self._place = place
+            method = channel.GENERATE_MULTIPLEXED
+            begin = self._channels[place].stream_stream(method.path, **method.codec)
+            left = None if ends is None else max(ends - time.monotonic(), 0.0)
+            return begin(commands, timeout=left, metadata=self._credentials.metadata())
+
+        return Multiplex(call, lambda request: self._recovery(request, None), self._model, max_in_flight)
 
     def abort(
         self, request_ids: Sequence[str], *, tenant: str = "", timeout: float | None = None

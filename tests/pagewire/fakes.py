@@ -26,6 +26,7 @@ from pagewire.v1 import (
 )
 
 Responses = Callable[[generation_pb2.GenerateRequest, Any], Iterator[generation_pb2.GenerateResponse]]
+ManyResponses = Callable[[Iterator[Any], Any], Iterator[generation_pb2.GenerateMultiplexedResponse]]
 
 
 class FakeService(
@@ -35,11 +36,12 @@ class FakeService(
     pooling_pb2_grpc.PoolingServiceServicer,
     admin_pb2_grpc.AdminServiceServicer,
 ):
-    """Remembers requests; `respond` makes the messages of Generate."""
+    """Remembers requests; `respond` makes the messages of Generate, `respond_many` of GenerateMultiplexed."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.respond: Responses = lambda request, context: iter(())
+        self.respond_many: ManyResponses = lambda commands, context: iter(())
         self.ended = threading.Event()
         self.health = health.HealthServicer()
 
@@ -52,6 +54,10 @@ class FakeService(
         self.requests.append(request)
         context.add_callback(self.ended.set)
         return next(self.respond(request, context))
+
+    def GenerateMultiplexed(self, request_iterator, context):
+        context.add_callback(self.ended.set)
+        yield from self.respond_many(request_iterator, context)
 
     def Abort(self, request, context):
         return generation_pb2.AbortResponse(aborted_request_ids=request.request_ids[:1])
@@ -162,3 +168,13 @@ def endless(
         yield generation_pb2.GenerateResponse(
             sequences=[generation_pb2.SequenceOutput(index=0, text="x", token_ids=[1], token_count=1)]
         )
+
+
+def endless_many(
+    commands: Iterator[Any], context: Any
+) -> Iterator[generation_pb2.GenerateMultiplexedResponse]:
+    """The same, for the first request of a multiplexed stream."""
+    request_id = next(commands).generate.request_id
+    for response in endless(generation_pb2.GenerateRequest(), context):
+        response.request_id = request_id
+        yield generation_pb2.GenerateMultiplexedResponse(responses=[response])

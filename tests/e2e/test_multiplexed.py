@@ -1,0 +1,112 @@
+"""Many requests over one stream of a real service: each token as its own stream would have it, also when
+frontends are killed in the middle."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pagewire import AsyncClient, Client
+from pagewire.client.exchange import MultiplexedRequest
+from pagewire.client.results import Output
+from pagewire.service import Service
+from tests.e2e import services
+
+LONG = {"max_tokens": 300, "ignore_eos": True}
+WISHES: list[tuple[str, dict[str, Any]]] = [
+    ("1, 2, 3,", {**LONG, "seed": 1}),
+    ("The first of many", {**LONG, "seed": 2, "temperature": 0.9}),
+    ("Two of one", {**LONG, "seed": 3, "n": 2}),
+    ("With scores", {**LONG, "seed": 4, "logprobs": 2}),
+    ("Short", {"max_tokens": 5, "ignore_eos": True, "seed": 5}),
+    ("Stops", {**LONG, "seed": 6, "stop": "e", "min_tokens": 20}),
+    *((f"More {place}", {**LONG, "seed": 10 + place}) for place in range(6)),
+]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with services.start(device="simulated", profile="cpu", frontends=2, max_deaths=99) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def twins(service: Service) -> list[list[Output]]:
+    """What each is alone."""
+    with Client(service.address) as client:
+        return [client.stream(prompt, **wish).result().outputs for prompt, wish in WISHES]
+
+
+def run(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
+    """All at once. in_the_middle: when some have begun."""
+    with Client(address) as client, client.multiplex() as many:
+        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        for place, _ in enumerate(many):
+            if place == 400:
+                in_the_middle()
+        return requests
+
+
+async def run_async(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
+    async with AsyncClient(address) as client, client.multiplex() as many:
+        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        place = 0
+        async for _ in many:
+            place += 1
+            if place == 400:
+                in_the_middle()
+        return requests
+
+
+def kill_frontends(service: Service) -> None:
+    for pid in services.processes(service.pid)["frontend"]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_each_is_what_it_is_alone(
+    service: Service, twins: list[list[Output]], asynchronous: bool, kill: bool
+):
+    killed: list[bool] = []
+
+    def in_the_middle() -> None:
+        killed.append(True)
+        if kill:
+            kill_frontends(service)
+
+    if asynchronous:
+        requests = asyncio.run(run_async(service.address, in_the_middle))
+    else:
+        requests = run(service.address, in_the_middle)
+    assert killed and [request.error for request in requests] == [None] * len(WISHES)
+    for request, twin in zip(requests, twins, strict=True):
+        assert request.generation.outputs == twin
+    with Client(service.address) as client:
+        client.wait_ready()
+        services.wait_until(lambda: services.is_idle(client))
+
+
+def test_the_engine_dies(service: Service, twins: list[list[Output]]):
+    """The frontend sends all of them again; the stream stays."""
+
+    def kill() -> None:
+        for pid in services.processes(service.pid)["engine"]:
+            os.kill(pid, signal.SIGKILL)
+
+    requests = run(service.address, kill)
+    assert [request.generation.outputs for request in requests] == twins
+
+
+def test_abort(service: Service):
+    with Client(service.address) as client:
+        with client.multiplex() as many:
+            requests = [many.send(prompt, **{**wish, "max_tokens": 900}) for prompt, wish in WISHES[6:]]
+            for request, _ in many:
+                if not request.done:
+                    many.abort(request)
+            assert {request.generation.finish_reason for request in requests} == {"aborted"}
+        services.wait_until(lambda: services.is_idle(client))

@@ -5,10 +5,12 @@
     python benchmarks/serve.py --start /models/m --workloads single,batch -- --max-num-seqs 64
     python benchmarks/serve.py --start /models/m --workloads batch --breakdown
     python benchmarks/serve.py --start /models/m --breakdown -- --device simulated --profile cpu
+    python benchmarks/serve.py --start /models/m --workloads batch --multiplexed --breakdown
 
 Every figure is the median of the repetitions, with the least and the greatest behind it. A workload
 runs once before it counts. The client shares the machine with the service. --breakdown says where the time
-goes (benchmarks/breakdown.py).
+goes (benchmarks/breakdown.py). --multiplexed has all requests of a workload over one stream, instead of a
+stream for each.
 """
 
 import argparse
@@ -64,24 +66,44 @@ class Figures:
 
 
 async def run_request(client: AsyncClient, request: Request, start: float) -> Trace:
-    """Sends a request and times its messages. Raises RuntimeError unless all tokens came."""
-    params = SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
+    """Sends a request and times its messages."""
     trace = Trace(time.perf_counter() - start, [])
-    async with client.stream(request.prompt, params) as stream:
+    async with client.stream(request.prompt, params_of(request)) as stream:
         async for delta in stream:
             if delta.token_ids:
                 trace.arrivals.append((time.perf_counter() - start, len(delta.token_ids)))
-    tokens = sum(count for _, count in trace.arrivals)
-    if tokens != request.output:
-        raise RuntimeError(f"asked for {request.output} tokens, got {tokens}")
     return trace
 
 
-async def run_once(client: AsyncClient, requests: Sequence[Request]) -> Figures:
-    """All requests at once."""
+async def run_multiplexed(client: AsyncClient, requests: Sequence[Request], start: float) -> list[Trace]:
+    """The same of all of them, over one stream."""
+    async with client.multiplex() as many:
+        traces = {
+            many.send(request.prompt, params_of(request)): Trace(time.perf_counter() - start, [])
+            for request in requests
+        }
+        async for request, delta in many:
+            if delta is not None and delta.token_ids:
+                traces[request].arrivals.append((time.perf_counter() - start, len(delta.token_ids)))
+    return list(traces.values())
+
+
+def params_of(request: Request) -> SamplingParams:
+    """Greedily, past any end."""
+    return SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
+
+
+async def run_once(client: AsyncClient, requests: Sequence[Request], multiplexed: bool = False) -> Figures:
+    """All requests at once. Raises RuntimeError unless all tokens came."""
     start = time.perf_counter()
-    traces = await asyncio.gather(*(run_request(client, request, start) for request in requests))
+    if multiplexed:
+        traces = await run_multiplexed(client, requests, start)
+    else:
+        traces = await asyncio.gather(*(run_request(client, request, start) for request in requests))
     seconds = time.perf_counter() - start
+    for request, trace in zip(requests, traces, strict=True):
+        if (tokens := sum(count for _, count in trace.arrivals)) != request.output:
+            raise RuntimeError(f"asked for {request.output} tokens, got {tokens}")
     first = [1000 * trace.first for trace in traces]
     gaps = [1000 * gap for trace in traces for gap in trace.gaps()] or [0.0]
     tokens = sum(request.output for request in requests)
@@ -96,7 +118,7 @@ async def run_once(client: AsyncClient, requests: Sequence[Request]) -> Figures:
 
 
 async def run_workloads(
-    address: str, names: Sequence[str], first: int, repeats: int, meter: Meter | None
+    address: str, names: Sequence[str], first: int, repeats: int, meter: Meter | None, multiplexed: bool
 ) -> tuple[dict[str, list[Figures]], dict[str, list[Breakdown]], int]:
     """What every repetition gave, by workload, and the model's context length. No meter: no breakdowns.
 
@@ -112,7 +134,7 @@ async def run_workloads(
             for repetition in range(first, first + repeats + 1):
                 requests = ALL[name].requests(repetition, model.vocab_size, model.max_model_len)
                 before = meter and meter.read()
-                runs.append(await run_once(client, requests))
+                runs.append(await run_once(client, requests, multiplexed))
                 if meter and before:
                     tokens = sum(request.output for request in requests)
                     parts.append(between(before, meter.read(), runs[-1].seconds, tokens))
@@ -172,6 +194,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="also: crowd; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--breakdown", action="store_true", help="where the time goes; with --start")
+    parser.add_argument("--multiplexed", action="store_true", help="all requests over one stream")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")
     options = parser.parse_args(ours)
     if options.breakdown and not options.start:
@@ -192,7 +215,7 @@ def main() -> None:
             if options.breakdown:
                 meter = Meter(service.facts["http"], service.pid)
         figures, breakdowns, max_model_len = asyncio.run(
-            run_workloads(address, names, first, options.repeats, meter)
+            run_workloads(address, names, first, options.repeats, meter, options.multiplexed)
         )
     summaries = {name: summarize(runs) for name, runs in figures.items()}
     print_table(summaries, max_model_len)

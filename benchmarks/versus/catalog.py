@@ -42,6 +42,7 @@ VLLM = {
 
 PEERS = {
     "pagewire": Peer("run_pagewire.py"),
+    "pagewire-multiplexed": Peer("run_pagewire_multiplexed.py"),
     "pagewire-int8": Peer("run_pagewire.py", weights="int8"),
     "vllm": Peer("run_vllm.py", "vllm", "vllm/bin/python", environment=VLLM),
     "openvino": Peer(
@@ -67,7 +68,7 @@ PEERS = {
     ),
     "transformers": Peer("run_transformers.py"),
 }
-OURS = ("pagewire", "pagewire-int8")
+OURS = ("pagewire", "pagewire-multiplexed", "pagewire-int8")
 
 
 def command(name: str, folder: Path, model: str) -> tuple[list[str], Path]:

@@ -113,11 +113,13 @@ def _ratios(groups: Groups) -> Iterator[str]:
     for (model, workload, peer), runs in groups.items():
         best.setdefault((model, workload, runs[0].weights), {})[peer] = _median(runs, "tokens_per_s")
     for (model, workload, weights), speeds in best.items():
-        ours = [speed for peer, speed in speeds.items() if peer in OURS]
+        ours = {peer: speed for peer, speed in speeds.items() if peer in OURS}
         theirs = {peer: speed for peer, speed in speeds.items() if peer not in OURS}
         if ours and theirs:
             peer = max(theirs, key=lambda name: theirs[name])
-            yield f"- {model} {workload} {weights}: {ours[0] / theirs[peer]:.2f} times {peer}"
+            for own, speed in ours.items():
+                name = f", {own}" if len(ours) > 1 else ""
+                yield f"- {model} {workload} {weights}{name}: {speed / theirs[peer]:.2f} times {peer}"
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, str]:

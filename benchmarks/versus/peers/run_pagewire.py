@@ -26,7 +26,7 @@ class Pagewire:
         ]
         self._service = Service(flags.parse(ServeConfig, given, command="serve"))
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(self._connect())
+        self.client = self._runner.run(self._connect())
         self.versions = {"pagewire": __version__}
 
     def prepare(self, requests: Sequence[Request]) -> None:
@@ -34,23 +34,28 @@ class Pagewire:
 
     def run(self, requests: Sequence[Request]) -> list[Trace]:
         """Streams of token ids."""
-        return self._runner.run(self._run(requests))
+        return self._runner.run(self.stream_all(requests))
 
     async def _connect(self) -> AsyncClient:
         client = AsyncClient(self._service.address)
         await client.wait_ready()
         return client
 
-    async def _run(self, requests: Sequence[Request]) -> list[Trace]:
+    async def stream_all(self, requests: Sequence[Request]) -> list[Trace]:
+        """A stream for each."""
         return list(await asyncio.gather(*(self._stream(request) for request in requests)))
 
     async def _stream(self, request: Request) -> Trace:
-        params = SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
         trace = Trace()
-        async with self._client.stream(request.prompt, params) as stream:
+        async with self.client.stream(request.prompt, params_of(request)) as stream:
             async for delta in stream:
                 trace.take(len(delta.token_ids))
         return trace
+
+
+def params_of(request: Request) -> SamplingParams:
+    """Token ids alone."""
+    return SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pagewire.curve import ClientKey
 from pagewire.errors import StartupError
-from pagewire.transport import connect_dealer, is_readable
+from pagewire.transport import connect_dealer, is_readable, receive
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +98,10 @@ class EngineSocket:
             if self._socket is None:
                 return
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frame = receive(self._socket)
             except zmq.Again:
                 return
-            self._listener.on_frame(frames[0] if len(frames) == 1 else b"")
+            self._listener.on_frame(frame)
             if self._socket is None or not is_readable(self._socket):  # asking in vain would raise
                 return
         asyncio.get_running_loop().call_soon(self._read)

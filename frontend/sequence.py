@@ -152,7 +152,7 @@ class Sequence:
         """Adds what is new to a response. False when that is nothing that the client wants."""
         text = self._take_text()
         num_new = len(self.tokens) - self._num_sent
-        if self.finish is None and not text and (self._wanted.only_text or not num_new):
+        if self.finish is None and not text and (not num_new or self._wanted.only_text):
             return False
         first = 0 if self._wanted.cumulative else self._num_sent
         self._num_sent = len(self.tokens)

@@ -68,6 +68,18 @@ def send_to(socket: "zmq.Socket[bytes]", peer: bytes, frame: bytes) -> None:
     socket.send(frame, _AT_ONCE)
 
 
+def receive(socket: "zmq.Socket[bytes]") -> bytes:
+    """The next frame of a DEALER, without waiting; a message of several, which nobody sends, is b"".
+
+    Raises zmq.Again when there is none. (recv_multipart() looks up by name whether there is more, each time.)
+    """
+    frame = socket.recv(_AT_ONCE, copy=False)
+    if not frame.more:
+        return frame.bytes
+    socket.recv_multipart(_AT_ONCE)
+    return b""
+
+
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
     """Whether something can be received. It takes note of what ZeroMQ's descriptor tells: that is silent then
     until there is something new."""

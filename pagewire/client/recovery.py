@@ -93,7 +93,9 @@ class Recovery:
             self._last = self._clock()
             self._num_breaks = self._num_failures = 0
         deltas = self.generation.add(response)
-        self._over.update(delta.index for delta in deltas if delta.finish_reason is not None)
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._over.add(delta.index)
         return deltas
 
     @property

@@ -144,9 +144,11 @@ class Generation:
             self.usage = _usage(response.usage)
         if response.HasField("timings"):
             self.timings = _timings(response.timings)
-        deltas = [_delta(sequence) for sequence in response.sequences]
-        for delta in deltas:
+        deltas = []
+        for sequence in response.sequences:
+            delta = _delta(sequence)
             self._append(delta)
+            deltas.append(delta)
         return deltas
 
     def _append(self, delta: Delta) -> None:
@@ -208,7 +210,7 @@ def _delta(sequence: generation_pb2.SequenceOutput) -> Delta:
     return Delta(
         sequence.index,
         sequence.text,
-        list(sequence.token_ids),
+        sequence.token_ids[:],
         sequence.position,
         reason,
         stop,

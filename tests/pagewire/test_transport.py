@@ -66,6 +66,24 @@ def test_frames_have_a_version():
             transport.unpack(frame)
 
 
+def test_a_message_of_several_frames_is_read_as_an_empty_one(
+    router: Socket, connect: Callable[[bytes], Socket]
+):
+    """Nobody of ours sends one: the receiver counts it, and reads on behind it."""
+    dealer = connect(b"peer")
+    dealer.send(b"hello")
+    assert receive(router) == [b"peer", b"hello"]
+    for frames in ([b"one"], [b"one", b"two", b"three"], [b"behind"]):
+        router.send_multipart([b"peer", *frames])
+    found = []
+    while len(found) < 3:
+        assert dealer.poll(PATIENCE_MS), "nothing comes"
+        found.append(transport.receive(dealer))
+    assert found == [b"one", b"", b"behind"]
+    with pytest.raises(zmq.Again):
+        transport.receive(dealer)
+
+
 def test_nobody_takes_the_place_of_a_peer(router: Socket, connect: Callable[[bytes], Socket]):
     """With ROUTER_HANDOVER a newcomer with the same identity would receive what is for the first one."""
     first = connect(b"victim")

@@ -2,7 +2,7 @@
 
     python benchmarks/grpc_floor.py
     python benchmarks/grpc_floor.py --streams 32 --pause-ms 30 --messages 60
-    python benchmarks/grpc_floor.py --client sync --server-env GRPC_EXPERIMENTS=-event_engine_listener
+    python benchmarks/grpc_floor.py --client threads --server-env GRPC_EXPERIMENTS=-event_engine_listener
 
 A server writes a message to each of its streams, waits, and writes the next one, as a frontend does whose
 model takes a step meanwhile; a client reads them as bytes. No service over grpc.aio pays less per message.
@@ -16,9 +16,8 @@ import asyncio
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -49,7 +48,8 @@ class Ticks:
             await asyncio.sleep(self._pause)
             waiting, self._waiting = self._waiting, []
             for future in waiting:
-                future.cancelled() or future.set_result(None)
+                if not future.cancelled():
+                    future.set_result(None)
 
 
 async def serve(pipe: Connection, pause: float, messages: int) -> None:
@@ -97,7 +97,7 @@ async def read_aio(pipe: Connection, address: str, streams: int) -> None:
 
 
 def read_sync(pipe: Connection, address: str, streams: int, options: list[tuple[str, int]]) -> None:
-    """The same, with a thread for each stream."""
+    """The same, with a thread for each stream. options: of the channel."""
     import grpc
 
     def read() -> None:
@@ -106,7 +106,8 @@ def read_sync(pipe: Connection, address: str, streams: int, options: list[tuple[
 
     with grpc.insecure_channel(address, options=options) as channel, ThreadPoolExecutor(streams) as threads:
         while pipe.recv():
-            wait([threads.submit(read) for _ in range(streams)])
+            for read_to_end in [threads.submit(read) for _ in range(streams)]:
+                read_to_end.result()
             pipe.send(None)
 
 
@@ -119,20 +120,21 @@ def client_process(pipe: Connection, kind: str, address: str, streams: int) -> N
         run = uvloop.run if kind == "uvloop" else asyncio.run
         run(read_aio(pipe, address, streams))
     else:
-        single = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)] if kind == "sync" else []
+        single = [(grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)] if kind == "single" else []
         read_sync(pipe, address, streams, single)
 
 
-def busy_process(passes: Any) -> None:
-    """Goes through more memory than caches hold, and counts how often."""
-    memory = bytearray(16 << 20)
+def busy_process() -> None:
+    """Goes through more memory than caches hold."""
+    memory = bytearray(64 << 20)
     while True:
         memory.count(b"\1")
-        passes.value += 1
 
 
-def start(target: Callable[..., None], *arguments: Any, environment: list[str]) -> tuple[BaseProcess, Connection]:
-    """A process with variables that its grpc reads when it is imported, and the pipe to it."""
+def start(
+    target: Callable[..., None], *arguments: Any, environment: list[str]
+) -> tuple[BaseProcess, Connection]:
+    """A process, and the pipe to it. environment: NAME=VALUE, for its grpc, which is imported there."""
     ours, theirs = multiprocessing.Pipe()
     before = dict(os.environ)
     os.environ.update(each.split("=", 1) for each in environment)
@@ -171,7 +173,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--busy", type=int, default=0, help="processes that go through memory meanwhile")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="the server's")
     parser.add_argument(
-        "--client", choices=("aio", "uvloop", "threads", "sync"), default="aio",
+        "--client",
+        choices=("aio", "uvloop", "threads", "single"),
+        default="aio",
         help="grpc.aio on asyncio or uvloop; grpc's own threads, or SingleThreadedUnaryStream",
     )
     for name in ("server", "client"):
@@ -186,22 +190,16 @@ def main() -> None:
     server, pipe = start(server_process, options.loop, pause, messages, environment=options.server_env)
     address = f"127.0.0.1:{pipe.recv()}"
     client, pipe = start(client_process, options.client, address, streams, environment=options.client_env)
-    passes = [SPAWN.Value("q", lock=False) for _ in range(options.busy)]
-    busy = [SPAWN.Process(target=busy_process, args=(each,), daemon=True) for each in passes]
+    busy = [SPAWN.Process(target=busy_process, daemon=True) for _ in range(options.busy)]
     for process in busy:
         process.start()
     assert server.pid is not None and client.pid is not None
     processes = {"server": server.pid, "client": client.pid}
-    time.sleep(0.5 if busy else 0.0)
-    begin, before = time.perf_counter(), sum(each.value for each in passes)
     for name, runs in measure(pipe, processes, messages * streams, options.repeats).items():
         costs = sorted(us for us, _ in runs)
         woken = statistics.median(wakes for _, wakes in runs)
         spread = f"{costs[0]:.0f}..{costs[-1]:.0f}"
         print(f"{name}: {statistics.median(costs):.0f} us ({spread}) and {woken:.1f} wake-ups per message")
-    if busy:
-        seconds = time.perf_counter() - begin
-        print(f"busy: {(sum(each.value for each in passes) - before) / seconds:.1f} passes per second")
     for process in (server, client, *busy):
         process.kill()
 

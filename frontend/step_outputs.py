@@ -54,13 +54,12 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
         unpack_u32(outputs.finish_token_ids),
     )
     token_ids = unpack_u32_array(outputs.token_ids)
-    if len({len(column) for column in columns}) != 1 or sum(counts) != len(token_ids):
+    rows = list(zip(*columns, strict=True))  # before anything is pushed: it raises where one is shorter
+    if sum(counts) != len(token_ids):
         raise ValueError("columns of different lengths")
     scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
     end = 0
-    for (handle, index, position, count, reason, matched), its in zip(
-        zip(*columns, strict=True), scores, strict=False
-    ):
+    for (handle, index, position, count, reason, matched), its in zip(rows, scores, strict=False):
         start, end = end, end + count
         entry = in_flight.get(handle)
         if entry is None:

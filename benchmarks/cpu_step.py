@@ -38,6 +38,7 @@ def names() -> dict[int, str]:
     from kernels.cpu import (
         activation,
         attention,
+        attention_parts,
         compact,
         linear,
         list_pieces,
@@ -60,6 +61,7 @@ def names() -> dict[int, str]:
         store_kv.store_kv: "store",
         attention.attention: "attention",
         list_pieces.list_pieces: "what to prefetch",
+        attention_parts.combine_parts: "attention, combining",
     }
 
 

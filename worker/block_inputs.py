@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.block_attention import ITEM_WORDS, QUERIES, BlockKernels, block_plan
+from kernels.block_attention import ITEM_WORDS, BlockKernels, block_plan, plan_sizes
 from kernels.paged_attention import CacheShape
 from worker.input_batch import StepBatch, build_input_batch
 from worker.rows import RowTable
@@ -49,6 +49,7 @@ class _Layout(NamedTuple):
     num_rows: int  # R
     num_samples: int  # A
     num_items: int  # I, of attention
+    num_places: int  # for parts of split rows
     context: int
     in_order: bool  # see worker.step_check.Measures
 
@@ -66,7 +67,7 @@ class BlockInputs:
                 *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
                 *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
                 *(0, 0, 0, 0, shape.block_size, shape.num_kv_heads, kernels.group),
-                *[0] * 9,
+                *[0] * 10,
             ),
             np.int64,
         )
@@ -76,29 +77,29 @@ class BlockInputs:
 
     def build(self, step: Step) -> StepBatch:
         """It lives until the next call."""
-        layout = self._layout_of(step)
+        layout, whole = self._layout_of(step)
         if layout != self._layout:
             self._batch, self._layout = self._make(layout), layout
         rows, column = layout.num_rows, 8 * layout.num_rows
         job, address = self._job, step.address
         job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
-        job[_SOURCES:] = address + 3 * column + 8 * layout.num_samples, layout.num_samples
+        job[_SOURCES:] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, whole
         self._kernels.prepare(self._address)
         return self._batch
 
-    def _layout_of(self, step: Step) -> _Layout:
+    def _layout_of(self, step: Step) -> tuple[_Layout, int]:
+        """And how many positions a row may have that is not split."""
         tokens, context, in_order = step.measures
-        rows, group = len(step.rows), self._kernels.group
-        if tokens == rows:
-            items = rows * -(-group // QUERIES)
-        else:
-            items = int((-(-step.counts * group // QUERIES)).sum())
+        rows = len(step.rows)
+        items, places, whole = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
-        return _Layout(tokens, rows, len(step.sample_rows), items, rounded, in_order and tokens == rows)
+        in_order = in_order and tokens == rows
+        return _Layout(tokens, rows, len(step.sample_rows), items, places, rounded, in_order), whole
 
     def _make(self, layout: _Layout) -> StepBatch:
         """A batch whose numbers are still to be written; the job knows where."""
         tokens, shape = layout.num_tokens, self._shape
+        heads = shape.num_kv_heads, shape.head_dim
         slots = tokens * shape.num_kv_heads
         sizes = (
             tokens,
@@ -119,7 +120,9 @@ class BlockInputs:
             prompt_lens=torch.from_numpy(prompt_lens),
             slot_rows=torch.from_numpy(slot_rows),
             attention={
-                window: block_plan(self._kernels, items, self._tables, layout.context, window, shape.head_dim)
+                window: block_plan(
+                    *(self._kernels, items, self._tables, layout.context, layout.num_places), window, heads
+                )
                 for window in self._windows
             },
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),

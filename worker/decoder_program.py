@@ -76,6 +76,7 @@ class _Buffers:
 class _LayerBuffers:
     """Of one layer, and of every SETS-th one after it."""
 
+    number: int  # which set they are
     qkv: torch.Tensor  # [M, H + 2 K, D]
     turned: torch.Tensor  # [M, H + 2 K, D]: queries and keys after the rotation; no values
     mixed: torch.Tensor  # [M, H * D]
@@ -103,7 +104,7 @@ class DecoderProgram:
         self._rows, self._blocks = kernels, plan.kernels
         self._buffers = _make_buffers(model, most)
         sets = SETS if most <= FEW else 1
-        self._sets = [_make_layer_buffers(model, most) for _ in range(sets)]
+        self._sets = [_make_layer_buffers(model, most, number) for number in range(sets)]
         self._embedding = model.embedding
         looked_up = model.embedding.packed is not None
         sizes = [_records(block) for block in model.layers]
@@ -150,6 +151,9 @@ class DecoderProgram:
             assert isinstance(plan, BlockPlan)
             records[indexes, ROWS] = len(plan.items) * self._kv_heads
             records[indexes, PLAN] = plan.addresses.ctypes.data
+            combining = [index + 1 for index in indexes]
+            records[combining, ROWS] = len(plan.items) * self._kv_heads if len(plan.partials) else 0
+            records[combining, PLAN] = plan.addresses.ctypes.data
         self._rows.team.run(self._program)
         return self._buffers.normed[:tokens]
 
@@ -220,8 +224,9 @@ class DecoderProgram:
         self._attentions.setdefault(attention.attention.window, []).append(self._next)
         strides, mixed = (stride, 2 * heads * head_dim), layer.mixed.data_ptr()
         both, scale = (cache.key, cache.value), attention.attention.scale
-        fields = attention_fields(query, mixed, both, 0, strides, heads, scale)
+        fields = attention_fields(query, mixed, both, 0, strides, heads, scale, layer.number)
         self._put(self._blocks.attend, fields, 1, repeatable=True)
+        self._put(self._blocks.combine, fields, 1, repeatable=True)
 
     def _add_streams(self, caches: Sequence[LayerCache]) -> None:
         """What products ask for from memory: those between one attention and the next."""
@@ -242,7 +247,7 @@ class DecoderProgram:
 def _records(block: "LlamaBlock") -> int:
     """Of one layer."""
     products = 8 if isinstance(block.mlp.down.packed, QuantizedWeight) else 4
-    return products + 6 + len(block.attention.head_norms(0, 0))
+    return products + 7 + len(block.attention.head_norms(0, 0))
 
 
 def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
@@ -256,7 +261,7 @@ def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
     )
 
 
-def _make_layer_buffers(model: "LlamaModel", most: int) -> _LayerBuffers:
+def _make_layer_buffers(model: "LlamaModel", most: int, number: int) -> _LayerBuffers:
     attention, width, inner = (
         model.layers[0].attention,
         model.embedding.width,
@@ -268,6 +273,7 @@ def _make_layer_buffers(model: "LlamaModel", most: int) -> _LayerBuffers:
         return zeros((most, *shape), torch.bfloat16)
 
     return _LayerBuffers(
+        number=number,
         qkv=empty(heads, head_dim),
         turned=empty(heads, head_dim),
         mixed=empty(attention.num_heads * head_dim),

@@ -108,7 +108,7 @@ def _plan_attention(
     """For what reads this cache."""
     if shape.kernels is None:
         return plan_attention(starts, counts, tables, window, shape)
-    return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim)
+    return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim, shape.num_kv_heads)
 
 
 def padded(length: int, sizes: tuple[int, ...]) -> int:

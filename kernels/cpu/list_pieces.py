@@ -33,7 +33,8 @@ def list_pieces(record: int, first: int, count: int, thread: int) -> None:
     """record: 1, addresses of the plan and of the step, items, query heads per KV head, block size, bytes of
     a block of keys, bytes from a layer's keys to its values.
 
-    The plan and its items are those of kernels.cpu.attention. Only the first item of a row counts.
+    The plan and its items are those of kernels.cpu.attention. Only the first item of a row counts, and
+    of its parts the first.
     """
     plan, step, items, group = (
         read_i64(record + 16),
@@ -43,8 +44,8 @@ def list_pieces(record: int, first: int, count: int, thread: int) -> None:
     )
     window, to, listed = read_i64(plan + 8), read_i64(step), 0
     for number in range(items):
-        item = read_i64(plan) + 40 * number
-        if read_i64(item + 24) == 0:
+        item = read_i64(plan) + 56 * number
+        if read_i64(item + 24) == 0 and read_i64(item + 40) <= 0:
             left = MOST_PIECES - listed
             listed += _list_blocks(item, window, group, record + 48, to + 8 * listed, left)
     write_i64(step + 8, listed)

@@ -5,16 +5,20 @@ Of a row that computes `count` tokens from position `start` on:
     tokens     token ids, positions, length of its prompt
     slots      where the keys and values of each token and head go (kernels.store_kv.slot_rows)
     logits     the last token of each row that a sample is taken from
-    items      of attention (kernels.block_attention): up to 8 (query, head) pairs each, long ones first
+    items      of attention (kernels.block_attention): up to 8 (query, head) pairs each, of a part of the
+               positions where the row is split; long ones first
 
 The caches are cold when a step begins, since the model's weights have gone through them: what a call
 costs in a loop, it costs three times here.
 """
 
+from kernels.cpu.attention_vectors import PART
 from kernels.cpu.compiler import compiled
 from kernels.cpu.vectors import read_i64, write_i64
 
-ITEM = 40
+ITEM = 56
+SPLIT_TOKENS = 8
+"""As in kernels.block_attention."""
 
 
 def _write_tokens(job: int, row: int, token: int) -> int:
@@ -46,39 +50,49 @@ def _write_tokens(job: int, row: int, token: int) -> int:
     return token
 
 
-def _write_items(job: int, row: int, token: int, item: int) -> int:
-    """Of one row of the step, whose first token is `token`. Returns the next item."""
+def _write_items(job: int, row: int, token: int, item: int, place: int) -> tuple[int, int]:
+    """Of one row of the step, whose first token is `token`. place: the next one for a part's result. Returns
+    the next item, and the next place."""
     own, start, count = (
         read_i64(read_i64(job + 40) + 8 * row),
         read_i64(read_i64(job + 48) + 8 * row),
         read_i64(read_i64(job + 56) + 8 * row),
     )
-    pairs = count * read_i64(job + 88)
+    pairs, split = count * read_i64(job + 88), False
+    parts = 1
+    if count <= SPLIT_TOKENS and start + count > read_i64(job + 168):
+        parts, split = (start + count + PART - 1) // PART, True
     for first in range(0, pairs, 8):
-        at = read_i64(job + 128) + ITEM * item
-        write_i64(at, start)
-        write_i64(at + 8, read_i64(job + 16) + own * read_i64(job + 24))
-        write_i64(at + 16, token)
-        write_i64(at + 24, first)
-        write_i64(at + 32, min(8, pairs - first))
-        item += 1
-    return item
+        for part in range(parts):
+            at = read_i64(job + 128) + ITEM * item
+            write_i64(at, start)
+            write_i64(at + 8, read_i64(job + 16) + own * read_i64(job + 24))
+            write_i64(at + 16, token)
+            write_i64(at + 24, first)
+            write_i64(at + 32, min(8, pairs - first))
+            write_i64(at + 40, part if split else -1)
+            write_i64(at + 48, place if split else 0)
+            item += 1
+            place += 1 if split else 0
+    return item, place
 
 
-def _end(item: int, group: int) -> int:
-    """The last position that an item looks at."""
-    return read_i64(item) + (read_i64(item + 24) + read_i64(item + 32) - 1) // group
+def _length(item: int, group: int) -> int:
+    """The positions that an item looks at."""
+    part = read_i64(item + 40)
+    end = read_i64(item) + (read_i64(item + 24) + read_i64(item + 32) - 1) // group + 1
+    return min(end - part * PART, PART) if part >= 0 else end
 
 
 def _sort(items: int, count: int, group: int) -> None:
-    """By _end(), the largest first; a shell sort in place."""
+    """By _length(), the largest first; a shell sort in place."""
     gap = 1
     while gap < count // 3:
         gap = 3 * gap + 1
     while gap > 0:
         for i in range(gap, count):
             j = i
-            while j >= gap and _end(items + ITEM * (j - gap), group) < _end(items + ITEM * j, group):
+            while j >= gap and _length(items + ITEM * (j - gap), group) < _length(items + ITEM * j, group):
                 for word in range(0, ITEM, 8):
                     one, other = items + ITEM * (j - gap) + word, items + ITEM * j + word
                     value = read_i64(one)
@@ -98,18 +112,18 @@ def _write_logit_tokens(job: int) -> None:
 
 @compiled
 def prepare_inputs(job: int) -> None:
-    """job: address of 21 words, all addresses of int64:
+    """job: address of 22 words, all addresses of int64:
 
     0   token ids of all rows, bytes from row to row; block tables, bytes from row to row; prompt lengths
     40  rows of the step [R], starts [R], counts [R]; R; block size, KV heads, query heads per KV head
-    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 5]; row starts [R];
+    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 7]; row starts [R];
         tokens to take logits of [A]
-    152 which rows of the step are sampled from [A]; A
+    152 which rows of the step are sampled from [A]; A; rows of more positions are split
     """
-    token = item = 0
+    token = item = place = 0
     for row in range(read_i64(job + 64)):
         write_i64(read_i64(job + 136) + 8 * row, token)
-        item = _write_items(job, row, token, item)
+        item, place = _write_items(job, row, token, item, place)
         token = _write_tokens(job, row, token)
     _sort(read_i64(job + 128), item, read_i64(job + 88))
     _write_logit_tokens(job)

@@ -62,6 +62,12 @@ def _share(record: int, unit: int, left: int, threads: int) -> int:
     return share
 
 
+def next_unit(record: int) -> int:
+    """Which is taken next, by any thread; as many as there are or more: all are taken."""
+    claim: int = atomics.read(record + _CLAIM)
+    return claim & _TAKEN
+
+
 @intrinsic(types.void(*[types.int64] * 5))
 def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
     """Calls an operation."""

@@ -46,7 +46,8 @@ class BlockCase(Case):
     def block_plan(self, rows: slice, window: int | None, skip: int = 0) -> BlockPlan:
         """skip: queries of each row that are left out, at its beginning."""
         starts, counts = self.starts[rows] + skip, self.counts[rows] - skip
-        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, self.query.shape[2])
+        heads, head_dim = self.key_cache.shape[1], self.query.shape[2]
+        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads)
 
     def attend(self, query: torch.Tensor, plan: BlockPlan) -> torch.Tensor:
         return block_attention(query, self.key_cache, self.value_cache, plan, self.scale)
@@ -83,6 +84,43 @@ def test_company_and_chunking_change_nothing(window: int | None):
     for skip in (1, 2, 3, 15, 16, 17, 100, 133, 199):
         rest = case.attend(case.query[skip:200], case.block_plan(slice(0, 1), window, skip))
         assert torch.equal(rest, together[skip:200])
+
+
+BOUNDARIES = [(0, 1), (255, 1), (511, 1), (512, 1), (513, 1), (1022, 4), (1023, 2), (1024, 8), (1400, 1)]
+"""Rows that end just before, at and after the end of a part of 512 positions."""
+
+
+@pytest.mark.parametrize("window", [None, 1, 17, 512, 600])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1)])
+def test_rows_of_several_parts(heads: int, kv_heads: int, window: int | None):
+    """A few long ones are split, so that any thread may take a part. With many of them, none is."""
+    case = BlockCase(BOUNDARIES, heads, kv_heads)
+    team = case.kernels.team
+    before = team.threads
+    team.set_threads(1)
+    whole = case.block_plan(slice(None), window)
+    assert not len(whole.partials)
+    results = case.attend(case.query, whole)
+    assert_close(results, case.exact(window), *TOLERANCE)
+    team.set_threads(2)
+    split = case.block_plan(slice(None), window)
+    assert len(split.partials) and (split.items[:, 5] > 0).any()
+    assert torch.equal(case.attend(case.query, split), results)
+    team.set_threads(before)
+
+
+@pytest.mark.parametrize("window", [None, 5, 530])
+def test_parts_change_nothing(window: int | None):
+    """A query of a prompt of 1100 tokens, in its later pieces, and alone, where its row is split."""
+    case = BlockCase([(0, 1100), (1099, 1)])
+    team = case.kernels.team
+    before, together = team.threads, case.run(window)
+    for skip in (1, 500, 511, 512, 513, 1023, 1025, 1092, 1095, 1099):
+        team.set_threads(2 + skip % 2)
+        plan = case.block_plan(slice(0, 1), window, skip)
+        assert bool(len(plan.partials)) == (skip >= 1092), "rows of up to 8 tokens are split"
+        assert torch.equal(case.attend(case.query[skip:1100], plan), together[skip:1100])
+    team.set_threads(before)
 
 
 def test_other_blocks_change_nothing():

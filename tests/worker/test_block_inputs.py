@@ -24,7 +24,7 @@ WINDOWS = (None, 8)
 
 @pytest.fixture
 def rows() -> RowTable:
-    table = RowTable(5, 400, 1000, 16, 60)
+    table = RowTable(6, 700, 1000, 16, 60)
     for row, length in enumerate(LENGTHS):
         blocks = [10 * row + i for i in range(-(-length // 16))]
         table.add(new_row(row, list(range(length)), blocks, prompt_len=max(1, length - 2)))
@@ -93,12 +93,13 @@ def _check_attention(
     assert isinstance(plan, BlockPlan)
     longest = int((step.starts + step.counts).max())
     assert longest <= plan.context < longest + CONTEXT_STEP
-    expected = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], window, 32).items
-    ends = plan.items[:, 0] + (plan.items[:, 3] + plan.items[:, 4] - 1) // kernels.group
-    assert (np.diff(ends) <= 0).all()
+    expected = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], window, 32, 2).items
+    ends = plan.items[:, 0] + (plan.items[:, 3] + plan.items[:, 4] - 1) // kernels.group + 1
+    of_part = np.minimum(ends - plan.items[:, 5] * kernels.part, kernels.part)
+    assert (np.diff(np.where(plan.items[:, 5] < 0, ends, of_part)) <= 0).all()
     tables = (plan.items[:, 1] - rows.blocks.ctypes.data) // rows.blocks.strides[0]
     assert set(tables.tolist()) == set(step.rows.tolist())
-    keep = [0, 2, 3, 4]
+    keep = [0, 2, 3, 4, 5, 6]
     assert sorted(map(tuple, plan.items[:, keep].tolist())) == sorted(map(tuple, expected[:, keep].tolist()))
 
 
@@ -139,3 +140,27 @@ def test_a_row_that_outgrows_its_plan(
     after = inputs.build(step)
     assert after is not before
     check(after, step, rows, shape, kernels)
+
+
+def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels):
+    """Those that decode, where they are much of all work; beside a prompt that is more, they are not."""
+    before = kernels.team.threads
+    kernels.team.set_threads(2)
+    rows.add(new_row(5, list(range(600)), list(range(38)), prompt_len=598))
+    alone = step_of(rows, ([5, 1], [599, 2], [1, 1]), [], kernels)
+    batch = inputs.build(alone)
+    check(batch, alone, rows, shape, kernels)
+    plan = batch.attention[None]
+    assert isinstance(plan, BlockPlan) and plan.items[:, 5].tolist() == [0, 1, -1]
+    rows.append(np.array([5]), np.array([7]))
+    following = step_of(rows, ([5, 1], [600, 2], [1, 1]), [], kernels)
+    assert inputs.build(following) is batch
+    check(batch, following, rows, shape, kernels)
+    several = step_of(rows, ([5], [594], [7]), [], kernels)
+    check(inputs.build(several), several, rows, shape, kernels)
+    beside = step_of(rows, ([5, 4, 2], [600, 0, 0], [1, 90, 40]), [], kernels)
+    batch = inputs.build(beside)
+    check(batch, beside, rows, shape, kernels)
+    plan = batch.attention[None]
+    assert isinstance(plan, BlockPlan) and not len(plan.partials)
+    kernels.team.set_threads(before)

@@ -51,6 +51,24 @@ def test_the_same_bits(
         assert torch.equal(one, other)
 
 
+def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """A long row that decodes alone is split for attention: the same bits in one call, layer by layer, and
+    after a prompt that came in pieces."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=1024)
+    sizes = {"block_size": 16, "num_blocks": 100, "max_num_seqs": 2}
+
+    def logits(budget: int) -> torch.Tensor:
+        driver = Driver(folder, dtype="bfloat16", budget=budget, **sizes)
+        sequence = driver.add([3 + i % 200 for i in range(509)], 6)[0]
+        driver.run()
+        return torch.stack(sequence.logits)
+
+    expected = logits(600)
+    assert torch.equal(logits(100), expected)
+    monkeypatch.setattr(llama, "fits", lambda model: False)
+    assert torch.equal(logits(600), expected)
+
+
 def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
     """Sizes are powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)

@@ -23,7 +23,7 @@ def listed(starts: list[int], counts: list[int], window: int | None = None) -> l
     kernels = block_kernels(torch.bfloat16, BLOCK, HEAD, GROUP)
     assert kernels is not None
     tables = 100 * np.arange(len(starts))[:, None] + np.arange(100)
-    plan = plan_blocks(kernels, np.array(starts), np.array(counts), tables, window, HEAD)
+    plan = plan_blocks(kernels, np.array(starts), np.array(counts), tables, window, HEAD, KV_HEADS)
     prefetch = KVPrefetch()
     TEAM.run_one(prefetch.operation, 1, prefetch.fields(plan, cache()), 1)
     return prefetch._list[: prefetch._step[1]].tolist()
@@ -54,6 +54,11 @@ def test_a_row_of_several_items_counts_once():
     """A prompt of 10 tokens has 30 (query, head) pairs; its first 8 see least."""
     assert 10 * GROUP > 2 * QUERIES
     assert listed([30], [10]) == pieces(0, 0, 2)
+
+
+def test_a_row_that_is_split_counts_once():
+    """It has an item for each of its parts."""
+    assert listed([1200], [1]) == pieces(0, 0, 75)
 
 
 def test_a_list_has_an_end():

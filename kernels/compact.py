@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.linear import PackedWeight, pack_weight
+from kernels.linear import PackedWeight, middle_block, pack_weight
 from kernels.memory import Arena
 
 if TYPE_CHECKING:
@@ -58,16 +58,20 @@ class CompactWeight:
     gather: int  # kernels.cpu.compact.compact_rows
 
     @property
+    def halves(self) -> tuple[int, int]:
+        """Addresses of the first block, and of that where the second half begins."""
+        return self.data.data_ptr(), self.data[middle_block(self.out_features)].data_ptr()
+
+    @property
     def nbytes(self) -> int:
         """Of memory."""
         return sum(part.nbytes for part in (self.data, self.bias, self.starts, *self.lists))
 
-    def fields(self, x: torch.Tensor, out: torch.Tensor, following: int = 0) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.compact). x: [T, K], out: [T, N], contiguous. following: address
-        of the weight that is needed next."""
+    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
+        """Of a product's record (kernels.cpu.compact). x: [T, K], out: [T, N], contiguous."""
         words = self.in_features // 2
         addresses = x.data_ptr(), self.data.data_ptr(), self.bias.data_ptr(), out.data_ptr()
-        sizes = self.out_features, words, out.dtype.itemsize, following, 0
+        sizes = self.out_features, words, out.dtype.itemsize, 0, 0
         return *addresses, *sizes, self.starts.data_ptr(), self.base, self.team.scratch(_scratch(words))
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:

@@ -43,7 +43,7 @@ class KVPrefetch:
         """Addresses of the streams of the products that come before an attention. key: what it reads,
         [B, K, S, D]. products: their columns and words."""
         from kernels.cpu.kv_prefetch import LINES
-        from kernels.cpu.linear import COLUMNS
+        from kernels.cpu.shares import COLUMNS
 
         sizes = [-(-columns // COLUMNS) * (words // LINES) for columns, words in products]
         total = sum(sizes)

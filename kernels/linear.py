@@ -45,13 +45,17 @@ class PackedWeight:
     gather: int  # kernels.cpu.linear.packed_rows
 
     @property
+    def halves(self) -> tuple[int, int]:
+        """Addresses of the first block, and of that where the second half begins."""
+        return self.pairs.data_ptr(), self.pairs[middle_block(self.out_features)].data_ptr()
+
+    @property
     def nbytes(self) -> int:
         """Of memory."""
         return self.pairs.nbytes + self.bias.nbytes
 
-    def fields(self, x: torch.Tensor, out: torch.Tensor, following: int = 0) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous.
-        following: address of the weight that is needed next."""
+    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
+        """Of a product's record (kernels.cpu.linear). x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous."""
         return (
             x.data_ptr(),
             self.pairs.data_ptr(),
@@ -60,7 +64,6 @@ class PackedWeight:
             self.out_features,
             self.pairs.shape[1],
             out.dtype.itemsize,
-            following,
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
@@ -78,6 +81,11 @@ class PackedWeight:
     def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
         """Of a record that looks up rows (kernels.cpu.linear.packed_rows). Addresses."""
         return indexes, self.pairs.data_ptr(), out, self.pairs.shape[1]
+
+
+def middle_block(out_features: int) -> int:
+    """Where threads with odd numbers begin (kernels.cpu.shares.linear_middle)."""
+    return -(-out_features // 16) // 2 // 3
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

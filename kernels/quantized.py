@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from kernels.linear import middle_block
 from kernels.memory import Arena
 from kernels.row_kernels import row_grain
 
@@ -44,6 +45,11 @@ class QuantizedWeight:
     product: int  # kernels.cpu.linear.linear
     quantize: int  # kernels.cpu.quantize.quantize_rows
     gather: int  # kernels.cpu.quantize.quantized_rows
+
+    @property
+    def halves(self) -> tuple[int, int]:
+        """Addresses of the first block, and of that where the second half begins."""
+        return self.words.data_ptr(), self.words[middle_block(self.out_features)].data_ptr()
 
     @property
     def nbytes(self) -> int:
@@ -130,8 +136,9 @@ def quantize_weight(
 
     Memory: the result, and a block of the weight in float32.
     """
-    from kernels.cpu.linear import COLUMNS, linear  # compiles, the first time
+    from kernels.cpu.linear import linear  # compiles, the first time
     from kernels.cpu.quantize import quantize_rows, quantized_rows
+    from kernels.cpu.shares import COLUMNS
     from kernels.cpu.team import TEAM
     from kernels.cpu.vectors import LANES
 

@@ -18,9 +18,9 @@ computed twice has a buffer of its own in the layer, which nothing changes in pl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from kernels.block_attention import BlockPlan, attention_fields
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ROWS, INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 1, 2, 3, 4, 5, 6, 6
 """Words of records that change from step to step."""
-WEIGHT, COLUMNS, WORDS, FOLLOWING, STREAM = 3, 6, 7, 9, 10
+COLUMNS, WORDS, FOLLOWING, STREAM = 6, 7, 9, 10
 """Of products."""
 LISTED_PLAN, LISTED_ITEMS = 2, 4
 """Of kernels.kv_prefetch."""
@@ -113,6 +113,7 @@ class DecoderProgram:
         self._program = Program(size, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
+        self._halves_of_products: list[tuple[int, int]] = []
         self._rotaries: list[int] = []
         self._stores: list[int] = []
         self._attentions: dict[int | None, list[int]] = {}
@@ -125,8 +126,9 @@ class DecoderProgram:
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             to_add = self._add_block(block, cache, self._sets[number % sets], to_add)
         self._add_norm(model.norm, to_add)
-        for product, following in pairwise(self._products):
-            self._program.records[product, FOLLOWING] = self._program.records[following, WEIGHT]
+        self._halves = np.array(self._halves_of_products, np.int64)
+        for number, product in enumerate(self._products[:-1]):
+            self._program.records[product, FOLLOWING] = self._halves[number + 1].ctypes.data
         self._add_streams(caches)
 
     def run(self, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
@@ -199,6 +201,7 @@ class DecoderProgram:
         else:
             fields = packed.fields(x, out)
         self._products.append(self._next)
+        self._halves_of_products.append(packed.halves)
         self._put(packed.product, fields, 0, repeatable=True)
 
     def _add_attention(self, attention: "LlamaAttention", cache: LayerCache, layer: _LayerBuffers) -> None:

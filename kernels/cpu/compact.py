@@ -11,8 +11,10 @@ from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.kv_prefetch import pieces_of_block
 from kernels.cpu.language import intrinsic
-from kernels.cpu.linear import COLUMNS, ROWS, VECTORS, packed_block, packed_strip, write_columns
+from kernels.cpu.linear import packed_block, packed_strip, write_columns
+from kernels.cpu.shares import COLUMNS, ROWS, VECTORS, following_block, last_block
 from kernels.cpu.unpacking import (
+    AHEAD,
     GROUP,
     STRIP,
     WORDS,
@@ -29,6 +31,7 @@ from kernels.cpu.vectors import (
     dot_pairs,
     load,
     pairs_at,
+    prefetch,
     read_i64,
     read_u32,
     repeat,
@@ -50,24 +53,39 @@ def _unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: 
     bases = base_in_each(builder, base)
 
     def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
+        _ask(builder, w, group, groups, w, STRIP)
         to = builder.add(out, builder.mul(group, word(WORDS * 4 * COLUMNS)))
         return unpack_to(builder, strips_of_group(builder, w, group, bases, lists), to)
 
     repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
 
 
-def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
-    """tile(x, stride, last, w, rare, base, groups, kept, params, out, out_stride, columns, width): `rows`
-    rows of 16 * vectors columns. last: number of the last row that exists; those behind it are computed as
-    it is. keeps: a block is left at `kept` as kernels.linear has it."""
+def _ask(builder: Any, w: Any, group: Any, groups: Any, soon: Any, num_bytes: int) -> None:
+    """For so much of a group that comes AHEAD groups later, in this block or in the next one."""
+    later = builder.add(group, word(AHEAD))
+    behind = builder.sub(later, groups)
+    inside = builder.icmp_signed("<", behind, word(0))
+    at = builder.add(
+        builder.select(inside, w, soon), builder.mul(builder.select(inside, later, behind), word(GROUP))
+    )
+    for line in range(0, num_bytes, 64):
+        prefetch(builder, builder.add(at, word(line)))
 
-    @intrinsic(types.void(*[types.int64] * 13))
+
+def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
+    """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
+    `rows` rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
+    computed as it is. soon: address of the block that comes next. keeps: a block is left at `kept` as
+    kernels.linear has it."""
+
+    @intrinsic(types.void(*[types.int64] * 14))
     def tile(
         builder: Any,
         x: Any,
         stride: Any,
         last: Any,
         w: Any,
+        soon: Any,
         rare: Any,
         base: Any,
         groups: Any,
@@ -87,6 +105,7 @@ def _make_tile(rows: int, vectors: int, keeps: bool = False) -> Any:
 
         def multiply(group: Any, before: list[Any]) -> list[Any]:
             sums = before[:-vectors]
+            _ask(builder, w, group, groups, soon, STRIP * vectors)
             strips = strips_of_group(builder, w, group, bases, before[-vectors:])
             if keeps:
                 to = builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
@@ -125,9 +144,9 @@ _first_rows = _make_tile(FIRST, VECTORS, keeps=True)
 
 @operation
 def compact_linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, params and result, columns, words, width, address of the weight
-    that is needed next, or 0, stream, address of the addresses of the strips' lists, base, and address of the
-    addresses of each thread's scratch memory (words * 192 bytes).
+    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
+    needed next and of the stream (both as kernels.cpu.linear.linear has them), of the addresses of the
+    strips' lists, base, and address of the addresses of each thread's scratch memory (words * 192 bytes).
 
     As kernels.cpu.linear.linear, with a weight of kernels.compact; words is a multiple of 4.
     """
@@ -141,25 +160,42 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
     strip, end = first % strips, first % strips + count
     x, out = x + row * words * 4, out + row * columns * width
     rows, stride, out_stride = min(rows - row, ROWS), words * 4, columns * width
+    final, last = rows - 1, last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w_at = w + block * groups * GROUP + inner * STRIP
         p_at, out_at = params + 64 * strip, out + strip * LANES * width
         list_at, left = lists + 8 * strip, columns - strip * LANES
-        soon = w_at + groups * GROUP if strip + VECTORS < strips else following or w_at
+        soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
-        last = rows - 1
         if rows == 1 and whole:
-            _one_row(x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width)
+            _one_row(
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+            )
         elif rows == 1:
             _one_row_of_strip(
-                x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
             )
         elif rows <= FEW and whole:
-            _few_rows(x, stride, last, w_at, list_at, base, groups, 0, p_at, out_at, out_stride, left, width)
+            _few_rows(
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+            )
         elif whole:
             _first_rows(
-                x, stride, last, w_at, list_at, base, groups, scratch, p_at, out_at, out_stride, left, width
+                x,
+                stride,
+                final,
+                w_at,
+                soon,
+                list_at,
+                base,
+                groups,
+                scratch,
+                p_at,
+                out_at,
+                out_stride,
+                left,
+                width,
             )
             if rows > FIRST:
                 pieces = pieces_of_block(stream, block, words, (rows - FIRST) // 8 - SOON)

@@ -24,6 +24,7 @@ from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.kv_prefetch import LINES, Ahead, part_of_tile, pieces_of_block
 from kernels.cpu.language import intrinsic
+from kernels.cpu.shares import COLUMNS, ROWS, VECTORS, following_block, last_block
 from kernels.cpu.vectors import (
     F32,
     F32S,
@@ -46,15 +47,8 @@ from kernels.cpu.vectors import (
     zeros,
 )
 
-VECTORS = 3
-COLUMNS = VECTORS * LANES
-"""Columns of a tile, and of a block of packed weights. Tiles of 12 rows x 2 vectors reach 330
-GFLOP/s on two Zen 4 cores, 8 x 3 reach 450 of 469."""
 SOON = 2
 """Tiles of 8 rows in which a block's successor is asked for."""
-ROWS = 256
-"""Rows that are computed before the next ones: x then stays in the second-level cache, while the
-weights come from memory once per chunk."""
 
 
 @dataclass(frozen=True)
@@ -222,29 +216,12 @@ packed_block, packed_strip = _make_strip(VECTORS, False), _make_strip(1, False)
 _block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
 
 
-def linear_units(record: int) -> int:
-    """Strips of 16 columns, once per chunk of rows."""
-    rows, columns = read_i64(record + 8), read_i64(record + 48)
-    return (rows + ROWS - 1) // ROWS * ((columns + LANES - 1) // LANES)
-
-
-def linear_share(record: int, unit: int, left: int, threads: int) -> int:
-    """How many units to take from `unit` on, of those that are left: whole blocks within one chunk of rows;
-    strips at the very end, so that threads end together."""
-    strips = (read_i64(record + 48) + LANES - 1) // LANES
-    at = unit % strips
-    if left <= VECTORS * threads:
-        return 1
-    taken = max(VECTORS, left // (2 * threads))
-    taken -= (at + taken) % VECTORS
-    return min(max(taken, 1), strips - at)
-
-
 @operation
 def linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of the weight
-    that is needed next, or 0, of the stream (kernels.cpu.kv_prefetch), or 0, and of the scales of x; 0: not
-    in integers.
+    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
+    needed next, of the stream (kernels.cpu.kv_prefetch) and of the scales of x; 0: there is none; without
+    scales x is no integers. What is needed next: the addresses of two blocks of the next product's weight,
+    where threads begin (PackedWeight.halves).
 
     x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.linear, kernels.quantized).
     Params: of every 16 columns the biases [16] float32; in integers then the scales [16] float32 and the
@@ -259,12 +236,13 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
     strip, end = first % strips, first % strips + count
     x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
     rows, stride = min(rows - row, ROWS), columns * width
+    last = last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w_at = w + block * words * 4 * COLUMNS + 64 * inner
         p_at, out_at = params + plane * strip, out + strip * LANES * width
         left = columns - strip * LANES
-        soon = w_at + words * 4 * COLUMNS if strip + VECTORS < strips else following or w_at
+        soon = following_block(following, thread, w_at) if block == last else w_at + words * 4 * COLUMNS
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
         pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
         keys = read_i64(stream + 8) if pieces else 0

@@ -7,7 +7,7 @@ from llvmlite import ir
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.language import intrinsic
-from kernels.cpu.linear import COLUMNS, VECTORS
+from kernels.cpu.shares import COLUMNS, VECTORS
 from kernels.cpu.unpacking import CODE, CODES, GROUP, HALF_BYTES, HALVES, STRIP, WORDS, base_in_each, each
 from kernels.cpu.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
 

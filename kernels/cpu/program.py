@@ -5,14 +5,16 @@
     record   256 bytes       0  address of the operation     8  rows     16 .. 111  its own fields
                            112  units     120  grain: the fewest rows that a thread takes; 0: a product;
                                                with REPEATABLE: it may be computed twice
-                           128  claim: run << 32 | units that are taken
+                           128  claim: run << 44 | next unit of the first half << 22 | of the second
+                           136  middle: where the second half begins
                            192  done: units that are computed
 
-Nobody divides the work beforehand. A thread takes some units of the operation at hand, computes them,
-and takes more; when all are taken it waits until they are done, then goes on to the next operation. So
-a thread that comes late, or whose core is busy with another process, is not waited for: the others
-compute what it did not take, and in the end what it did take (kernels.cpu.stragglers). Which thread
-computes a unit changes no result.
+A thread takes some units of the operation at hand, computes them, and takes more; when all are taken it
+waits until they are done, then goes on to the next operation. Threads with even numbers take from the
+first half, those with odd ones from the second, so that each goes through memory in one direction, and
+knows what it will need next; whose half is taken helps with the other. So a thread that comes late, or
+whose core is busy with another process, is not waited for: the others compute what it did not take, and
+in the end what it did take (kernels.cpu.stragglers). Which thread computes a unit changes no result.
 
 A thread that comes too late finds other runs' numbers in the claims, and leaves. That is why the
 records of a program stay in memory for as long as the process lives.
@@ -25,14 +27,17 @@ from llvmlite import ir
 from kernels.cpu import atomics, stragglers, types
 from kernels.cpu.compiler import compiled
 from kernels.cpu.language import intrinsic
-from kernels.cpu.linear import linear_share, linear_units
+from kernels.cpu.shares import linear_middle, linear_share, linear_units
 from kernels.cpu.vectors import I64, read_i64, write_i64
 
 RECORD = 256
 SLACK = 8
-_UNITS, _GRAIN, _CLAIM, _DONE = 112, 120, 128, 192
+_UNITS, _GRAIN, _CLAIM, _MIDDLE, _DONE = 112, 120, 128, 136, 192
 REPEATABLE = 1 << 32
-_TAKEN = 0xFFFFFFFF
+_HALF = 22
+_NEXT = (1 << _HALF) - 1
+_TAKEN = (1 << 2 * _HALF) - 1
+_RUNS = (1 << 63 - 2 * _HALF) - 1
 
 # The control block, a cache line for each word that is written while threads run.
 MOST_THREADS = 1024
@@ -47,18 +52,24 @@ def _units(record: int) -> int:
     return units
 
 
+def _middle(record: int, units: int) -> int:
+    middle: int = units // 2 if _grain(record) else linear_middle(record, units)
+    return middle
+
+
 def _grain(record: int) -> int:
     grain: int = read_i64(record + _GRAIN) & (REPEATABLE - 1)
     return grain
 
 
 def _share(record: int, unit: int, left: int, threads: int) -> int:
-    """Large shares first, small ones at the end, so that all threads end at about the same time."""
+    """Large shares first, small ones at the end, so that all threads end at about the same time. left: units
+    of this half."""
     grain = _grain(record)
     if grain == 0:
         share: int = linear_share(record, unit, left, threads)
     else:
-        share = min(left, max(grain, left // (2 * threads)))
+        share = min(left, max(grain, left // max(2, threads)))
     return share
 
 
@@ -87,7 +98,7 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
             return
         units, spins = read_i64(record + _UNITS), 0
         while atomics.read(record + _DONE) < units:
-            if atomics.read(record + _CLAIM) >> 32 != run:
+            if atomics.read(record + _CLAIM) >> 2 * _HALF != run:
                 return
             if repeatable and stragglers.lost_patience(spins):
                 _compute_too(control, record, run, index, thread, threads)
@@ -97,7 +108,7 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
 def _goes_on(record: int, run: int) -> bool:
     """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
     claim: int = atomics.read(record + _CLAIM)
-    return claim >> 32 == run and claim & _TAKEN != _TAKEN
+    return claim >> 2 * _HALF == run and claim & _TAKEN != _TAKEN
 
 
 def _wait_for_stragglers(control: int, record: int, run: int, threads: int, behind: int) -> None:
@@ -112,22 +123,31 @@ def _compute_shares(
     control: int, record: int, run: int, index: int, thread: int, threads: int, repeatable: bool
 ) -> bool:
     """Until all units are taken. False: another run has begun."""
-    units, own = read_i64(record + _UNITS), control + _POSTS + 64 * thread
+    own = control + _POSTS + 64 * thread
     while True:
         claim = atomics.read(record + _CLAIM)
-        if claim >> 32 != run:
+        if claim >> 2 * _HALF != run:
             return False
-        unit = claim & _TAKEN
-        if unit >= units:
+        unit, left, step = _next_units(record, claim, thread)
+        if left <= 0:
             return True
-        count = _share(record, unit, units - unit, threads)
-        if atomics.replace(record + _CLAIM, claim, claim + count):
+        count = _share(record, unit, left, threads)
+        if atomics.replace(record + _CLAIM, claim, claim + count * step):
             word = stragglers.post(index, unit, count)
             if repeatable:
                 atomics.write(own, word)
             _compute(read_i64(record), record, unit, count, thread)
             if not repeatable or stragglers.was_in_time(own, word, control + _LATE):
                 atomics.add(record + _DONE, count)
+
+
+def _next_units(record: int, claim: int, thread: int) -> tuple[int, int, int]:
+    """The next unit for a thread, how many are left from there on, and what a unit adds to the claim."""
+    first, second = claim >> _HALF & _NEXT, claim & _NEXT
+    left, left_behind = read_i64(record + _MIDDLE) - first, read_i64(record + _UNITS) - second
+    if left > 0 and (thread % 2 == 0 or left_behind <= 0):
+        return first, left, 1 << _HALF
+    return second, left_behind, 1
 
 
 def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:
@@ -155,12 +175,15 @@ def _compute_too(control: int, record: int, run: int, index: int, thread: int, t
 
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
-    run: int = (atomics.read(control + _RUN) + 1) & 0x3FFFFFFF
+    run: int = (atomics.read(control + _RUN) + 1) & _RUNS
     for index in range(read_i64(program)):
         record = program + RECORD * (index + 1)
-        write_i64(record + _UNITS, _units(record))
+        units = _units(record)
+        middle = _middle(record, units)
+        write_i64(record + _UNITS, units)
+        write_i64(record + _MIDDLE, middle)
         atomics.write(record + _DONE, 0)
-        atomics.write(record + _CLAIM, run << 32)
+        atomics.write(record + _CLAIM, run << 2 * _HALF | middle)
     atomics.write(control + _PROGRAM, program)
     atomics.add(control + _RUN, run - atomics.read(control + _RUN))
     if atomics.read(control + _SLEEPERS):
@@ -171,7 +194,7 @@ def _begin(control: int, program: int) -> int:
 def _end(control: int, program: int, run: int) -> None:
     """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
     for index in range(read_i64(program)):
-        atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 32 | _TAKEN)
+        atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 2 * _HALF | _TAKEN)
     spins = 0
     while atomics.add(control + _LATE, 0) > 0:
         spins = stragglers.pause_or_give_way(spins)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.language import intrinsic
-from kernels.cpu.linear import COLUMNS
+from kernels.cpu.shares import COLUMNS
 from kernels.cpu.vectors import (
     F32,
     F32S,

@@ -16,7 +16,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.linear import COLUMNS, VECTORS
+from kernels.cpu.shares import COLUMNS, VECTORS
 from kernels.cpu.vectors import (
     I16,
     I32,
@@ -24,7 +24,6 @@ from kernels.cpu.vectors import (
     LANES,
     call,
     load,
-    prefetch,
     store,
     word,
 )
@@ -34,9 +33,9 @@ WORDS = 4
 STRIP = 192
 """Bytes of a strip in a group."""
 GROUP = VECTORS * STRIP
-AHEAD = 16 * GROUP
-"""Bytes between what is multiplied and what is asked for from memory: no CPU foresees this stream far enough,
-and without asking, eight rows take twice as long."""
+AHEAD = 16
+"""Groups between what is multiplied and what is asked for from memory: no CPU foresees this stream far
+enough, and without asking, eight rows take twice as long."""
 CODES = STRIP - 64
 """Where the codes begin, in a strip."""
 CODE = 15 << 7
@@ -109,8 +108,6 @@ def _hidden(builder: Any, values: Any) -> Any:
 def strips_of_group(builder: Any, w: Any, group: Any, base: Any, lists: list[Any]) -> list[Strip]:
     """Side by side. lists: of each strip the address of its next rare number."""
     at = builder.add(w, builder.mul(group, word(GROUP)))
-    for line in range(0, STRIP * len(lists), 64):
-        prefetch(builder, builder.add(at, word(AHEAD + line)))
     return [Strip(builder, builder.add(at, word(STRIP * v)), base, rare) for v, rare in enumerate(lists)]
 
 

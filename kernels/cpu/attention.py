@@ -250,7 +250,7 @@ def attention(record: int, first: int, count: int, thread: int) -> None:
         if part == _ends_with(plan, record, unit):
             following += 1
             if following == end:
-                following = next_unit(record)
+                following = next_unit(record, thread)
             if following < units:
                 next_part = _begins_with(plan, record, following)
         write_i64(later + 8, 0)

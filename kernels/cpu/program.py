@@ -73,12 +73,6 @@ def _share(record: int, unit: int, left: int, threads: int) -> int:
     return share
 
 
-def next_unit(record: int) -> int:
-    """Which is taken next, by any thread; as many as there are or more: all are taken."""
-    claim: int = atomics.read(record + _CLAIM)
-    return claim & _TAKEN
-
-
 @intrinsic(types.void(*[types.int64] * 5))
 def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
     """Calls an operation."""
@@ -148,6 +142,12 @@ def _next_units(record: int, claim: int, thread: int) -> tuple[int, int, int]:
     if left > 0 and (thread % 2 == 0 or left_behind <= 0):
         return first, left, 1 << _HALF
     return second, left_behind, 1
+
+
+def next_unit(record: int, thread: int) -> int:
+    """Which this thread would take next; as many as there are, or more: all are taken."""
+    unit, left, _ = _next_units(record, atomics.read(record + _CLAIM), thread)
+    return unit if left > 0 else read_i64(record + _UNITS)
 
 
 def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:

@@ -101,6 +101,30 @@ def test_the_engine_dies(service: Service, twins: list[list[Output]]):
     assert [request.generation.outputs for request in requests] == twins
 
 
+@pytest.mark.parametrize("end_after", [None, 0.0], ids=["patient", "at once"])
+def test_a_frontend_is_drained(
+    service: Service, twins: list[list[Output]], frontends: list[services.Frontend], end_after: float | None
+):
+    """What it has ends there, or goes on at the other one; what is new goes to the other one."""
+    addresses = [frontend.address for frontend in frontends]
+    with Client(addresses) as client, client.multiplex() as many, Client(addresses[0]) as operator:
+        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        for place, _ in enumerate(many):
+            if place == 100:
+                assert operator.drain(end_after) > 0
+                requests += [many.send(prompt, **wish) for prompt, wish in WISHES]
+        assert [request.error for request in requests] == [None] * len(requests)
+        assert [request.generation.outputs for request in requests] == 2 * twins
+
+
+@pytest.fixture
+def frontends(service: Service) -> Iterator[list[services.Frontend]]:
+    started = [services.Frontend(services.engine_addresses(service)[0]) for _ in range(2)]
+    yield started
+    for each in started:
+        each.close()
+
+
 def test_abort(service: Service):
     with Client(service.address) as client:
         with client.multiplex() as many:

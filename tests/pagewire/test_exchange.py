@@ -207,6 +207,22 @@ def test_own_ids_are_in_flight_once():
     assert world.sent() == ["a", "a"]
 
 
+def test_an_own_id_is_tried_again_until_the_engine_has_missed_the_dead_server():
+    world = World()
+    request = world.begin("mine")
+    world.bring(0, ("mine", 0, [5], 0))
+    world.exchange.ended(world.lines[0], gone())
+    world.exchange.send_due()
+    world.fail(1, "mine", grpc.StatusCode.ALREADY_EXISTS)
+    pause = world.exchange.send_due()
+    assert pause and world.sent(1) == ["mine"] and not request.done
+    world.clock.now += pause
+    world.exchange.send_due()
+    assert world.sent(1) == ["mine", "mine"]
+    world.bring(1, ("mine", 1, [6], EOS))
+    assert request.generation.token_ids == [5, 6]
+
+
 def test_abort_where_a_server_has_it():
     world = World()
     request = world.begin("a")

@@ -196,7 +196,7 @@ async def test_a_token_that_is_removed_is_refused_and_its_streams_go_on(service,
     await service.engine.output(handle, Output(encode("bye"), 3))
     assert text_of([message async for message in call]) == "bye"
     await many.write(generation_pb2.GenerateMultiplexedRequest(generate=make_request(request_id="y")))
-    (error,) = (await many.read()).errors
+    (error,) = (await asyncio.wait_for(many.read(), PATIENCE_S)).errors
     assert error.request_id == "y" and error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
     await service.engine.output(others, Output(encode("bye"), 3))
     assert text_of((await many.read()).responses) == "bye"

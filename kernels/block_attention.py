@@ -33,7 +33,8 @@ SPLIT_TOKENS = 8
 SHARES = 8
 """A row is split that is more than one of so many shares of a thread of all work."""
 SETS = 4
-"""Of places for parts: layers whose parts some thread may still be writing (worker.decoder_program)."""
+"""Of places for parts, as of the other buffers of a layer (worker.decoder_program): so many layers after this
+one, somebody may still be writing there."""
 
 
 class Scratch:

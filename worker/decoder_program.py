@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kernels.block_attention import BlockPlan, attention_fields
+from kernels.block_attention import SETS, BlockPlan, attention_fields
 from kernels.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.memory import zeros
 from kernels.quantized import QuantizedWeight
@@ -46,8 +46,6 @@ LISTED_PLAN, LISTED_ITEMS = 2, 4
 FEW = 64
 """Tokens of a step whose layers are so short that they do not wait for a thread without a core, and whose
 attention waits for memory."""
-SETS = 4
-"""Of buffers, for such a step."""
 
 
 def fits(model: "LlamaModel") -> bool:

@@ -26,7 +26,7 @@ from pagewire import process
 from pagewire.curve import EngineKey
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
 from pagewire.liveness import AwakeTime
-from pagewire.transport import BadFrame, bind_router, is_readable, pack, send_to, unpack
+from pagewire.transport import BadFrame, bind_router, is_readable, pack, receive, send_to, unpack
 from pagewire.vitals import read_vitals
 
 log = logging.getLogger(__name__)
@@ -216,9 +216,9 @@ class WorkerLink:
 
     def _receive(self) -> WorkerMessage | None:
         """A message of our worker. None for anything else, which is counted."""
-        identity, *frames = self._socket.recv_multipart()
+        identity, frame = self._socket.recv(), receive(self._socket)
         try:
-            message = WorkerMessage.FromString(unpack(frames[0] if len(frames) == 1 else b""))
+            message = WorkerMessage.FromString(unpack(frame))
         except (BadFrame, DecodeError):
             message = WorkerMessage()
         kind = message.WhichOneof("message")

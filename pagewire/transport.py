@@ -69,7 +69,8 @@ def send_to(socket: "zmq.Socket[bytes]", peer: bytes, frame: bytes) -> None:
 
 
 def receive(socket: "zmq.Socket[bytes]") -> bytes:
-    """The next frame of a DEALER, without waiting; a message of several, which nobody sends, is b"".
+    """The next message, or what follows the identity in one of a ROUTER, without waiting; several frames, which
+    nobody sends, are b"".
 
     Raises zmq.Again when there is none. (recv_multipart() looks up by name whether there is more, each time.)
     """

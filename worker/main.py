@@ -24,7 +24,7 @@ from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
-from pagewire.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, unpack
+from pagewire.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
 from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.faults import Faults, FaultyExecute
 from worker.precompile import precompile
@@ -98,19 +98,19 @@ class Channel:
     def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
         """The next command. An empty one when none comes for so many seconds (None: wait without end), and
         for a frame that is none, which is counted. Raises EngineGone."""
-        frames = self._next(seconds)
-        if frames is None:
+        frame = self._next(seconds)
+        if frame is None:
             return worker_pb2.WorkerCommand()
         try:
-            return worker_pb2.WorkerCommand.FromString(unpack(frames[0] if len(frames) == 1 else b""))
+            return worker_pb2.WorkerCommand.FromString(unpack(frame))
         except (BadFrame, DecodeError) as error:
             self._refused_frames += 1
             if self._refused_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
                 logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
             return worker_pb2.WorkerCommand()
 
-    def _next(self, seconds: float | None) -> list[bytes] | None:
-        """The frames of a message; None: there is none for so many seconds. Raises EngineGone.
+    def _next(self, seconds: float | None) -> bytes | None:
+        """The next frame; None: there is none for so many seconds. Raises EngineGone.
 
         In most steps the next plan is there already, and is all that is looked at. zmq would wait in
         milliseconds, of which a simulated step takes a few or none; so its descriptors are watched, which
@@ -118,9 +118,9 @@ class Channel:
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
-            frames = self._take()
-            if frames is not None:
-                return frames
+            frame = self._take()
+            if frame is not None:
+                return frame
             if is_readable(self._monitor) and not is_readable(self._socket):  # what was said before counts
                 raise EngineGone
             left = None if end is None else end - time.monotonic()
@@ -128,9 +128,9 @@ class Channel:
                 return None
             select.select(self._descriptors, [], [], left)
 
-    def _take(self) -> list[bytes] | None:
+    def _take(self) -> bytes | None:
         try:
-            return self._socket.recv_multipart(zmq.NOBLOCK)
+            return receive(self._socket)
         except zmq.Again:
             return None
 

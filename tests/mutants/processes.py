@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         name="a worker takes each part of a frame set for a command",
         file="worker/main.py",
-        old="            return self._socket.recv_multipart(zmq.NOBLOCK)\n",
-        new="            return [self._socket.recv(zmq.NOBLOCK)]\n",
+        old="            return receive(self._socket)\n",
+        new="            return self._socket.recv(zmq.NOBLOCK)\n",
         tests=("tests/hostile/test_bus.py",),
     ),
     Mutant(

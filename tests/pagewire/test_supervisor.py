@@ -46,6 +46,14 @@ class Serve:
         return list(self.runtime.glob("*"))
 
 
+@pytest.fixture(autouse=True)
+def a_terminal() -> Iterator[None]:
+    """Services die with it, also where these tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime, contextlib.ExitStack() as stack:

@@ -16,13 +16,15 @@ BLOCK, KV_HEADS, HEAD, GROUP = 16, 3, 64, 3
 BLOCK_BYTES = 2 * KV_HEADS * BLOCK * HEAD  # of keys: three pieces
 
 
-def listed(starts: list[int], counts: list[int], window: int | None = None) -> list[int]:
-    """The list for rows with blocks of their own: row r has 100 r, 100 r + 1, ..."""
+def listed(starts: list[int], counts: list[int], window: int | None = None, shared: int = 0) -> list[int]:
+    """The list for rows with blocks of their own: row r has 100 r, 100 r + 1, ... But so many of the first
+    ones are those of row 0."""
     from kernels.cpu.team import TEAM
 
     kernels = block_kernels(torch.bfloat16, BLOCK, HEAD, GROUP)
     assert kernels is not None
     tables = 100 * np.arange(len(starts))[:, None] + np.arange(100)
+    tables[:, :shared] = tables[0, :shared]
     plan = plan_blocks(kernels, np.array(starts), np.array(counts), tables, window, HEAD, KV_HEADS)
     prefetch = KVPrefetch()
     TEAM.run_one(prefetch.operation, 1, prefetch.fields(plan, cache()), 1)
@@ -59,6 +61,11 @@ def test_a_row_of_several_items_counts_once():
 def test_a_row_that_is_split_counts_once():
     """It has an item for each of its parts."""
     assert listed([1200], [1]) == pieces(0, 0, 75)
+
+
+def test_a_common_prefix_is_listed_once():
+    own = pieces(0, 0, 3), pieces(1, 2, 3), pieces(2, 2, 2)
+    assert listed([50, 50, 40], [1, 1, 1], shared=2) == [piece for row in own for piece in row]
 
 
 def test_a_list_has_an_end():

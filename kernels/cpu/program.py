@@ -35,6 +35,7 @@ SLACK = 8
 _UNITS, _GRAIN, _CLAIM, _MIDDLE, _DONE = 112, 120, 128, 136, 192
 REPEATABLE = 1 << 32
 _HALF = 22
+"""Bits of a unit's number: 4 million units, more than 16 thousand rows times a vocabulary of a million."""
 _NEXT = (1 << _HALF) - 1
 _TAKEN = (1 << 2 * _HALF) - 1
 _RUNS = (1 << 63 - 2 * _HALF) - 1

@@ -5,7 +5,9 @@
 
 The step's program (worker.decoder_program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
-What the operations do not add up to is what they do to each other's caches.
+What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
+own line; in a whole step products ask for its keys and values (kernels.cpu.kv_prefetch), and the last line
+says what the step takes where they do not, in turns with what it takes.
 """
 
 import argparse
@@ -21,10 +23,11 @@ prepare_threads()  # before torch is imported
 import numpy as np  # noqa: E402
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
+from kernels.kv_prefetch import LEAST_ROWS  # noqa: E402
 from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.models import checkpoint_folder  # noqa: E402
-from worker.decoder_program import FEW  # noqa: E402
+from worker.decoder_program import FEW, STREAM  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402
 
@@ -76,12 +79,29 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
 def median_ms(run: Callable[[], None]) -> float:
     """Of some runs, after one that does not count."""
     run()
-    times = []
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        run()
-        times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times)
+    return statistics.median(milliseconds(run) for _ in range(RUNS))
+
+
+def milliseconds(run: Callable[[], None]) -> float:
+    """Of one run."""
+    began = time.perf_counter()
+    run()
+    return 1000 * (time.perf_counter() - began)
+
+
+def with_and_without(
+    run: Callable[[], None], records: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", products: list[int]
+) -> str:
+    """A line for what products ask for. records, products: of the program, and which of them these are."""
+    streams = records[products, STREAM]
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(2 * RUNS):
+        records[products, STREAM] = streams * (1 - turn % 2)
+        times[turn % 2].append(milliseconds(run))
+    records[products, STREAM] = streams
+    asked, not_asked = map(statistics.median, times)
+    compared = f"in turns with {asked:.3f} ms: {asked / not_asked:.3f}"
+    return f"  {'nothing asked for':<22} {not_asked:9.3f} ms, {compared}"
 
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
@@ -109,6 +129,9 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
             line += f"  {done:6.0f} GFLOP/s"
         print(line)
     records[:] = whole
+    products = [index for index, name in enumerate(labels) if name.startswith("product")]
+    if tokens >= LEAST_ROWS and whole[products, STREAM].any():
+        print(with_and_without(lambda: TEAM.run(program), records, products))
 
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:

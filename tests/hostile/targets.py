@@ -36,7 +36,7 @@ from pagewire.internal.v1.engine_pb2 import AddRequest, FrontendMessage, Logprob
 from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
 from pagewire.telemetry.http import parse_head
 from pagewire.transport import BadFrame, pack, unpack
-from pagewire.v1.generation_pb2 import TokenLogprobs
+from pagewire.v1.generation_pb2 import GenerateResponse, TokenLogprobs
 from tests.engine_core.fakes import LIMITS, add_request
 from tests.frontend.fakes import byte_level_tokenizer
 from tests.hostile.messages import damage
@@ -130,9 +130,9 @@ def outputs(data: bytes) -> None:
     receiver = _Receiver(Wanted(token_ids=True, logprobs=bool(data and data[0] & 1)))
     with suppress(DecodeError, ValueError):
         dispatch(StepOutputs.FromString(data[1:]), receiver)
-    message = receiver.stream._make()
-    if message is not None:
-        message.SerializeToString()
+    response = GenerateResponse()
+    if receiver.stream._make(response):
+        response.SerializeToString()
 
 
 def scores(data: bytes) -> None:

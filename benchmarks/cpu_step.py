@@ -70,10 +70,13 @@ def names() -> dict[int, str]:
 
 def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict[int, str]) -> str:
     """Products by their shape."""
-    name = known[int(record[OPERATION])]
-    if name != "product":
-        return name
-    return f"product {record[COLUMNS]} x {record[WORDS] * (4 if record[SCALES] else 2)}"
+    from kernels.cpu.linear import linear
+
+    operation = int(record[OPERATION])
+    if known[operation] != "product":
+        return known[operation]
+    in_integers = operation == linear and record[SCALES]
+    return f"product {record[COLUMNS]} x {record[WORDS] * (4 if in_integers else 2)}"
 
 
 def median_ms(run: Callable[[], None]) -> float:

@@ -24,6 +24,7 @@ def test_every_operation_has_a_line():
     for step in steps:
         names = [line.split()[0] for line in step.splitlines()[1:]]
         assert {"embedding", "norms", "product", "rotary", "store", "attention"} <= set(names)
+        assert "product 1024 x 192" in step
     assert ["nothing asked for" in step for step in steps] == [True, False]  # 40 rows; 2
 
 

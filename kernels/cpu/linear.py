@@ -235,7 +235,7 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
     x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
-    rows, stride = min(rows - row, ROWS), columns * width
+    rows, pitch, stride = min(rows - row, ROWS), 4 * words, columns * width
     last = last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
@@ -249,7 +249,7 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         if whole and scales:
             _block_int8(
                 x,
-                4 * words,
+                pitch,
                 w_at,
                 soon,
                 SOON,
@@ -266,28 +266,14 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
             )
         elif whole:
             packed_block(
-                x,
-                4 * words,
-                w_at,
-                soon,
-                SOON,
-                pieces,
-                keys,
-                p_at,
-                out_at,
-                stride,
-                words,
-                left,
-                width,
-                0,
-                rows,
+                x, pitch, w_at, soon, SOON, pieces, keys, p_at, out_at, stride, words, left, width, 0, rows
             )
         elif scales:
             _strip_int8(
-                x, 4 * words, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
+                x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
             )
         else:
-            packed_strip(x, 4 * words, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_strip(x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
         strip += VECTORS if whole else 1
 
 

@@ -25,6 +25,7 @@ from kernels.cpu.attention_parts import (
     place_of_part,
     write_result,
 )
+from kernels.cpu.attention_tiles import AHEAD, mix_tiles, score_tiles
 from kernels.cpu.attention_vectors import (
     PART,
     QUERIES,
@@ -33,20 +34,13 @@ from kernels.cpu.attention_vectors import (
     asking_softmax,
     clear,
     copy,
-    copy_first_halves,
     hide,
-    mix_4,
-    mix_8,
-    scores_4,
-    scores_8,
     softmax,
 )
 from kernels.cpu.compiler import operation
 from kernels.cpu.program import next_unit
 from kernels.cpu.vectors import read_f32, read_i64, read_u32, write_i64, write_u32
 
-AHEAD = 8
-"""Tiles that are asked for before they are needed: 16 KiB with a head size of 64."""
 _LIST = 40
 _PLACE = 1024
 """Bytes of a place, see _locate(). The list has PART // 8 + AHEAD + QUERIES entries at most."""
@@ -132,13 +126,11 @@ def _compute_part(plan: int, record: int, place: int, scratch: int, to: int) -> 
     head_dim = read_i64(record + 88)
     base, tiles, pairs = read_i64(place), read_i64(place + 8), read_i64(read_i64(place + 16) + 32)
     keys, queries = place + _LIST, scratch + 8 * SCORES
-    if pairs > 4:
-        scores_8(queries, keys, tiles, 8 * AHEAD, scratch, head_dim // 2)
-    else:
-        scores_4(queries, keys, tiles, 8 * AHEAD, scratch, head_dim // 2)
+    score_tiles(queries, keys, tiles, pairs, head_dim // 2, scratch)
     _weigh(plan, record, place, scratch, to + 32 * head_dim)
     clear(to, head_dim // 2)
-    _mix(keys + 8 * tiles, scratch, read_i64(place + 32) - base, pairs, head_dim, to)
+    one_pair = queries + 16 * head_dim + 2 * partial_bytes(head_dim)
+    mix_tiles(keys + 8 * tiles, scratch, read_i64(place + 32) - base, pairs, head_dim, to, one_pair)
 
 
 def _weigh(plan: int, record: int, place: int, scratch: int, totals: int) -> None:
@@ -164,27 +156,6 @@ def _weigh(plan: int, record: int, place: int, scratch: int, totals: int) -> Non
         if in_group == group:
             in_group = 0
             own += 1
-
-
-def _mix(values: int, scratch: int, positions: int, pairs: int, head_dim: int, sums: int) -> None:
-    """Of so many positions, from the weights in scratch memory. values: the list of their tiles."""
-    ahead, stride, column = 8 * AHEAD, 4 * head_dim, 0
-    if positions > 1:
-        while pairs <= 4 and column + 256 <= stride:
-            mix_4(scratch, values, ahead, column, stride, sums, positions // 2)
-            column += 256
-        while column < stride:
-            mix_8(scratch, values, ahead, column, stride, sums, positions // 2)
-            column += 128
-    if positions % 2:
-        # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
-        pair = scratch + 8 * SCORES + 16 * head_dim + 2 * partial_bytes(head_dim)
-        tile, inside = positions // 16, positions % 16 // 2
-        copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, head_dim // 16)
-        write_i64(pair + stride, pair)
-        for column in range(0, stride, 128):
-            weights = scratch + 4 * (positions // 2)
-            mix_8(weights, pair + stride, 0, column, stride, sums, 1)
 
 
 def _attend(plan: int, record: int, part: int, place: int, scratch: int) -> None:

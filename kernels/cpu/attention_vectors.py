@@ -133,8 +133,10 @@ def _make_mix(rows: int, vectors: int) -> Any:
     return mix
 
 
-scores_4, scores_8 = _make_scores(4, 2), _make_scores(8, 1)
-mix_4, mix_8 = _make_mix(4, 4), _make_mix(8, 2)
+scores_3, scores_4, scores_6, scores_8 = (
+    _make_scores(rows, side) for rows, side in ((3, 2), (4, 2), (6, 2), (8, 1))
+)
+mix_3, mix_4, mix_6, mix_8 = (_make_mix(rows, vectors) for rows, vectors in ((3, 4), (4, 4), (6, 2), (8, 2)))
 
 
 @intrinsic(types.void(*[types.int64] * 3))

@@ -2,7 +2,7 @@
 
 The operation, its shapes and the reference are those of kernels.paged_attention. What differs is the
 order of the cache within a block, which kernels.cpu.store_kv writes and kernels.cpu.attention reads;
-copying whole blocks works on both. Block sizes must be multiples of 16, head sizes of 32.
+copying whole blocks works on both. Block sizes must be multiples of 16, head sizes of 32, up to 512.
 A query's result is bitwise the same in any company, in any chunk and in any blocks.
 
 Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
@@ -119,12 +119,14 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
         return None
     from kernels.cpu.attention import attention, scratch_bytes  # compiles, the first time
     from kernels.cpu.attention_parts import combine_parts, partial_bytes
-    from kernels.cpu.attention_vectors import PART
+    from kernels.cpu.attention_vectors import MOST_HEAD_DIM, PART
     from kernels.cpu.check_step import check_step
     from kernels.cpu.prepare_inputs import prepare_inputs
     from kernels.cpu.store_kv import store_kv
     from kernels.cpu.team import TEAM
 
+    if head_dim > MOST_HEAD_DIM:
+        return None
     return BlockKernels(
         team=TEAM,
         store=store_kv,

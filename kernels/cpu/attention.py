@@ -6,6 +6,7 @@ each part three times, 16 positions at a time:
 
     1. scores    q . k for 16 positions: one register per pair, as in kernels.cpu.linear
     2. softmax   exp(scale * score - largest) of the visible positions, 0 of others, as bfloat16; its sum
+                 (kernels.cpu.attention_softmax)
     3. mix       sum of p * v over pairs of positions
 
 Parts are merged in ascending order (kernels.cpu.attention_parts), then divided by the sum. A row that has
@@ -25,30 +26,34 @@ from kernels.cpu.attention_parts import (
     place_of_part,
     write_result,
 )
+from kernels.cpu.attention_softmax import hide_unseen, weigh_tiles
 from kernels.cpu.attention_tiles import AHEAD, mix_tiles, score_tiles
 from kernels.cpu.attention_vectors import (
     PART,
     QUERIES,
+    QUERY,
     SCORES,
     ask,
-    asking_softmax,
     clear,
     copy,
-    hide,
-    softmax,
 )
 from kernels.cpu.compiler import operation
 from kernels.cpu.program import next_unit
-from kernels.cpu.vectors import read_f32, read_i64, read_u32, write_i64, write_u32
+from kernels.cpu.vectors import read_f32, read_i64, write_i64, write_u32
 
 _LIST = 40
 _PLACE = 1024
 """Bytes of a place, see _locate(). The list has PART // 8 + AHEAD + QUERIES entries at most."""
+_QUERIES = QUERIES * SCORES
+_SEEN = _QUERIES + QUERIES * QUERY
+_RESULTS = _SEEN + 64
+"""Where things are in a thread's scratch memory: an item's queries, the first position that each of them sees
+and the last one, two results."""
 
 
 def scratch_bytes(head_dim: int) -> int:
     """What one thread needs: two places, scores, queries, two results, the last pair. A multiple of 256."""
-    size = 2 * _PLACE + 8 * SCORES + 16 * head_dim + 2 * partial_bytes(head_dim) + 4 * head_dim + 64
+    size = 2 * _PLACE + _RESULTS + 2 * partial_bytes(head_dim) + 4 * head_dim + 64
     return -(-size // 256) * 256
 
 
@@ -104,20 +109,21 @@ def _append(place: int, later: int) -> None:
             left -= 1
 
 
-def _copy_queries(record: int, item: int, head: int, to: int) -> None:
-    """Of an item, side by side: word k of them all, then word k + 1."""
+def _copy_queries(plan: int, record: int, item: int, head: int, scratch: int) -> None:
+    """Of an item, and which positions they see."""
     query, stride = read_i64(record + 16), read_i64(record + 56)
-    group, head_dim = read_i64(record + 80), read_i64(record + 88)
+    group, head_dim, window = read_i64(record + 80), read_i64(record + 88), read_i64(plan + 8)
     token, first, pairs = read_i64(item + 16), read_i64(item + 24), read_i64(item + 32)
     query += (token + first // group) * stride + 2 * head * group * head_dim
-    in_group = first % group
+    in_group, own = first % group, read_i64(item) + first // group
     for m in range(pairs):
-        source = query + 2 * in_group * head_dim
-        for k in range(head_dim // 2):
-            write_u32(to + 32 * k + 4 * m, read_u32(source + 4 * k))
+        copy(query + 2 * in_group * head_dim, scratch + _QUERIES + m * QUERY, head_dim // 32)
+        write_u32(scratch + _SEEN + 4 * m, 0 if window == 0 else max(0, own - window + 1))
+        write_u32(scratch + _SEEN + 32 + 4 * m, own)
         in_group += 1
         if in_group == group:
             in_group = 0
+            own += 1
             query += stride
 
 
@@ -125,53 +131,43 @@ def _compute_part(plan: int, record: int, place: int, scratch: int, to: int) -> 
     """A part's result. scratch: the item's queries are in it. to: address of the result."""
     head_dim = read_i64(record + 88)
     base, tiles, pairs = read_i64(place), read_i64(place + 8), read_i64(read_i64(place + 16) + 32)
-    keys, queries = place + _LIST, scratch + 8 * SCORES
+    keys, queries = place + _LIST, scratch + _QUERIES
     score_tiles(queries, keys, tiles, pairs, head_dim // 2, scratch)
-    _weigh(plan, record, place, scratch, to + 32 * head_dim)
+    _hide_unseen(plan, record, place, scratch)
+    soon = keys + 8 * (tiles + AHEAD)
+    weigh_tiles(scratch, tiles, pairs, read_f32(record + 104), to + 32 * head_dim, soon)
     clear(to, head_dim // 2)
-    one_pair = queries + 16 * head_dim + 2 * partial_bytes(head_dim)
+    one_pair = scratch + _RESULTS + 2 * partial_bytes(head_dim)
     mix_tiles(keys + 8 * tiles, scratch, read_i64(place + 32) - base, pairs, head_dim, to, one_pair)
 
 
-def _weigh(plan: int, record: int, place: int, scratch: int, totals: int) -> None:
-    """Scores in scratch memory become weights."""
-    group, scale, window = read_i64(record + 80), read_f32(record + 104), read_i64(plan + 8)
+def _hide_unseen(plan: int, record: int, place: int, scratch: int) -> None:
+    """Of the scores in scratch memory: positions after the first query, and before the last one's window."""
     base, tiles, item = read_i64(place), read_i64(place + 8), read_i64(place + 16)
-    first, pairs = read_i64(item + 24), read_i64(item + 32)
-    own, in_group = read_i64(item) + first // group - base, first % group
-    soon = place + _LIST + 8 * (tiles + AHEAD)
-    for m in range(pairs):
-        weights, total = scratch + m * SCORES, totals + 4 * m
-        least = 0 if window == 0 else max(0, own - window + 1)
+    pairs, group, window = read_i64(item + 32), read_i64(record + 80), read_i64(plan + 8)
+    own = read_i64(item) + read_i64(item + 24) // group - base
+    seen_by_all = max(0, (own + 1) // 16)
+    if seen_by_all < tiles:
+        hide_unseen(scratch, seen_by_all, tiles - seen_by_all, pairs, base, scratch + _SEEN)
+    if window > 0:
+        least = read_i64(item) + (read_i64(item + 24) + pairs - 1) // group - window + 1 - base
         if least > 0:
-            hide(weights, 0, min(tiles, least // 16 + 1), least, own)
-        if own < 16 * tiles - 1:
-            seen = max(0, own // 16)
-            hide(weights, seen, tiles - seen, least, own)
-        if pairs > group:
-            softmax(weights, tiles, scale, total, 0)
-        else:
-            asking_softmax(weights, tiles, scale, total, read_i64(soon + 8 * m))
-        in_group += 1
-        if in_group == group:
-            in_group = 0
-            own += 1
+            hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, scratch + _SEEN)
 
 
 def _attend(plan: int, record: int, part: int, place: int, scratch: int) -> None:
     """A part of a unit, merged with those before it; the last one writes the result."""
     group, head_dim = read_i64(record + 80), read_i64(record + 88)
     item, head = read_i64(place + 16), read_i64(place + 24)
-    queries = scratch + 8 * SCORES
-    before = queries + 16 * head_dim
+    before = scratch + _RESULTS
     own = before + partial_bytes(head_dim)
     if read_i64(item + 40) >= 0:
         if read_i64(place + 8) > 0:
-            _copy_queries(record, item, head, queries)
+            _copy_queries(plan, record, item, head, scratch)
             _compute_part(plan, record, place, scratch, place_of_part(plan, record, item, head, part))
         return
     if part == first_part(plan, item, group):
-        _copy_queries(record, item, head, queries)
+        _copy_queries(plan, record, item, head, scratch)
         _compute_part(plan, record, place, scratch, before)
     else:
         _compute_part(plan, record, place, scratch, own)

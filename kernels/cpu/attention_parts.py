@@ -20,7 +20,8 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu import types
-from kernels.cpu.attention_vectors import NOTHING, PART, at_least_lowest, clear
+from kernels.cpu.attention_softmax import NOTHING, at_least_lowest
+from kernels.cpu.attention_vectors import PART, clear
 from kernels.cpu.compiler import operation
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (

@@ -66,7 +66,7 @@ def test_decode_and_prefill_in_one_step(block_size: int, window: int | None):
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
-    [(1, 1, 32), (4, 4, 64), (9, 3, 64), (14, 2, 64), (8, 1, 96), (22, 2, 32), (5, 1, 128)],
+    [(1, 1, 32), (4, 4, 64), (9, 3, 64), (14, 2, 64), (8, 1, 96), (22, 2, 32), (5, 1, 128), (2, 1, 512)],
 )
 def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
     """Groups of 1 to 11 heads: one item and more than one for a decoding token."""
@@ -169,7 +169,8 @@ def test_nan_stays_in_its_row():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "block_size", "head_dim"), [(torch.float32, 16, 32), (BF16, 8, 32), (BF16, 16, 80)]
+    ("dtype", "block_size", "head_dim"),
+    [(torch.float32, 16, 32), (BF16, 8, 32), (BF16, 16, 80), (BF16, 16, 544)],
 )
 def test_sizes_that_do_not_fit(dtype: torch.dtype, block_size: int, head_dim: int):
     assert block_kernels(dtype, block_size, head_dim, 1) is None

@@ -3,8 +3,9 @@
 Its metrics are read before and after a run, so that a run is as it always is. All parts are shares of the
 time that the client has measured, from sending the first request until the last token has come:
 
-    forward             the layers of the model, measured by the worker, as the next two are
-    logits, sampling    the vocabulary's matrix, choosing tokens
+    forward             the layers of the model, measured by the worker, as the next two are; on a CPU with
+                        the vocabulary's matrix, where a step only decodes
+    logits, sampling    else the vocabulary's matrix; choosing tokens
     preparing           new rows, rows that end, the inputs of the step
     rest of a step      making the result
     between steps       result to the core, update, schedule, next plan: while there was work

@@ -9,6 +9,7 @@ the layered forward, which stays as its twin.
     per layer  norm -> qkv -> (norms of heads) -> rotary -> store -> attention -> output
                add and norm -> gate and up -> gated SiLU -> down
     add and norm -> hidden
+    head         -> logits, where all tokens of a step of few are sampled from
 
 Activations live in buffers that are made for the most tokens that came so far, and are used again in
 every step, and in every layer or every fourth one: in a step of few tokens a thread that lost its core
@@ -107,7 +108,8 @@ class DecoderProgram:
         looked_up = model.embedding.packed is not None
         sizes = [_records(block) for block in model.layers]
         windows = {block.attention.attention.window: None for block in model.layers} if most <= FEW else {}
-        size = len(windows) + looked_up + sum(sizes) + 1
+        head = model.head if most <= FEW and model.head.packed is not None else None
+        size = len(windows) + looked_up + sum(sizes) + 1 + (0 if head is None else _product_records(head))
         self._program = Program(size, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
@@ -124,6 +126,15 @@ class DecoderProgram:
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             to_add = self._add_block(block, cache, self._sets[number % sets], to_add)
         self._add_norm(model.norm, to_add)
+        self._head = slice(self._next, size)
+        self._all_logits: torch.Tensor | None = None
+        if head is not None:
+            self._all_logits = zeros((most, head.vocab_size), torch.float32)
+            self._add_product(head, self._buffers.normed, self._all_logits)
+        self._batch: InputBatch | None = None  # whose inputs the records name
+        self._turns = 0, 0, 0  # where the angles of rotations are
+        self._hidden = self._buffers.normed[:0]  # of the batch
+        self._logits: torch.Tensor | None = None  # of the batch, where they are computed here
         self._halves = np.array(self._halves_of_products, np.int64)
         for number, product in enumerate(self._products[:-1]):
             self._program.records[product, FOLLOWING] = self._halves[number + 1].ctypes.data
@@ -131,6 +142,25 @@ class DecoderProgram:
 
     def run(self, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
         """-> [T, E], which the next step overwrites."""
+        if batch is not self._batch:  # that of most steps that decode is, with other numbers in it
+            self._read_from(batch)
+        angles = rotation.cos.data_ptr(), rotation.sin.data_ptr()
+        index = 0 if rotation.index is None else rotation.index.data_ptr()
+        if (*angles, index) != self._turns:
+            self._turns = *angles, index
+            self._program.records[self._rotaries, COS : TURNS + 1] = self._turns
+        if self._embedding.packed is None:
+            self._buffers.residual[: self._hidden.shape[0]] = self._embedding(batch.token_ids)
+        self._rows.team.run(self._program)
+        return self._hidden
+
+    def logits_of(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """[T, V] float32, which the next step overwrites: of what the last run() returned, if all of it is
+        sampled from. None: they are still to be computed."""
+        return self._logits if hidden is self._hidden else None
+
+    def _read_from(self, batch: InputBatch) -> None:
+        """Writes down how many tokens there are, and where the inputs and plans of this batch lie."""
         tokens, records = len(batch.token_ids), self._program.records
         records[:, ROWS] = tokens
         for index, window in enumerate(self._prefetches):
@@ -140,11 +170,6 @@ class DecoderProgram:
             records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, len(plan.items)
         if self._embedding.packed is not None:
             records[len(self._prefetches), INDEXES] = batch.token_ids.data_ptr()
-        else:
-            self._buffers.residual[:tokens] = self._embedding(batch.token_ids)
-        records[self._rotaries, COS] = rotation.cos.data_ptr()
-        records[self._rotaries, SIN] = rotation.sin.data_ptr()
-        records[self._rotaries, TURNS] = 0 if rotation.index is None else rotation.index.data_ptr()
         records[self._stores, SLOTS] = batch.slot_rows.data_ptr()
         for window, indexes in self._attentions.items():
             plan = batch.attention[window]
@@ -154,8 +179,10 @@ class DecoderProgram:
             combining = [index + 1 for index in indexes]
             records[combining, ROWS] = len(plan.items) * self._kv_heads if len(plan.partials) else 0
             records[combining, PLAN] = plan.addresses.ctypes.data
-        self._rows.team.run(self._program)
-        return self._buffers.normed[:tokens]
+        self._batch, self._hidden, self._logits = batch, self._buffers.normed[:tokens], None
+        if self._all_logits is not None and batch.wants_all_logits:
+            self._logits = self._all_logits[:tokens]
+        records[self._head, ROWS] = 0 if self._logits is None else tokens
 
     def _add_embedding(self) -> None:
         """Where it is packed, since it is the head as well."""
@@ -247,8 +274,12 @@ class DecoderProgram:
 
 def _records(block: "LlamaBlock") -> int:
     """Of one layer."""
-    products = 8 if isinstance(block.mlp.down.packed, QuantizedWeight) else 4
-    return products + 7 + len(block.attention.head_norms(0, 0))
+    return 4 * _product_records(block.mlp.down) + 7 + len(block.attention.head_norms(0, 0))
+
+
+def _product_records(layer: Matrix) -> int:
+    """Inputs become integers before a product of integers."""
+    return 2 if isinstance(layer.packed, QuantizedWeight) else 1
 
 
 def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:

@@ -34,6 +34,11 @@ class InputBatch:
     slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv; on CUDA [T]
     attention: Mapping[int | None, AttentionPlan | BlockPlan | PagedPlan]  # by window; without padding
 
+    @property
+    def wants_all_logits(self) -> bool:
+        """Whether every token is known to be sampled from, in order, as where all rows decode."""
+        return False
+
 
 @dataclass(frozen=True)
 class StepBatch(InputBatch):
@@ -42,6 +47,10 @@ class StepBatch(InputBatch):
     logit_tokens: torch.Tensor | None
     """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+    @property
+    def wants_all_logits(self) -> bool:
+        return self.logit_tokens is None
 
 
 def token_sizes(most: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -140,19 +139,17 @@ def read_step(
 ) -> Step:
     """Call it after apply_changes(). check: None where it is not compiled. Raises PlanError when the rows
     cannot do it."""
-    parts = plan.rows, plan.starts, plan.counts, plan.sample_rows, plan.sample_sources
-    bounds = [0, *accumulate(len(part) // 4 for part in parts)]
-    columns = column(b"".join(parts))
-    num_rows, num_samples = bounds[1], bounds[4] - bounds[3]
-    require(
-        bounds[2] == 2 * num_rows and bounds[3] == 3 * num_rows, "rows, starts and counts differ in length"
-    )
-    require(len(columns) == 3 * num_rows + 2 * num_samples, "samples and their sources differ in length")
+    computing, sampling = (plan.rows, plan.starts, plan.counts), (plan.sample_rows, plan.sample_sources)
+    require(len(set(map(len, computing))) == 1, "rows, starts and counts differ in length")
+    require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")
+    columns = column(b"".join(computing + sampling))
+    num_rows, num_samples = len(plan.rows) // 4, len(plan.sample_rows) // 4
     address = columns.ctypes.data
     if check is not None:
         measures = check(columns, address, num_rows, num_samples)
     else:
         measures = check_by_numpy(rows, columns, num_rows, num_samples)
     require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
-    computing, starts, counts, sampling, sources = (columns[begin:end] for begin, end in pairwise(bounds))
-    return Step(computing, starts, counts, sampling, sources, address, measures)
+    computing_rows, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
+    sample_rows, sources = columns[3 * num_rows :].reshape(2, num_samples)
+    return Step(computing_rows, starts, counts, sample_rows, sources, address, measures)

@@ -68,6 +68,7 @@ class Team:
         self._one = Program(1)
         self._lock = threading.Lock()
         self._scratch = _zeros(program.MOST_THREADS)  # addresses, a thread's each
+        self._scratch_address = int(self._scratch.ctypes.data)
         self._scratch_bytes = 0
         self._memory: list[Words] = []  # what they point at
 
@@ -94,7 +95,7 @@ class Team:
         if num_bytes > self._scratch_bytes:
             self._scratch_bytes = num_bytes
             self._make_scratch()
-        return int(self._scratch.ctypes.data)
+        return self._scratch_address
 
     def _make_scratch(self) -> None:
         with self._lock:  # nobody uses it now

@@ -69,6 +69,24 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
     assert torch.equal(logits(600), expected)
 
 
+def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """They are made in the same call; those of a step with a prompt in it are not."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
+    head, made = driver.runner._model.head, []
+    product = head.logits
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        made.append(len(hidden))
+        return product(hidden)
+
+    monkeypatch.setattr(head, "logits", logits)
+    driver.add([3, 4, 5], 5)
+    driver.add([6, 7], 4)
+    driver.run()
+    assert made == [2], "of the two prompts, which came in one step"
+
+
 def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
     """Sizes are powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)

@@ -74,7 +74,7 @@ class Rotary:
     def _table_of(self, positions: int) -> Rotation:
         """Of the first positions, at least so many. Computing the angles of one token anew takes 80 us in
         torch, all of it calls."""
-        if len(self._table.cos) < positions:
+        if self._table.cos.shape[0] < positions:
             size = 1 << (positions - 1).bit_length()
             every = torch.arange(size, dtype=torch.float32, device=self._frequencies.device)
             self._table = self._turn(every[:, None] * self._frequencies)

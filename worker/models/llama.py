@@ -170,7 +170,7 @@ class LlamaModel(LanguageModel):
         plan = next(iter(batch.attention.values()))
         if not self._fits or not isinstance(plan, BlockPlan):
             return None
-        tokens = len(batch.token_ids)
+        tokens = batch.token_ids.shape[0]
         few = tokens <= FEW
         program = self._programs.get(few)
         if program is None or program.most_tokens < tokens:
@@ -180,7 +180,9 @@ class LlamaModel(LanguageModel):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
-        return self.head.logits(hidden)
+        program = self._programs.get(True)
+        logits = program.logits_of(hidden) if program is not None else None
+        return self.head.logits(hidden) if logits is None else logits
 
 
 NAMES = {

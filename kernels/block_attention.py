@@ -10,12 +10,12 @@ Bytes moved: each row's keys and values once per group of heads and 8 (query, he
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from kernels.attention_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
 from kernels.memory import zeros
 from kernels.ranges import Integers
 from kernels.row_kernels import float_bits, row_grain
@@ -23,15 +23,6 @@ from kernels.row_kernels import float_bits, row_grain
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
 
-Int64s = npt.NDArray[np.int64]
-
-ITEM_WORDS = 7
-QUERIES = 8
-"""(query, head) pairs that are computed together; kernels.cpu.attention has registers for so many."""
-SPLIT_TOKENS = 8
-"""Rows of more tokens have items enough for all threads."""
-SHARES = 8
-"""A row is split that is more than one of so many shares of a thread of all work."""
 SETS = 4
 """Of places for parts, as of the other buffers of a layer (worker.decoder_program): so many layers after this
 one, somebody may still be writing there."""
@@ -64,6 +55,8 @@ class BlockKernels:
     partial_bytes: Callable[[int], int]  # kernels.cpu.attention_parts.partial_bytes
     part: int  # kernels.cpu.attention_vectors.PART
     group: int  # query heads per KV head
+    block_size: int
+    joins: bool  # whether two rows may be one item
     scratch: Scratch
 
     def store_kv(
@@ -91,22 +84,13 @@ class BlockKernels:
         self.team.run_one(self.store, tokens, fields, row_grain(2 * heads * head_dim))
 
 
-class PlanSizes(NamedTuple):
-    """What a plan needs room for."""
-
-    items: int  # I
-    places: int  # for results of parts
-    whole: int  # rows of more positions are split
-
-
 @dataclass(frozen=True)
 class BlockPlan:
     """What the layers of one step with one window share."""
 
     kernels: BlockKernels
-    items: Int64s  # [I, 7]: start of the row, address of its block table, its first token in the step,
-    # the item's first (query, head) pair in the row, and how many; its part, and the number of a place
-    # for that part's result, or -1 and 0: all parts
+    items: Int64s  # [I, 9]: see kernels.cpu.items
+    made: Int64s  # [1]: so many of them are taken by themselves; behind these is the company of others
     addresses: Int64s  # [6]: the plan as kernels.cpu.attention reads it
     tables: Int64s  # that the items point at
     context: int  # the most positions of a row
@@ -138,6 +122,8 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
         partial_bytes=partial_bytes,
         part=PART,
         group=group,
+        block_size=block_size,
+        joins=group in JOINED_GROUPS and head_dim % 64 == 0,
         scratch=Scratch(),
     )
 
@@ -154,72 +140,33 @@ def plan_blocks(
     """starts, counts, block_tables: as in kernels.paged_attention.plan_attention."""
     tables = np.ascontiguousarray(block_tables, np.int64)
     context = int((starts + counts).max())
-    _, places, whole = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
-    items = _items(kernels, starts, counts, tables, whole)
-    return block_plan(kernels, items, tables, context, places, window, (kv_heads, head_dim))
-
-
-def plan_sizes(
-    kernels: BlockKernels, starts: Integers, counts: Integers, num_tokens: int, context: int
-) -> PlanSizes:
-    """starts, counts: of rows, that compute so many tokens. context: the most positions of a row."""
-    group, part, rows = kernels.group, kernels.part, len(counts)
-    whole = max(context, part)
-    if context > part:
-        ends = starts + counts
-        whole = max(part, int(ends @ counts) // (SHARES * kernels.team.threads))
-    if context <= whole and num_tokens == rows:
-        return PlanSizes(rows * -(-group // QUERIES), 0, whole)
-    items = -(-counts * group // QUERIES)
-    if context <= whole:
-        return PlanSizes(int(items.sum()), 0, whole)
-    split = (ends > whole) & (counts <= SPLIT_TOKENS)
-    items = np.where(split, items * -(-ends // part), items)
-    return PlanSizes(int(items.sum()), int(items[split].sum()), whole)
+    sizes = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
+    if window is not None:
+        sizes = sizes._replace(joined=0)
+    items, made = list_items(kernels, starts, counts, tables, sizes)
+    shape = kv_heads, head_dim
+    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape)
 
 
 def block_plan(
     kernels: BlockKernels,
     items: Int64s,
+    made: Int64s,
     tables: Int64s,
     context: int,
     places: int,
     window: int | None,
     shape: tuple[int, int],
 ) -> BlockPlan:
-    """items, tables, context: see BlockPlan. places: for results of parts. shape: KV heads, head size."""
+    """items, made, tables, context: see BlockPlan. places: for results of parts. shape: KV heads and
+    head size."""
     kv_heads, head_dim = shape
     size = kernels.scratch_bytes(head_dim)
     scratch = kernels.scratch.address(kernels.team.threads * size)
     set_bytes = places * kv_heads * kernels.partial_bytes(head_dim)
     partials = torch.empty(SETS * set_bytes, dtype=torch.uint8)
     addresses = items.ctypes.data, window or 0, scratch, size, partials.data_ptr(), set_bytes
-    return BlockPlan(kernels, items, np.array(addresses, np.int64), tables, context, partials)
-
-
-def _items(kernels: BlockKernels, starts: Integers, counts: Integers, tables: Int64s, whole: int) -> Int64s:
-    """See BlockPlan. Long ones come first, so that no thread begins one when the others are done."""
-    items, places, token = [], 0, 0
-    for row, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
-        table, pairs, end = tables.ctypes.data + row * tables.strides[0], count * kernels.group, start + count
-        split = count <= SPLIT_TOKENS and end > whole
-        for first in range(0, pairs, QUERIES):
-            item = start, table, token, first, min(QUERIES, pairs - first)
-            if split:
-                parts = -(-end // kernels.part)
-                items += [(*item, part, places + part) for part in range(parts)]
-                places += parts
-            else:
-                items.append((*item, -1, 0))
-        token += count
-
-    def length(item: tuple[int, ...]) -> int:
-        """The positions that an item looks at."""
-        start, first, pairs, part = item[0], *item[3:6]
-        end = start + (first + pairs - 1) // kernels.group + 1
-        return min(end - part * kernels.part, kernels.part) if part >= 0 else end
-
-    return np.array(sorted(items, key=length, reverse=True), np.int64)
+    return BlockPlan(kernels, items, made, np.array(addresses, np.int64), tables, context, partials)
 
 
 def attention_fields(
@@ -272,7 +219,7 @@ def block_attention(
         num_heads,
         scale,
     )
-    units = len(plan.items) * key_cache.shape[1]
+    units = int(plan.made[0]) * key_cache.shape[1]
     plan.kernels.team.run_one(plan.kernels.attend, units, fields, 1)
     if len(plan.partials):
         plan.kernels.team.run_one(plan.kernels.combine, units, fields, 1)

@@ -37,7 +37,8 @@ class KVPrefetch:
         items it has change. cache: keys and values of a layer, [B, K, S, D] each."""
         key, value = cache
         sizes = key.shape[2], key[0].nbytes, value.data_ptr() - key.data_ptr()
-        return plan.addresses.ctypes.data, self._step.ctypes.data, len(plan.items), plan.kernels.group, *sizes
+        items, group = int(plan.made[0]), plan.kernels.group
+        return plan.addresses.ctypes.data, self._step.ctypes.data, items, group, *sizes
 
     def streams(self, key: torch.Tensor, products: Sequence[tuple[int, int]]) -> list[int]:
         """Addresses of the streams of the products that come before an attention. key: what it reads,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.block_attention import ITEM_WORDS, BlockKernels, block_plan, plan_sizes
+from kernels.attention_items import ITEM_WORDS, plan_sizes
+from kernels.block_attention import BlockKernels, block_plan
 from kernels.paged_attention import CacheShape
 from worker.input_batch import StepBatch, build_input_batch
 from worker.rows import RowTable
@@ -20,7 +21,7 @@ from worker.step import Step
 
 CONTEXT_STEP = 256
 """Plans for attention are made for so many positions more than there are, at most, and last as long."""
-_COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _NUM_SAMPLES = 5, 8, 12, 19, 20
+_COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _ROOM = 5, 8, 12, 19, 23
 """Words of a job of kernels.cpu.prepare_inputs."""
 
 
@@ -67,7 +68,7 @@ class BlockInputs:
                 *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
                 *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
                 *(0, 0, 0, 0, shape.block_size, shape.num_kv_heads, kernels.group),
-                *[0] * 10,
+                *[0] * 13,
             ),
             np.int64,
         )
@@ -77,24 +78,25 @@ class BlockInputs:
 
     def build(self, step: Step) -> StepBatch:
         """It lives until the next call."""
-        layout, whole = self._layout_of(step)
+        layout, limits = self._layout_of(step)
         if layout != self._layout:
             self._batch, self._layout = self._make(layout), layout
         rows, column = layout.num_rows, 8 * layout.num_rows
         job, address = self._job, step.address
         job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
-        job[_SOURCES:] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, whole
+        job[_SOURCES:_ROOM] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, *limits
         self._kernels.prepare(self._address)
         return self._batch
 
-    def _layout_of(self, step: Step) -> tuple[_Layout, int]:
-        """And how many positions a row may have that is not split."""
+    def _layout_of(self, step: Step) -> tuple[_Layout, tuple[int, int]]:
+        """And how many positions a row may have that is not split, and two rows in an item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)
-        items, places, whole = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
+        sizes = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
         in_order = in_order and tokens == rows
-        return _Layout(tokens, rows, len(step.sample_rows), items, places, rounded, in_order), whole
+        layout = _Layout(tokens, rows, len(step.sample_rows), sizes.items, sizes.places, rounded, in_order)
+        return layout, (sizes.whole, sizes.joined if self._windows == (None,) else 0)
 
     def _make(self, layout: _Layout) -> StepBatch:
         """A batch whose numbers are still to be written; the job knows where."""
@@ -109,10 +111,12 @@ class BlockInputs:
             layout.num_items * ITEM_WORDS,
             layout.num_rows,
             layout.num_samples,
+            1,
         )
         parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
-        self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts]
-        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens = parts
+        self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts[:-1]]
+        self._job[_ROOM:] = layout.num_items, parts[-1].ctypes.data
+        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, made = parts
         items = items.reshape(layout.num_items, ITEM_WORDS)
         return StepBatch(
             token_ids=torch.from_numpy(ids),
@@ -121,7 +125,8 @@ class BlockInputs:
             slot_rows=torch.from_numpy(slot_rows),
             attention={
                 window: block_plan(
-                    *(self._kernels, items, self._tables, layout.context, layout.num_places), window, heads
+                    *(self._kernels, items, made, self._tables),
+                    *(layout.context, layout.num_places, window, heads),
                 )
                 for window in self._windows
             },

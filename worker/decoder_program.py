@@ -167,17 +167,18 @@ class DecoderProgram:
             plan = batch.attention[window]
             assert isinstance(plan, BlockPlan)
             records[index, ROWS] = tokens >= LEAST_ROWS
-            records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, len(plan.items)
+            records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, plan.made[0]
         if self._embedding.packed is not None:
             records[len(self._prefetches), INDEXES] = batch.token_ids.data_ptr()
         records[self._stores, SLOTS] = batch.slot_rows.data_ptr()
         for window, indexes in self._attentions.items():
             plan = batch.attention[window]
             assert isinstance(plan, BlockPlan)
-            records[indexes, ROWS] = len(plan.items) * self._kv_heads
+            units = int(plan.made[0]) * self._kv_heads
+            records[indexes, ROWS] = units
             records[indexes, PLAN] = plan.addresses.ctypes.data
             combining = [index + 1 for index in indexes]
-            records[combining, ROWS] = len(plan.items) * self._kv_heads if len(plan.partials) else 0
+            records[combining, ROWS] = units if len(plan.partials) else 0
             records[combining, PLAN] = plan.addresses.ctypes.data
         self._batch, self._hidden, self._logits = batch, self._buffers.normed[:tokens], None
         if self._all_logits is not None and batch.wants_all_logits:

@@ -23,6 +23,7 @@ from kernels.cpu import types
 from kernels.cpu.attention_softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention_vectors import PART, clear
 from kernels.cpu.compiler import operation
+from kernels.cpu.items import ITEM
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     F32,
@@ -101,14 +102,15 @@ def merge_part(to: int, part: int, head_dim: int) -> None:
     _merge(to, part, 32 * head_dim, head_dim // 16)
 
 
-def write_result(record: int, item: int, head: int, partial: int) -> None:
-    """Of all parts, rounded: what the item's queries get."""
+def write_result(record: int, item: int, head: int, partial: int, lane: int) -> None:
+    """Of all parts, rounded: what the item's queries get. lane: the first one's number in the result."""
     stride, group, head_dim = read_i64(record + 64), read_i64(record + 80), read_i64(record + 88)
     token, first, pairs = read_i64(item + 16), read_i64(item + 24), read_i64(item + 32)
     out = read_i64(record + 40) + token * stride + 2 * head * group * head_dim
     for m in range(pairs):
         to = out + (first + m) // group * stride + 2 * ((first + m) % group * head_dim)
-        _divide(partial + 4 * head_dim * m, partial + 32 * head_dim + 4 * m, to, head_dim // 16)
+        sums, total = 4 * head_dim * (lane + m), 32 * head_dim + 4 * (lane + m)
+        _divide(partial + sums, partial + total, to, head_dim // 16)
 
 
 def first_part(plan: int, item: int, group: int) -> int:
@@ -143,7 +145,7 @@ def combine_parts(record: int, first: int, count: int, thread: int) -> None:
     kv_heads, group, head_dim = read_i64(record + 72), read_i64(record + 80), read_i64(record + 88)
     sums = read_i64(plan + 16) + thread * read_i64(plan + 24)
     for unit in range(first, first + count):
-        item, head = read_i64(plan) + 56 * (unit // kv_heads), unit % kv_heads
+        item, head = read_i64(plan) + ITEM * (unit // kv_heads), unit % kv_heads
         last = last_part(item, group)
         if read_i64(item + 40) != last:
             continue
@@ -152,4 +154,4 @@ def combine_parts(record: int, first: int, count: int, thread: int) -> None:
         for part in range(first_part(plan, item, group), last + 1):
             other = place_of_part(plan, record, item, head, part)
             merge_part(sums, other, head_dim)
-        write_result(record, item, head, sums)
+        write_result(record, item, head, sums, 0)

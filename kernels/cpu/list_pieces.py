@@ -1,6 +1,7 @@
 """The list of what the attention layers of a step read, for kernels.cpu.kv_prefetch."""
 
 from kernels.cpu.compiler import operation
+from kernels.cpu.items import COMPANY, ITEM
 from kernels.cpu.kv_prefetch import MOST_PIECES, PIECE
 from kernels.cpu.vectors import read_i64, write_i64
 
@@ -43,7 +44,7 @@ def list_pieces(record: int, first: int, count: int, thread: int) -> None:
     a block of keys, bytes from a layer's keys to its values.
 
     The plan and its items are those of kernels.cpu.attention. Only the first item of a row counts, and
-    of its parts the first.
+    of its parts the first; and what is in its company.
     """
     plan, step, items, group = (
         read_i64(record + 16),
@@ -54,9 +55,10 @@ def list_pieces(record: int, first: int, count: int, thread: int) -> None:
     window, to, listed = read_i64(plan + 8), read_i64(step), 0
     above = 0
     for number in range(items):
-        item = read_i64(plan) + 56 * number
-        if read_i64(item + 24) == 0 and read_i64(item + 40) <= 0:
+        item = read_i64(plan) + ITEM * number
+        while item != 0 and read_i64(item + 24) == 0 and read_i64(item + 40) <= 0:
             left = MOST_PIECES - listed
             listed += _list_blocks(item, above, window, group, record + 48, to + 8 * listed, left)
             above = read_i64(item + 8)
+            item = read_i64(item + COMPANY)
     write_i64(step + 8, listed)

@@ -5,8 +5,9 @@ Of a row that computes `count` tokens from position `start` on:
     tokens     token ids, positions, length of its prompt
     slots      where the keys and values of each token and head go (kernels.store_kv.slot_rows)
     logits     the last token of each row that a sample is taken from
-    items      of attention (kernels.block_attention): up to 8 (query, head) pairs each, of a part of the
-               positions where the row is split; long ones first
+    items      of attention (kernels.attention_items): up to 8 (query, head) pairs each, of a part of the
+               positions where the row is split, or of two rows that begin with the same blocks; long ones
+               first, and behind all of them those that are in another one's company
 
 The caches are cold when a step begins, since the model's weights have gone through them: what a call
 costs in a loop, it costs three times here.
@@ -14,11 +15,11 @@ costs in a loop, it costs three times here.
 
 from kernels.cpu.attention_vectors import PART
 from kernels.cpu.compiler import compiled
+from kernels.cpu.items import COMPANY, ITEM, join_item, sort_items
 from kernels.cpu.vectors import read_i64, write_i64
 
-ITEM = 56
 SPLIT_TOKENS = 8
-"""As in kernels.block_attention."""
+"""As in kernels.attention_items."""
 
 
 def _write_tokens(job: int, row: int, token: int) -> int:
@@ -72,34 +73,10 @@ def _write_items(job: int, row: int, token: int, item: int, place: int) -> tuple
             write_i64(at + 32, min(8, pairs - first))
             write_i64(at + 40, part if split else -1)
             write_i64(at + 48, place if split else 0)
+            write_i64(at + COMPANY, 0)
             item += 1
             place += 1 if split else 0
     return item, place
-
-
-def _length(item: int, group: int) -> int:
-    """The positions that an item looks at."""
-    part = read_i64(item + 40)
-    end = read_i64(item) + (read_i64(item + 24) + read_i64(item + 32) - 1) // group + 1
-    return min(end - part * PART, PART) if part >= 0 else end
-
-
-def _sort(items: int, count: int, group: int) -> None:
-    """By _length(), the largest first; a shell sort in place."""
-    gap = 1
-    while gap < count // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, count):
-            j = i
-            while j >= gap and _length(items + ITEM * (j - gap), group) < _length(items + ITEM * j, group):
-                for word in range(0, ITEM, 8):
-                    one, other = items + ITEM * (j - gap) + word, items + ITEM * j + word
-                    value = read_i64(one)
-                    write_i64(one, read_i64(other))
-                    write_i64(other, value)
-                j -= gap
-        gap //= 3
 
 
 def _write_logit_tokens(job: int) -> None:
@@ -112,18 +89,25 @@ def _write_logit_tokens(job: int) -> None:
 
 @compiled
 def prepare_inputs(job: int) -> None:
-    """job: address of 22 words, all addresses of int64:
+    """job: address of 25 words, all addresses of int64 but for numbers:
 
     0   token ids of all rows, bytes from row to row; block tables, bytes from row to row; prompt lengths
     40  rows of the step [R], starts [R], counts [R]; R; block size, KV heads, query heads per KV head
-    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 7]; row starts [R];
+    96  results: token ids, positions and prompt lengths [T]; slots [T * K]; items [I, 9]; row starts [R];
         tokens to take logits of [A]
     152 which rows of the step are sampled from [A]; A; rows of more positions are split
+    176 two rows of no more positions together may be one item; I; result: how many items are not in company
     """
     token = item = place = 0
+    items, room = read_i64(job + 128), read_i64(job + 184)
+    group, most = read_i64(job + 88), read_i64(job + 176)
     for row in range(read_i64(job + 64)):
         write_i64(read_i64(job + 136) + 8 * row, token)
         item, place = _write_items(job, row, token, item, place)
+        if most > 0 and join_item(items, item, most, group, read_i64(job + 72), items + ITEM * (room - 1)):
+            item -= 1
+            room -= 1
         token = _write_tokens(job, row, token)
-    _sort(read_i64(job + 128), item, read_i64(job + 88))
+    sort_items(items, item, group)
+    write_i64(read_i64(job + 192), item)
     _write_logit_tokens(job)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.block_attention import QUERIES, block_kernels, plan_blocks
+from kernels.attention_items import QUERIES
+from kernels.block_attention import block_kernels, plan_blocks
 from kernels.kv_prefetch import LEAST_ROWS, KVPrefetch
 
 pytestmark = pytest.mark.avx512_bf16

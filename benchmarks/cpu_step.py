@@ -2,6 +2,9 @@
 
     python benchmarks/cpu_step.py MODEL --batch 1,32 --prompt 128
     python benchmarks/cpu_step.py MODEL --quantization int8
+    python benchmarks/cpu_step.py MODEL --batch 32 --prompt 544 --shared 512
+
+With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
 
 The step's program (worker.decoder_program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
@@ -137,12 +140,14 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
         print(with_and_without(lambda: TEAM.run(program), records, products))
 
 
-def measure(runner: Runner, vocab_size: int, batch: int, prompt: int) -> None:
-    """A step that computes prompts, and one that decodes."""
-    runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1)))
-    profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
+def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:
+    """A step that computes prompts, and one that decodes. shared: blocks that all rows begin with."""
+    runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1, shared)))
+    if not shared:
+        profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
     runner.execute(plan(range(batch), prompt, 1, []))
-    profile(runner, f"decode of {batch}, context {prompt + 1}", batch)
+    common = f", {shared * BLOCK_SIZE} of it in common" if shared else ""
+    profile(runner, f"decode of {batch}, context {prompt + 1}{common}", batch)
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
 
 
@@ -154,9 +159,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--batch", default="1,32")
     parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--shared", type=int, default=0, help="of the prompt; a multiple of 16")
     parser.add_argument("--quantization", default="", choices=["", "int8"])
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]
+    if options.shared % BLOCK_SIZE or not 0 <= options.shared < options.prompt:
+        parser.error(f"--shared is {options.shared}: a multiple of {BLOCK_SIZE} below --prompt is shared")
     initialize = worker_pb2.Initialize(
         model_path=str(checkpoint_folder(options.model)),
         device="cpu",
@@ -170,7 +178,7 @@ def main() -> None:
     )
     runner, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
     for batch in batches:
-        measure(runner, ready.model.vocab_size, batch, options.prompt)
+        measure(runner, ready.model.vocab_size, batch, options.prompt, options.shared // BLOCK_SIZE)
 
 
 if __name__ == "__main__":

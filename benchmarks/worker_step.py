@@ -41,15 +41,19 @@ def plan(rows: range, start: int, count: int, new_rows: list[worker_pb2.NewRow])
     )
 
 
-def random_rows(vocab_size: int, batch: int, prompt: int, positions: int) -> list[worker_pb2.NewRow]:
-    """Prompts of random tokens, greedy. positions: that each row has blocks for."""
-    rng, blocks = np.random.default_rng(0), -(-positions // BLOCK_SIZE)
+def random_rows(
+    vocab_size: int, batch: int, prompt: int, positions: int, shared: int = 0
+) -> list[worker_pb2.NewRow]:
+    """Prompts of random tokens, greedy. positions: that each row has blocks for. shared: blocks that all rows
+    begin with, and their tokens."""
+    rng, blocks, common = np.random.default_rng(0), -(-positions // BLOCK_SIZE), shared * BLOCK_SIZE
+    prefix = rng.integers(0, vocab_size, common).tolist()
     return [
         worker_pb2.NewRow(
             row=row,
             prompt_len=prompt,
-            token_ids=pack_u32(rng.integers(0, vocab_size, prompt).tolist()),
-            blocks=pack_u32(range(row * blocks, (row + 1) * blocks)),
+            token_ids=pack_u32([*prefix, *rng.integers(0, vocab_size, prompt - common).tolist()]),
+            blocks=pack_u32([*range(shared), *range(row * blocks + shared, (row + 1) * blocks)]),
             sampling=GREEDY,
         )
         for row in range(batch)

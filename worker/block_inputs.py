@@ -7,6 +7,7 @@ worker.input_batch.build_input_batch.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -75,17 +76,21 @@ class BlockInputs:
         self._address = self._job.ctypes.data
         self._layout: _Layout | None = None
         self._batch: StepBatch
+        self._made = np.zeros(1, np.int64)
+        self._items = 0  # how many there were: see kernels.block_attention.BlockPlan
 
     def build(self, step: Step) -> StepBatch:
-        """It lives until the next call."""
+        """It lives until the next call. The same object as the last one: nothing has changed but numbers."""
         layout, limits = self._layout_of(step)
         if layout != self._layout:
-            self._batch, self._layout = self._make(layout), layout
+            self._batch, self._layout, self._items = self._make(layout), layout, 0
         rows, column = layout.num_rows, 8 * layout.num_rows
         job, address = self._job, step.address
         job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
         job[_SOURCES:_ROOM] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, *limits
         self._kernels.prepare(self._address)
+        if self._made[0] != self._items:
+            self._batch, self._items = replace(self._batch), int(self._made[0])
         return self._batch
 
     def _layout_of(self, step: Step) -> tuple[_Layout, tuple[int, int]]:
@@ -116,7 +121,7 @@ class BlockInputs:
         parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
         self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts[:-1]]
         self._job[_ROOM:] = layout.num_items, parts[-1].ctypes.data
-        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, made = parts
+        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, self._made = parts
         items = items.reshape(layout.num_items, ITEM_WORDS)
         return StepBatch(
             token_ids=torch.from_numpy(ids),
@@ -125,7 +130,7 @@ class BlockInputs:
             slot_rows=torch.from_numpy(slot_rows),
             attention={
                 window: block_plan(
-                    *(self._kernels, items, made, self._tables),
+                    *(self._kernels, items, self._made, self._tables),
                     *(layout.context, layout.num_places, window, heads),
                 )
                 for window in self._windows

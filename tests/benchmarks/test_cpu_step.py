@@ -29,6 +29,12 @@ def test_every_operation_has_a_line():
 
 
 @pytest.mark.avx512_bf16
+def test_rows_with_a_common_prefix():
+    first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
+    assert first.startswith("decode of 2, context 21, 16 of it in common: ")
+
+
+@pytest.mark.avx512_bf16
 def test_stragglers():
     """A line for each load, with and without somebody else."""
     lines = output_of("stragglers", "--batch=2", "--steps=20").splitlines()

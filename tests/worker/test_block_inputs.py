@@ -1,6 +1,7 @@
 """Inputs made in one call, beside their twin."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -164,3 +165,73 @@ def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, shape: CacheSh
     plan = batch.attention[None]
     assert isinstance(plan, BlockPlan) and not len(plan.partials)
     kernels.team.set_threads(before)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_with_a_common_prefix(seed: int):
+    """The same rows share an item as in the twin, beside prompts, in any order of rows."""
+    rng = np.random.default_rng(seed)
+    kernels = block_kernels(torch.bfloat16, 16, 64, group=3)
+    assert kernels is not None
+    before = kernels.team.threads
+    kernels.team.set_threads(1 + seed % 3)
+    rows, lengths = RowTable(60, 700, 1000, 16, 4000), rng.integers(70, 650, 60).tolist()
+    for row, length in enumerate(lengths):
+        shared, prefix = int(rng.integers(0, length // 16)), 1000 * int(rng.integers(1, 3))
+        own = [50 * row + block for block in range(-(-length // 16) - shared)]
+        blocks = [*range(prefix, prefix + shared), *own]
+        rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
+    inputs = BlockInputs(
+        rows, (None,), CacheShape(2, 64, 16, 60, torch.bfloat16, torch.device("cpu"), kernels), kernels
+    )
+    order = rng.permutation(60).tolist()
+    counts = [1 if row % 7 else 30 for row in order]
+    starts = [lengths[row] - count for row, count in zip(order, counts, strict=True)]
+    for chosen in (order, order[:10], order[::-1], order):
+        number = [order.index(row) for row in chosen]
+        work = chosen, [starts[at] for at in number], [counts[at] for at in number]
+        step = step_of(rows, work, [], kernels)
+        plan = inputs.build(step).attention[None]
+        twin = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], None, 64, 2)
+        assert isinstance(plan, BlockPlan)
+        assert _pairs_of(plan) == _pairs_of(twin)
+        assert len(chosen) < 60 or len(plan.items) > plan.made[0]
+    kernels.team.set_threads(before)
+
+
+def test_another_number_of_items_is_another_batch(kernels: BlockKernels):
+    """Who writes down where a batch lies does it again then. Five rows and seven are five pairs, until the
+    five have come to the second part of 512 positions too."""
+    kernels = replace(kernels, joins=True)
+    before = kernels.team.threads
+    kernels.team.set_threads(1)
+    rows = RowTable(12, 700, 1000, 16, 4000)
+    lengths = [511] * 5 + [516] * 7
+    for row, length in enumerate(lengths):
+        blocks = [*range(30), *range(100 * row + 100, 100 * row + 104)]
+        rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
+    inputs = BlockInputs(
+        rows, (None,), CacheShape(2, 64, 16, 60, torch.bfloat16, torch.device("cpu"), kernels), kernels
+    )
+    batches, made = [], []
+    for _ in range(4):
+        starts = [length - 1 for length in lengths]
+        batches.append(inputs.build(step_of(rows, (list(range(12)), starts, [1] * 12), [], kernels)))
+        plan = batches[-1].attention[None]
+        assert isinstance(plan, BlockPlan)
+        made.append(int(plan.made[0]))
+        rows.append(np.arange(12), np.full(12, 7))
+        lengths = [length + 1 for length in lengths]
+    kernels.team.set_threads(before)
+    assert made == [7, 7, 6, 6]
+    assert [one is other for one, other in pairwise(batches)] == [True, False, True]
+
+
+def _pairs_of(plan: BlockPlan) -> list[tuple[int, ...]]:
+    """Items beside their company, and how much they share with it."""
+    first, size = plan.items.ctypes.data, plan.items.strides[0]
+    found = []
+    for item in plan.items[: int(plan.made[0])].tolist():
+        company = plan.items[(item[7] - first) // size].tolist() if item[7] else [0] * 9
+        found.append((item[0], *item[2:7], company[0], *company[2:7], company[8]))
+    return sorted(found)

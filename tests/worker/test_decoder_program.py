@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.block_attention import BlockPlan
 from tests.worker.fakes import Driver
+from worker.decoder_program import DecoderProgram
+from worker.input_batch import InputBatch
+from worker.layers.rotary import Rotation
 from worker.models import llama
 
 pytestmark = pytest.mark.avx512_bf16
@@ -85,6 +89,34 @@ def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pyt
     driver.add([6, 7], 4)
     driver.run()
     assert made == [2], "of the two prompts, which came in one step"
+
+
+def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """Two of them are one item of attention: the same bits as alone, and layer by layer."""
+    changes = {"num_attention_heads": 6, "max_position_embeddings": 1024}
+    folder = checkpoint("llama", head_dim=64, **changes)
+    sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 30}
+    run, joined = DecoderProgram.run, []
+
+    def watched(program: DecoderProgram, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
+        plan = batch.attention[None]
+        assert isinstance(plan, BlockPlan)
+        joined.append(len(plan.items) - int(plan.made[0]))
+        return run(program, rotation, batch)
+
+    def logits(n: int) -> list[torch.Tensor]:
+        driver = Driver(folder, dtype="bfloat16", **sizes)
+        driver.add([3 + i % 200 for i in range(507)], 12, n=n)
+        sequences = driver.add([3 + i % 200 for i in range(70)], 12, n=n)
+        driver.run()
+        return [torch.stack(sequence.logits) for sequence in sequences]
+
+    (expected,) = logits(1)
+    monkeypatch.setattr(DecoderProgram, "run", watched)
+    assert all(torch.equal(one, expected) for one in logits(15))
+    assert max(joined) == 14, "seven pairs with each prompt"
+    monkeypatch.setattr(llama, "fits", lambda model: False)
+    assert all(torch.equal(one, expected) for one in logits(15))
 
 
 def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):

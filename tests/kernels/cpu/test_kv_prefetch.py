@@ -69,6 +69,18 @@ def test_a_common_prefix_is_listed_once():
     assert listed([50, 50, 40], [1, 1, 1], shared=2) == [piece for row in own for piece in row]
 
 
+def test_two_rows_in_an_item_are_listed_once():
+    """Six rows on one thread are three items."""
+    from kernels.cpu.team import TEAM
+
+    before = TEAM.threads
+    TEAM.set_threads(1)
+    together = listed([90] * 6, [1] * 6, shared=5)
+    TEAM.set_threads(before)
+    own = [piece for row in range(1, 6) for piece in pieces(row, 5, 5)]
+    assert sorted(together) == sorted([*pieces(0, 0, 5), *own])
+
+
 def test_a_list_has_an_end():
     from kernels.cpu.kv_prefetch import MOST_PIECES
 

@@ -24,6 +24,7 @@ from kernels.cpu import types
 from kernels.cpu.attention_vectors import SCORES
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
+    BITS,
     F32,
     F32S,
     I16,
@@ -38,6 +39,7 @@ from kernels.cpu.vectors import (
     repeat,
     rounded,
     store,
+    store_lanes,
     word,
     zeros,
 )
@@ -103,12 +105,11 @@ def _make_softmax(rows: int) -> Any:
 
         found = repeat(builder, tiles, [ir.Constant(F32S, [NOTHING] * LANES)] * rows, find_largest)
         unit = ir.Constant(F32, math.log2(math.e) * _BITS)
-        shifts = []
-        for m, by_lane in enumerate(found):
-            largest = builder.fmul(_of_lanes(builder, by_lane, _larger), scale)
-            store(builder, largest, builder.add(totals, word(64 + 4 * m)))
-            bits = builder.fmul(at_least_lowest(builder, largest), unit)
-            shifts.append(broadcast(builder, builder.fsub(ir.Constant(F32, 127 * _BITS), bits)))
+        largest = builder.fmul(_of_lanes(builder, found, _larger), broadcast(builder, scale))
+        store_lanes(builder, largest, builder.add(totals, word(64)), _first(rows))
+        bits = builder.fmul(at_least_lowest(builder, largest), broadcast(builder, unit))
+        shift = builder.fsub(ir.Constant(F32S, [127 * _BITS] * LANES), bits)
+        shifts = [_shuffled(builder, shift, shift, [m] * LANES) for m in range(rows)]
         factor = broadcast(builder, builder.fmul(scale, unit))
 
         def weigh(tile: Any, before: list[Any]) -> list[Any]:
@@ -121,9 +122,8 @@ def _make_softmax(rows: int) -> Any:
                 after.append(builder.fadd(before[m], weights))
             return after
 
-        for m, sums in enumerate(repeat(builder, tiles, zeros(rows), weigh)):
-            total = _of_lanes(builder, sums, lambda builder, one, other: builder.fadd(one, other))
-            store(builder, total, builder.add(totals, word(4 * m)))
+        sums = repeat(builder, tiles, zeros(rows), weigh)
+        store_lanes(builder, _of_lanes(builder, sums, _sum), totals, _first(rows))
 
     return softmax
 
@@ -164,13 +164,46 @@ def _larger(builder: Any, one: Any, other: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
-def _of_lanes(builder: Any, values: Any, join: Callable[[Any, Any, Any], Any]) -> Any:
-    """In pairs, pairs of pairs, ...: one after the other they would wait for each other."""
-    nothing = ir.Constant(F32S, ir.Undefined)
-    for distance in (8, 4, 2, 1):
-        lanes = ir.Constant(I32S, [(lane + distance) % LANES for lane in range(LANES)])
-        values = join(builder, values, builder.shuffle_vector(values, nothing, lanes))
-    return builder.extract_element(values, ir.Constant(I32, 0))
+def _sum(builder: Any, one: Any, other: Any) -> Any:
+    return builder.fadd(one, other)
+
+
+def _first(rows: int) -> Any:
+    """A mask of so many lanes."""
+    return ir.Constant(BITS, [lane < rows for lane in range(LANES)])
+
+
+def _shuffled(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
+    """Lanes of two vectors; those of the other one are numbered from LANES on."""
+    return builder.shuffle_vector(one, other, ir.Constant(I32S, lanes))
+
+
+def _of_lanes(builder: Any, rows: list[Any], join: Callable[[Any, Any, Any], Any]) -> Any:
+    """All lanes of each row as one, in lane m that of row m. Halves of a row are joined, halves of these, ...
+    until one lane is left: those of two rows at a time, which then share a vector.
+
+        a0 .. a7 a8 .. a15    a0 .. a7 b0 .. b7      a0 .. a3 b0 .. b3 c0 .. c3 d0 .. d3
+        b0 .. b7 b8 .. b15    a8 .. a15 b8 .. b15    a4 .. a7 ...
+    """
+    vectors = rows + rows[:1] * ((4 if len(rows) <= 4 else 8) - len(rows))
+    width, step = LANES, LANES // len(vectors)
+    while width > 1:
+        half = width // 2
+        if len(vectors) > 1:
+            lower = [first + i for first in range(0, 2 * LANES, width) for i in range(half)]
+            vectors = [
+                join(
+                    builder,
+                    _shuffled(builder, one, other, lower),
+                    _shuffled(builder, one, other, [lane + half for lane in lower]),
+                )
+                for one, other in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+        else:
+            swapped = _shuffled(builder, vectors[0], vectors[0], [lane ^ half for lane in range(LANES)])
+            vectors = [join(builder, vectors[0], swapped)]
+        width = half
+    return _shuffled(builder, vectors[0], vectors[0], [lane * step % LANES for lane in range(LANES)])
 
 
 _hide_3, _hide_4, _hide_6, _hide_8 = (_make_hide(rows) for rows in (3, 4, 6, 8))

@@ -74,6 +74,17 @@ def _copy_queries(plan: int, record: int, item: int, head: int, scratch: int, la
             query += stride
 
 
+def _ask_for_item(record: int, place: int) -> None:
+    """For its queries, and for where its results go: rows of some tokens, lines apart."""
+    item, head = read_i64(place + 16), read_i64(place + 24)
+    group, head_dim, first = read_i64(record + 80), read_i64(record + 88), read_i64(item + 24)
+    token, column = read_i64(item + 16) + first // group, 2 * head * group * head_dim
+    last = read_i64(item + 16) + (first + read_i64(item + 32) - 1) // group
+    for number in range(token, last + 1):
+        ask(read_i64(record + 16) + number * read_i64(record + 56) + column, group * head_dim // 32)
+        ask(read_i64(record + 40) + number * read_i64(record + 64) + column, group * head_dim // 32)
+
+
 def _compute_part(plan: int, record: int, place: int, scratch: int, to: int) -> None:
     """A part's result. scratch: the item's queries are in it. to: address of the result."""
     head_dim, item = read_i64(record + 88), read_i64(place + 16)
@@ -83,7 +94,8 @@ def _compute_part(plan: int, record: int, place: int, scratch: int, to: int) -> 
     most = shared + max(own, tiles - shared - own)
     _score(place, pairs, head_dim, scratch)
     _hide_unseen(plan, record, place, most, of_both, scratch)
-    soon = place + LIST + 8 * (tiles + AHEAD)
+    # Queries of several tokens compute for so long that memory need not be asked for in between.
+    soon = place + LIST + 8 * (tiles + AHEAD) if pairs <= read_i64(record + 80) else 0
     weigh_tiles(scratch, most, of_both, read_f32(record + 104), to + 32 * head_dim, soon)
     clear(to, head_dim // 2)
     _mix(place, pairs, head_dim, scratch, to)
@@ -211,6 +223,8 @@ def attention(record: int, first: int, count: int, thread: int) -> None:
         write_i64(later + 8, 0)
         if following < units:
             locate(plan, record, following, next_part, later)
+            if following != unit:
+                _ask_for_item(record, later)
         append(place, later)
         _attend(plan, record, part, place, scratch)
         unit = unit if following == unit else unit + 1

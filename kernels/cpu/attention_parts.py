@@ -75,7 +75,7 @@ def _merge(builder: Any, to: Any, part: Any, totals: Any, vectors: Any) -> None:
 
 @intrinsic(types.void(*[types.int64] * 4))
 def _divide(builder: Any, sums: Any, total: Any, out: Any, vectors: Any) -> None:
-    """out = sums / total, rounded: so many registers. There is one division: they take ten times as long as products."""
+    """out = sums / total, rounded: so many registers. One division: it takes as long as ten products."""
     factor = broadcast(builder, builder.fdiv(ir.Constant(F32, 1.0), load(builder, total, F32)))
 
     def write(v: Any, nothing: list[Any]) -> list[Any]:

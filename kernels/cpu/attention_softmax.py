@@ -90,15 +90,16 @@ def _make_hide(rows: int) -> Any:
     return hide
 
 
-def _make_softmax(rows: int) -> Any:
-    """softmax(scores, tiles, scale, totals, soon): see weigh_tiles()."""
+def _make_softmax(rows: int, asking: bool = True) -> Any:
+    """softmax(scores, tiles, scale, totals, soon): see weigh_tiles(). asking: for what is needed soon."""
 
     @intrinsic(types.void(types.int64, types.int64, types.float32, types.int64, types.int64))
     def softmax(builder: Any, scores: Any, tiles: Any, scale: Any, totals: Any, soon: Any) -> None:
         def find_largest(tile: Any, before: list[Any]) -> list[Any]:
             after = []
             for m in range(rows):
-                _ask_two_lines(builder, builder.add(soon, word(8 * m)), tile)
+                if asking:
+                    _ask_two_lines(builder, builder.add(soon, word(8 * m)), tile)
                 score = load(builder, _place(builder, scores, tile, m, 64), F32S)
                 after.append(_larger(builder, score, before[m]))
             return after
@@ -208,6 +209,7 @@ def _of_lanes(builder: Any, rows: list[Any], join: Callable[[Any, Any, Any], Any
 
 _hide_3, _hide_4, _hide_6, _hide_8 = (_make_hide(rows) for rows in (3, 4, 6, 8))
 _softmax_3, _softmax_4, _softmax_6, _softmax_8 = (_make_softmax(rows) for rows in (3, 4, 6, 8))
+_quiet_softmax_4, _quiet_softmax_8 = _make_softmax(4, False), _make_softmax(8, False)
 
 
 def hide_unseen(scores: int, tile: int, tiles: int, pairs: int, base: int, seen: int) -> None:
@@ -228,8 +230,12 @@ def weigh_tiles(scores: int, tiles: int, pairs: int, scale: float, totals: int, 
     """Scores, of each pair [16 * tiles] float32, become weights in bfloat16, relative to the pair's largest
     score. Their sums go to `totals`, [16] float32, the largest scores times the scale behind them; those of
     pairs behind these too. scale: above 0. soon: address of a list of tiles, one for each pair; two lines of
-    each are asked for with each tile."""
-    if pairs > 6:
+    each are asked for with each tile. 0: there is none."""
+    if soon == 0 and pairs > 4:
+        _quiet_softmax_8(scores, tiles, scale, totals, 0)
+    elif soon == 0:
+        _quiet_softmax_4(scores, tiles, scale, totals, 0)
+    elif pairs > 6:
         _softmax_8(scores, tiles, scale, totals, soon)
     elif pairs > 4:
         _softmax_6(scores, tiles, scale, totals, soon)

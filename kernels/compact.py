@@ -15,7 +15,7 @@ memory: 3/4 of the bytes take 3/4 of the time.
     data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
     lists  of ceil(N / 48) * 3 strips, bfloat16 each
 
-K is a multiple of 8. Bytes moved: 1.5 * N * K of weights, 2 * T * K read and 2 * T * N written.
+K is a multiple of 8, and at least 16. Bytes moved: 1.5 * N * K of weights, 2 * T * K read and 2 * T * N written.
 """
 
 import math
@@ -137,7 +137,8 @@ def compact_weight(
     A matrix of this arena is no weight any more: its memory is used again, from its beginning or from the
     end of what was compacted before. Arena.close_hole() gives back what is left.
     """
-    base = choose_base(weight) if weight.shape[1] % (2 * _WORDS) == 0 else None
+    fits = weight.shape[1] % (2 * _WORDS) == 0 and weight.shape[1] >= 4 * _WORDS
+    base = choose_base(weight) if fits else None
     arena = arena or Arena()
     packed = pack_weight(weight, bias, arena)
     if base is None:

@@ -16,7 +16,7 @@ from kernels.memory import Arena
 from tests.kernels.tolerances import assert_close, random
 
 BF16 = torch.bfloat16
-SHAPES = [(8, 1), (8, 48), (40, 47), (64, 49), (64, 96), (576, 100), (1536, 33)]
+SHAPES = [(16, 1), (16, 48), (40, 47), (64, 49), (64, 96), (576, 100), (1536, 33)]
 """(K, N): few groups and many, strips and blocks that end early."""
 TOKENS = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40, 255, 259]
 """Every tile, and more than a chunk."""
@@ -135,6 +135,7 @@ def test_threads_have_scratch_memory_of_their_own(threads: int):
 @pytest.mark.avx512_bf16
 def test_what_does_not_fit_stays_as_it_is():
     assert isinstance(compact_weight(matrix(12, 60), None), PackedWeight), "K is no multiple of 8"
+    assert isinstance(compact_weight(matrix(8, 60), None), PackedWeight), "K has one group"
     wild = random(64, 64, dtype=BF16) * torch.logspace(-30, 30, 64).to(BF16)
     assert isinstance(compact_weight(wild, None), PackedWeight)
     tame = compact(matrix(640, 480))

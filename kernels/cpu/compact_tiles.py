@@ -1,0 +1,187 @@
+"""Tiles of the product of kernels.compact: some rows of x times a block, or a strip, in 12 bits.
+
+Up to four rows multiply what was unpacked while it is in registers. Eight need those for their sums: what
+is unpacked goes through memory, where further rows find it. It is read a group later than it was written:
+a processor that reads at once what it has just stored waits for that, and unpacking would cost half of
+what these rows' products do, not a twentieth.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kernels.cpu import types
+from kernels.cpu.language import intrinsic
+from kernels.cpu.linear import write_columns
+from kernels.cpu.shares import COLUMNS, VECTORS
+from kernels.cpu.unpacking import (
+    AHEAD,
+    GROUP,
+    STRIP,
+    WORDS,
+    Strip,
+    base_in_each,
+    lists_of_strips,
+    strips_of_group,
+    unpack,
+    unpack_to,
+)
+from kernels.cpu.vectors import (
+    BF16_PAIRS,
+    F32S,
+    dot_pairs,
+    load,
+    pairs_at,
+    prefetch,
+    repeat,
+    repeated_pair,
+    word,
+    zeros,
+)
+
+FEW, FIRST = 4, 8
+"""Rows of the tiles that unpack; the second keeps what it unpacks, for further rows."""
+
+Strips = Callable[[Any, list[Any]], list[Strip]]
+"""Of a group, with the addresses of their next rare numbers. Asks for a later group."""
+
+
+@intrinsic(types.void(*[types.int64] * 5))
+def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
+    """As kernels.linear has it. rare: address of the address of its list."""
+    bases = base_in_each(builder, base)
+
+    def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
+        _ask(builder, w, group, groups, w, STRIP)
+        return unpack_to(
+            builder, strips_of_group(builder, w, group, bases, lists), _at_group(builder, out, group)
+        )
+
+    repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
+
+
+def _ask(builder: Any, w: Any, group: Any, groups: Any, soon: Any, num_bytes: int) -> None:
+    """For so much of a group that comes AHEAD groups later, in this block or in the next one."""
+    later = builder.add(group, word(AHEAD))
+    behind = builder.sub(later, groups)
+    inside = builder.icmp_signed("<", behind, word(0))
+    at = builder.add(
+        builder.select(inside, w, soon), builder.mul(builder.select(inside, later, behind), word(GROUP))
+    )
+    for line in range(0, num_bytes, 64):
+        prefetch(builder, builder.add(at, word(line)))
+
+
+def _at_group(builder: Any, kept: Any, group: Any) -> Any:
+    """Address of a group's words, as kernels.linear has them."""
+    return builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+
+
+def _add_group(
+    builder: Any, rows: list[Any], group: Any, weights: Callable[[int], list[Any]], sums: list[Any]
+) -> list[Any]:
+    """The sums of each row, and a group's products with it. rows: their addresses. weights: registers of
+    each of the group's words."""
+    totals, x_at = list(sums), builder.mul(group, word(4 * WORDS))
+    for place in range(WORDS):
+        columns = weights(place)
+        for m, row in enumerate(rows):
+            pair = repeated_pair(builder, builder.add(builder.add(row, x_at), word(4 * place)))
+            for v, of_columns in enumerate(columns):
+                i = m * len(columns) + v
+                totals[i] = dot_pairs(builder, totals[i], of_columns, pair)
+    return totals
+
+
+def _multiply_unpacked(
+    builder: Any, rows: list[Any], groups: Any, strips: Strips, sums: list[Any], lists: list[Any]
+) -> list[Any]:
+    """The sums, of what was unpacked into registers."""
+
+    def multiply(group: Any, before: list[Any]) -> list[Any]:
+        words, after = unpack(builder, strips(group, before[len(sums) :]))
+
+        def weights(place: int) -> list[Any]:
+            return [builder.bitcast(of_strip[place], BF16_PAIRS) for of_strip in words]
+
+        return [*_add_group(builder, rows, group, weights, before[: len(sums)]), *after]
+
+    return repeat(builder, groups, [*sums, *lists], multiply)[: len(sums)]
+
+
+def _multiply_kept(
+    builder: Any, rows: list[Any], groups: Any, strips: Strips, sums: list[Any], lists: list[Any], kept: Any
+) -> list[Any]:
+    """The sums, of what was unpacked into memory, a group before it is needed. groups: at least 2."""
+    vectors = len(lists)
+
+    def keep(group: Any, before: list[Any]) -> list[Any]:
+        return unpack_to(builder, strips(group, before), _at_group(builder, kept, group))
+
+    def multiply(group: Any, before: list[Any]) -> list[Any]:
+        at = _at_group(builder, kept, group)
+
+        def weights(place: int) -> list[Any]:
+            word_at = builder.add(at, word(4 * COLUMNS * place))
+            return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(vectors)]
+
+        return _add_group(builder, rows, group, weights, before)
+
+    def keep_and_multiply(group: Any, before: list[Any]) -> list[Any]:
+        after = keep(builder.add(group, word(1)), before[-vectors:])
+        return [*multiply(group, before[:-vectors]), *after]
+
+    last = builder.sub(groups, word(1))
+    begin = [*sums, *keep(word(0), lists)]
+    return multiply(last, repeat(builder, last, begin, keep_and_multiply)[:-vectors])
+
+
+def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
+    """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
+    so many rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
+    computed as it is. soon: address of the block that comes next. keeps: a block is left at `kept` as
+    kernels.linear has it."""
+
+    @intrinsic(types.void(*[types.int64] * 14))
+    def tile(
+        builder: Any,
+        x: Any,
+        stride: Any,
+        last: Any,
+        w: Any,
+        soon: Any,
+        rare: Any,
+        base: Any,
+        groups: Any,
+        kept: Any,
+        params: Any,
+        out: Any,
+        out_stride: Any,
+        columns: Any,
+        width: Any,
+    ) -> None:
+        numbers = [
+            builder.select(builder.icmp_signed("<", word(m), last), word(m), last) for m in range(num_rows)
+        ]
+        rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
+        out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
+        bases = base_in_each(builder, base)
+
+        def strips(group: Any, lists: list[Any]) -> list[Strip]:
+            _ask(builder, w, group, groups, soon, STRIP * vectors)
+            return strips_of_group(builder, w, group, bases, lists)
+
+        sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
+        if keeps:
+            totals = _multiply_kept(builder, rows, groups, strips, sums, lists, kept)
+        else:
+            totals = _multiply_unpacked(builder, rows, groups, strips, sums, lists)
+        for v in range(vectors):
+            bias = load(builder, builder.add(params, word(64 * v)), F32S)
+            results = [builder.fadd(total, bias) for total in totals[v::vectors]]
+            write_columns(builder, columns, width, v, results, out_rows)
+
+    return tile
+
+
+one_row, one_row_of_strip, few_rows = _make_tile(1, VECTORS), _make_tile(1, 1), _make_tile(FEW, VECTORS)
+first_rows = _make_tile(FIRST, VECTORS, keeps=True)

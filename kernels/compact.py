@@ -1,12 +1,12 @@
 """Weights of bfloat16 in 12 bits each, without loss.
 
 A bfloat16 is a sign, 8 bits of exponent and 7 of fraction. The exponents of a matrix's weights are alike:
-15 neighbouring ones have all but one in some thousands (of a normal distribution, those from 4.5 standard
-deviations down to a 4,000th of one). So a weight is kept as
+14 neighbouring ones have all but one in some thousands (of a normal distribution, those from 4 standard
+deviations down to a 2,000th of one). So a weight is kept as
 
-    sign and fraction   8 bits
-    code                4 bits: exponent - base, 1 .. 15; 0: it has another exponent, and the
-                        whole number is in a list of its strip, in order
+    lower byte   8 bits: the exponent's last one and the fraction
+    code         4 bits: the sign, and which of 7 the exponent's other bits are, less base, 1 .. 7;
+                 0: they are others, and the whole number is in a list of its strip, in order
 
 base is chosen for each matrix. A product gets back every bit (kernels.cpu.compact), and so gives the bits
 of kernels.linear's packed product, which is its twin. One token reads all weights once, and waits for
@@ -15,7 +15,7 @@ memory: 3/4 of the bytes take 3/4 of the time.
     data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
     lists  of ceil(N / 48) * 3 strips, bfloat16 each
 
-K is a multiple of 8, and at least 16. Bytes moved: 1.5 * N * K of weights, 2 * T * K read and 2 * T * N written.
+K is a multiple of 8, and at least 16. Bytes moved: 1.5 * N * K of weights, 2 * T * K read, 2 * T * N written.
 """
 
 import math
@@ -30,7 +30,10 @@ from kernels.memory import Arena
 if TYPE_CHECKING:
     from kernels.cpu.team import Team
 
-NUM_CODES = 15
+NUM_CODES = 7
+_UPPERS = 127
+"""Exponents but for their last bit, that can have a code; of the last one are numbers from 2^127 on, and
+those that are none."""
 SAMPLE = 1 << 16
 """Weights of which the base is chosen."""
 MOST_RARE = 1 / 64
@@ -104,16 +107,19 @@ def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, li
     halves = padded.view(torch.int16).int() & 0xFFFF  # [strips * 16, K]
     halves = halves.view(strips, _COLUMNS, -1, _WORDS, 2).permute(0, 2, 3, 1, 4)
     halves = halves.reshape(strips, -1, _WORDS, 2 * _COLUMNS)  # [strips, K / 8, 4, 32]
-    codes = (halves >> 7 & 0xFF) - base
+    codes = (halves >> 8 & 0x7F) - base
     codes = torch.where((codes >= 1) & (codes <= NUM_CODES), codes, 0)
-    rest = (halves >> 8 & 0x80 | halves & 0x7F).to(torch.uint8).flatten(-2)
-    words = sum(codes[:, :, place] << 4 * place for place in range(_WORDS))
-    assert isinstance(words, torch.Tensor)
-    low, high = words & 0xFF, words >> 8
-    pairs = torch.stack((low, high), -1).to(torch.uint8).flatten(-2)
-    data = torch.cat((rest, pairs), -1).view(-1, 3, halves.shape[1], _STRIP).transpose(1, 2).contiguous()
+    lower, signed = _in_pairs(halves & 0xFF), _in_pairs(halves >> 12 & 8 | codes)
+    upper = signed[:, :, 0] | signed[:, :, 1] << 4
+    parts = torch.cat((lower.flatten(-2), upper), -1).to(torch.uint8)
+    data = parts.view(-1, 3, halves.shape[1], _STRIP).transpose(1, 2).contiguous()
     lists = [of_strip[code == 0].to(torch.int16) for of_strip, code in zip(halves, codes, strict=True)]
     return data, lists
+
+
+def _in_pairs(words: torch.Tensor) -> torch.Tensor:
+    """[..., 4, 32] -> [..., 2, 64]: two words side by side, 8 numbers of each in turns."""
+    return words.unflatten(-1, (4, 8)).unflatten(-3, (2, 2)).transpose(-3, -2).flatten(-3)
 
 
 def choose_base(weight: torch.Tensor) -> int | None:
@@ -121,9 +127,9 @@ def choose_base(weight: torch.Tensor) -> int | None:
     every = max(1, weight.numel() // SAMPLE)
     while math.gcd(every, weight.shape[1]) > 1:  # else it sees some columns only
         every += 1
-    sample = weight.view(torch.int16).flatten()[::every] >> 7 & 0xFF
-    counts = sample.int().bincount(minlength=256)
-    covered = counts.unfold(0, NUM_CODES, 1).sum(-1)  # exponents from each one on
+    sample = weight.view(torch.int16).flatten()[::every] >> 8 & 0x7F
+    counts = sample.int().bincount(minlength=128)[:_UPPERS]
+    covered = counts.unfold(0, NUM_CODES, 1).sum(-1)  # from each one on
     first = int(covered.argmax())
     return first - 1 if int(covered[first]) >= (1 - MOST_RARE) * len(sample) else None
 

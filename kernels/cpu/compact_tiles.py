@@ -6,7 +6,7 @@ a processor that reads at once what it has just stored waits for that, and unpac
 what these rows' products do, not a twentieth.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernels.cpu import types
@@ -19,11 +19,13 @@ from kernels.cpu.unpacking import (
     STRIP,
     WORDS,
     Strip,
-    base_in_each,
     lists_of_strips,
     strips_of_group,
+    table_of,
     unpack,
     unpack_to,
+    write_rare,
+    write_words,
 )
 from kernels.cpu.vectors import (
     BF16_PAIRS,
@@ -41,6 +43,9 @@ from kernels.cpu.vectors import (
 FEW, FIRST = 4, 8
 """Rows of the tiles that unpack; the second keeps what it unpacks, for further rows."""
 
+EVERY = 5
+"""Rows of a word, between which something is unpacked: 6 times in 4 words of 8 rows."""
+
 Strips = Callable[[Any, list[Any]], list[Strip]]
 """Of a group, with the addresses of their next rare numbers. Asks for a later group."""
 
@@ -48,12 +53,12 @@ Strips = Callable[[Any, list[Any]], list[Strip]]
 @intrinsic(types.void(*[types.int64] * 5))
 def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
     """As kernels.linear has it. rare: address of the address of its list."""
-    bases = base_in_each(builder, base)
+    table = table_of(builder, base)
 
     def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
         _ask(builder, w, group, groups, w, STRIP)
         return unpack_to(
-            builder, strips_of_group(builder, w, group, bases, lists), _at_group(builder, out, group)
+            builder, strips_of_group(builder, w, group, table, lists), _at_group(builder, out, group)
         )
 
     repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
@@ -77,10 +82,15 @@ def _at_group(builder: Any, kept: Any, group: Any) -> Any:
 
 
 def _add_group(
-    builder: Any, rows: list[Any], group: Any, weights: Callable[[int], list[Any]], sums: list[Any]
+    builder: Any,
+    rows: list[Any],
+    group: Any,
+    weights: Callable[[int], list[Any]],
+    sums: list[Any],
+    meanwhile: Iterator[None] | None = None,
 ) -> list[Any]:
     """The sums of each row, and a group's products with it. rows: their addresses. weights: registers of
-    each of the group's words."""
+    each of the group's words. meanwhile: is resumed between the rows."""
     totals, x_at = list(sums), builder.mul(group, word(4 * WORDS))
     for place in range(WORDS):
         columns = weights(place)
@@ -89,6 +99,8 @@ def _add_group(
             for v, of_columns in enumerate(columns):
                 i = m * len(columns) + v
                 totals[i] = dot_pairs(builder, totals[i], of_columns, pair)
+            if meanwhile and (place * len(rows) + m) % EVERY == EVERY - 1:
+                next(meanwhile, None)
     return totals
 
 
@@ -114,25 +126,30 @@ def _multiply_kept(
     """The sums, of what was unpacked into memory, a group before it is needed. groups: at least 2."""
     vectors = len(lists)
 
-    def keep(group: Any, before: list[Any]) -> list[Any]:
-        return unpack_to(builder, strips(group, before), _at_group(builder, kept, group))
-
-    def multiply(group: Any, before: list[Any]) -> list[Any]:
+    def multiply(group: Any, before: list[Any], meanwhile: Iterator[None] | None = None) -> list[Any]:
         at = _at_group(builder, kept, group)
 
         def weights(place: int) -> list[Any]:
             word_at = builder.add(at, word(4 * COLUMNS * place))
             return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(vectors)]
 
-        return _add_group(builder, rows, group, weights, before)
+        return _add_group(builder, rows, group, weights, before, meanwhile)
 
-    def keep_and_multiply(group: Any, before: list[Any]) -> list[Any]:
-        after = keep(builder.add(group, word(1)), before[-vectors:])
-        return [*multiply(group, before[:-vectors]), *after]
+    def multiply_and_keep(group: Any, before: list[Any]) -> list[Any]:
+        later = builder.add(group, word(1))
+        after, to = strips(later, before[-vectors:]), _at_group(builder, kept, later)
+
+        def write() -> Iterator[None]:
+            for half in (0, 1):
+                for v, strip in enumerate(after):
+                    yield write_words(builder, strip.two_words(half), 2 * half, v, to)
+
+        totals = multiply(group, before[:-vectors], write())
+        return [*totals, *write_rare(builder, after, to)]
 
     last = builder.sub(groups, word(1))
-    begin = [*sums, *keep(word(0), lists)]
-    return multiply(last, repeat(builder, last, begin, keep_and_multiply)[:-vectors])
+    begin = [*sums, *unpack_to(builder, strips(word(0), lists), kept)]
+    return multiply(last, repeat(builder, last, begin, multiply_and_keep)[:-vectors])
 
 
 def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
@@ -164,11 +181,11 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
         ]
         rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
         out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
-        bases = base_in_each(builder, base)
+        table = table_of(builder, base)
 
         def strips(group: Any, lists: list[Any]) -> list[Strip]:
             _ask(builder, w, group, groups, soon, STRIP * vectors)
-            return strips_of_group(builder, w, group, bases, lists)
+            return strips_of_group(builder, w, group, table, lists)
 
         sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
         if keeps:

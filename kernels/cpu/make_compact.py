@@ -8,25 +8,38 @@ from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.language import intrinsic
 from kernels.cpu.shares import COLUMNS, VECTORS
-from kernels.cpu.unpacking import CODE, CODES, GROUP, HALF_BYTES, HALVES, STRIP, WORDS, base_in_each, each
+from kernels.cpu.unpacking import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP, WORDS, each
 from kernels.cpu.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
 
 
+def _base_in_each(builder: Any, base: Any) -> Any:
+    """HALVES."""
+    nothing = ir.Constant(HALVES, ir.Undefined)
+    one = builder.insert_element(nothing, builder.trunc(base, I16), ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * (2 * LANES)))
+
+
 def _codes_of(builder: Any, halves: Any, base: Any) -> tuple[Any, Any]:
-    """Of 32 bfloat16, and which of them are rare: their code is 0. base: in all lanes, where an exponent
-    begins."""
-    exponents = builder.and_(halves, each(0x7F80))
-    first = builder.add(base, each(1 << 7))
-    behind = builder.sub(exponents, first)  # below the first one: a large number
-    is_rare = builder.icmp_unsigned(">=", behind, each(CODE))
-    codes = builder.lshr(builder.sub(exponents, base), each(7))
-    return builder.select(is_rare, each(0), codes), is_rare
+    """Of 32 bfloat16, and which of them are rare: three bits of their code are 0. base: in all lanes."""
+    codes = builder.sub(builder.and_(builder.lshr(halves, each(8)), each(0x7F)), base)
+    # Below the first one: a large number.
+    is_rare = builder.icmp_unsigned(">=", builder.sub(codes, each(1)), each(NUM_CODES))
+    signs = builder.and_(builder.lshr(halves, each(12)), each(8))
+    return builder.or_(builder.select(is_rare, each(0), codes), signs), is_rare
+
+
+def _together(builder: Any, first: Any, second: Any) -> Any:
+    """Bytes of two words, as Strip.two_words() takes them apart. Numbers below 256."""
+    words = ir.VectorType(I16, 2 * LANES)
+    return call(
+        builder, "llvm.x86.avx512.packuswb.512", BYTES, *(builder.bitcast(v, words) for v in (first, second))
+    )
 
 
 @intrinsic(types.int64(*[types.int64] * 3))
 def _count_rare(builder: Any, pairs: Any, words: Any, base: Any) -> Any:
     """Of a strip of a packed weight."""
-    bases = base_in_each(builder, base)
+    bases = _base_in_each(builder, base)
 
     def count(k: Any, before: list[Any]) -> list[Any]:
         halves = load(builder, builder.add(pairs, builder.mul(k, word(4 * COLUMNS))), HALVES)
@@ -40,20 +53,23 @@ def _count_rare(builder: Any, pairs: Any, words: Any, base: Any) -> Any:
 @intrinsic(types.void(*[types.int64] * 5))
 def _make_compact(builder: Any, pairs: Any, w: Any, rare: Any, groups: Any, base: Any) -> None:
     """A strip of a packed weight becomes one of a compact weight. rare: address of its list."""
-    bases = base_in_each(builder, base)
+    bases = _base_in_each(builder, base)
 
     def put(group: Any, values: list[Any]) -> list[Any]:
         (rare,), to = values, builder.add(w, builder.mul(group, word(GROUP)))
-        at, together = builder.add(pairs, builder.mul(group, word(WORDS * 4 * COLUMNS))), each(0)
+        at = builder.add(pairs, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+        lower, codes = [], []
         for place in range(WORDS):
             halves = load(builder, builder.add(at, word(4 * COLUMNS * place)), HALVES)
-            codes, is_rare = _codes_of(builder, halves, bases)
-            together = builder.or_(together, builder.shl(codes, each(4 * place)))
-            sign = builder.and_(builder.lshr(halves, each(8)), each(0x80))
-            rest = builder.or_(sign, builder.and_(halves, each(0x7F)))
-            store(builder, builder.trunc(rest, HALF_BYTES), builder.add(to, word(32 * place)))
+            code, is_rare = _codes_of(builder, halves, bases)
+            lower.append(builder.and_(halves, each(0xFF)))
+            codes.append(code)
             rare = _list(builder, halves, is_rare, rare)
-        store(builder, together, builder.add(to, word(CODES)))
+        store(builder, _together(builder, *lower[:2]), to)
+        store(builder, _together(builder, *lower[2:]), builder.add(to, word(64)))
+        both = [builder.bitcast(_together(builder, *codes[i : i + 2]), HALVES) for i in (0, 2)]
+        both[1] = builder.shl(both[1], each(4))
+        store(builder, builder.or_(*both), builder.add(to, word(CODES)))
         return [rare]
 
     repeat(builder, groups, [rare], put)

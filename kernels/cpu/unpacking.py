@@ -1,17 +1,21 @@
 """Bits of kernels.compact: from 12 a number to the 16 that they are.
 
     a group   4 words of k of 16 columns, of one strip after the other:
-              bytes    [4, 32]  sign << 7 | fraction, of each half of 16 words
-              codes    [32]     16 bits: 4 bits for each of the 4 words
+              low     [2, 64]  the lower bytes of two words' numbers each
+              codes   [64]     4 bits for the first two words, 4 for the others
 
-A vector of 32 bfloat16 is made by widening 32 bytes, and putting in between what its codes say:
+A bfloat16 is two bytes. The lower one is there as it is. The upper one, a sign and the exponent but for its
+last bit, stands in a table of 16, where its code says:
 
-    code 1 .. 15   exponent = base + code
-    code 0         the number is rare: it is the next one of the strip's list, as it is
+    code 1 .. 7, 9 .. 15   sign << 7 | base + code % 8
+    code 0, 8              the number is rare: it is the next one of the strip's list, as it is
 
-Seven instructions a vector where nothing in a group is rare, some twelve elsewhere.
+So 64 codes are looked up by one instruction, and two more put two registers of numbers together: seven
+for four registers where nothing in a group is rare, some thirty elsewhere. As the latter work on 16 bytes at
+a time, a register of low bytes has 8 numbers of one word and 8 of the other, in turns.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -38,11 +42,15 @@ AHEAD = 16
 enough, and without asking, eight rows take twice as long."""
 CODES = STRIP - 64
 """Where the codes begin, in a strip."""
-CODE = 15 << 7
-"""The bits of a code, where an exponent begins."""
-HALF_BYTES = ir.VectorType(ir.IntType(8), 2 * LANES)
+NUM_CODES = 7
+"""Of exponents but for their last bit, see above."""
+BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 HALVES = ir.VectorType(I16, 2 * LANES)
-_SIGN_AND_FRACTION = 0x807F - 0x10000
+_RARE = 0xFF
+"""In the table; no upper byte of a number that is not rare."""
+_LOWER = [at for byte in range(64) if byte % 16 < 8 for at in (byte, 64 + byte)]
+_UPPER = [at for byte in range(64) if byte % 16 >= 8 for at in (byte, 64 + byte)]
+"""Of two registers of bytes, the first or the second 8 of every 16, in turns."""
 
 
 def each(value: int) -> Any:
@@ -50,39 +58,40 @@ def each(value: int) -> Any:
     return ir.Constant(HALVES, [value] * (2 * LANES))
 
 
-def base_in_each(builder: Any, base: Any) -> Any:
-    """In all lanes, where an exponent begins."""
-    nothing, half = ir.Constant(HALVES, ir.Undefined), builder.trunc(builder.shl(base, word(7)), I16)
-    one = builder.insert_element(nothing, half, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * (2 * LANES)))
-
-
-def _aligned_codes(builder: Any, codes: Any, place: int) -> Any:
-    """Those of one of the four words, where an exponent begins."""
-    shift = 7 - 4 * place
-    moved = builder.shl(codes, each(shift)) if shift >= 0 else builder.lshr(codes, each(-shift))
-    return builder.and_(moved, each(CODE))
+def table_of(builder: Any, base: Any) -> Any:
+    """BYTES: the upper byte of each code, four times."""
+    nothing, first = ir.Constant(BYTES, ir.Undefined), ir.Constant(I32, 0)
+    one = builder.insert_element(nothing, builder.trunc(base, ir.IntType(8)), first)
+    bases = builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, 64), [0] * 64))
+    kept = [0xFF if code % 8 else 0 for code in range(64)]
+    added = [(code & 8) << 4 | code % 8 if code % 8 else _RARE for code in range(64)]
+    return builder.add(builder.and_(bases, ir.Constant(BYTES, kept)), ir.Constant(BYTES, added))
 
 
 class Strip:
-    """A strip's group. base: in all lanes, where an exponent begins. rare: address of its next rare
-    number."""
+    """A strip's group. table: of the upper bytes. rare: address of its next rare number."""
 
-    def __init__(self, builder: Any, at: Any, base: Any, rare: Any) -> None:
-        self._builder, self._at, self._base, self._rare = builder, at, base, rare
-        self.codes = load(builder, builder.add(at, word(CODES)), HALVES)
+    def __init__(self, builder: Any, at: Any, table: Any, rare: Any) -> None:
+        self._builder, self._at, self._table, self.rare = builder, at, table, rare
+
+    def codes(self) -> Any:
+        """HALVES."""
+        return load(self._builder, self._builder.add(self._at, word(CODES)), HALVES)
 
     def unpack(self) -> list[Any]:
         """Its words, and the address that it began with: nothing is rare."""
-        return [*(self._unpack(self.codes, place)[0] for place in range(WORDS)), self._rare]
+        return [*self.two_words(0), *self.two_words(1), self.rare]
+
+    def two_words(self, half: int) -> tuple[Any, Any]:
+        """The first two or the last two, of which no number is rare."""
+        return self._two_words(self.codes(), half)
 
     def unpack_rare(self) -> list[Any]:
         """Its words, and the address for the next group."""
-        builder, rare, words = self._builder, self._rare, []
-        codes = _hidden(builder, self.codes)
-        for place in range(WORDS):
-            halves, code = self._unpack(codes, place)
-            is_rare = builder.icmp_unsigned("==", code, each(0))
+        builder, rare, words = self._builder, self.rare, []
+        codes = _hidden(builder, self.codes())
+        for halves in (*self._two_words(codes, 0), *self._two_words(codes, 1)):
+            is_rare = builder.icmp_unsigned(">=", halves, each(_RARE << 8))
             listed = load(builder, rare, HALVES)
             name = "llvm.x86.avx512.mask.expand.v32i16"
             words.append(call(builder, name, HALVES, listed, halves, is_rare))
@@ -90,13 +99,17 @@ class Strip:
             rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
         return [*words, rare]
 
-    def _unpack(self, codes: Any, place: int) -> tuple[Any, Any]:
-        """32 bfloat16, and the codes of these."""
+    def _two_words(self, codes: Any, half: int) -> tuple[Any, Any]:
         builder = self._builder
-        rest = load(builder, builder.add(self._at, word(32 * place)), HALF_BYTES)
-        code = _aligned_codes(builder, codes, place)
-        halves = builder.and_(builder.sext(rest, HALVES), each(_SIGN_AND_FRACTION))
-        return builder.or_(halves, builder.add(code, self._base)), code
+        indexes = builder.bitcast(builder.lshr(codes, each(4)) if half else codes, BYTES)
+        upper = call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, self._table, indexes)
+        lower = load(builder, builder.add(self._at, word(64 * half)), BYTES)
+        mask = ir.VectorType(I32, 64)
+        first, second = (
+            builder.bitcast(builder.shuffle_vector(lower, upper, ir.Constant(mask, bytes_)), HALVES)
+            for bytes_ in (_LOWER, _UPPER)
+        )
+        return first, second
 
 
 def _hidden(builder: Any, values: Any) -> Any:
@@ -105,56 +118,75 @@ def _hidden(builder: Any, values: Any) -> Any:
     return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
 
 
-def strips_of_group(builder: Any, w: Any, group: Any, base: Any, lists: list[Any]) -> list[Strip]:
+def strips_of_group(builder: Any, w: Any, group: Any, table: Any, lists: list[Any]) -> list[Strip]:
     """Side by side. lists: of each strip the address of its next rare number."""
     at = builder.add(w, builder.mul(group, word(GROUP)))
-    return [Strip(builder, builder.add(at, word(STRIP * v)), base, rare) for v, rare in enumerate(lists)]
+    return [Strip(builder, builder.add(at, word(STRIP * v)), table, rare) for v, rare in enumerate(lists)]
 
 
 def _one_is_rare(builder: Any, strips: list[Strip]) -> Any:
-    """Whether a code is 0: then its highest bit is borrowed, and was not set."""
-    found = each(0)
+    """Whether three bits of a code are 0: then its highest bit, which is set first, is borrowed."""
+    kept = each(-1)
     for strip in strips:
-        borrowed = builder.and_(builder.sub(strip.codes, each(0x1111)), builder.not_(strip.codes))
-        found = builder.or_(found, builder.and_(borrowed, each(0x8888 - 0x10000)))
-    bits = builder.bitcast(builder.icmp_unsigned("!=", found, each(0)), I32)
+        borrowed = builder.sub(builder.or_(strip.codes(), each(0x8888 - 0x10000)), each(0x1111))
+        kept = builder.and_(kept, borrowed)
+    borrowed = builder.and_(builder.not_(kept), each(0x8888 - 0x10000))
+    bits = builder.bitcast(builder.icmp_unsigned("!=", borrowed, each(0)), I32)
     return builder.icmp_unsigned("!=", bits, ir.Constant(I32, 0))
 
 
-def unpack(builder: Any, strips: list[Strip], keep: Any = None) -> tuple[list[list[Any]], list[Any]]:
-    """Their words, and their lists for the next group. Most groups have no rare number, and take half the
-    instructions. keep(v, words): what to do with the words of a strip instead; then none are returned."""
+def unpack(builder: Any, strips: list[Strip]) -> tuple[list[list[Any]], list[Any]]:
+    """Their words, and their lists for the next group. Most groups have no rare number, and take a quarter of
+    the instructions."""
     ways = []
     with builder.if_else(_one_is_rare(builder, strips), likely=False) as branches:
         for branch, rare in zip(branches, (True, False), strict=True):
             with branch:
-                values = []
-                for v, strip in enumerate(strips):
-                    *words, after = strip.unpack_rare() if rare else strip.unpack()
-                    if keep is not None:
-                        keep(v, words)
-                        words = []
-                    values += [*words, after]
+                values = [strip.unpack_rare() if rare else strip.unpack() for strip in strips]
                 ways.append((builder.block, values))
-    merged = []
-    for pair in zip(*(values for _, values in ways), strict=True):
-        phi = builder.phi(pair[0].type)
-        for (block, _), value in zip(ways, pair, strict=True):
-            phi.add_incoming(value, block)
-        merged.append(phi)
-    size = len(merged) // len(strips)
-    parts = [merged[size * v : size * (v + 1)] for v in range(len(strips))]
+    parts = [[_merged(builder, ways, v, i) for i in range(WORDS + 1)] for v in range(len(strips))]
     return [part[:-1] for part in parts], [part[-1] for part in parts]
 
 
+def _merged(builder: Any, ways: list[tuple[Any, list[list[Any]]]], v: int, i: int) -> Any:
+    """A strip's value, from whichever way was taken."""
+    phi = builder.phi(ways[0][1][v][i].type)
+    for block, values in ways:
+        phi.add_incoming(values[v][i], block)
+    return phi
+
+
+def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any) -> None:
+    """Some of a group's words, from the first on, of strip v: as kernels.linear has them. out: of a group."""
+    for place, values in enumerate(words, first):
+        store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))
+
+
+def write_rare(builder: Any, strips: list[Strip], out: Any) -> list[Any]:
+    """Writes what else is there once more where a number is rare. Returns the lists for the next group."""
+    before, (*same,) = builder.block, (strip.rare for strip in strips)
+    after = []
+    with builder.if_then(_one_is_rare(builder, strips), likely=False):
+        for v, strip in enumerate(strips):
+            *words, rare = strip.unpack_rare()
+            write_words(builder, words, 0, v, out)
+            after.append(rare)
+        inside = builder.block
+    lists = []
+    for unchanged, changed in zip(same, after, strict=True):
+        phi = builder.phi(I64)
+        phi.add_incoming(unchanged, before)
+        phi.add_incoming(changed, inside)
+        lists.append(phi)
+    return lists
+
+
 def unpack_to(builder: Any, strips: list[Strip], out: Any) -> list[Any]:
-    """Words as kernels.linear has them. Returns the lists for the next group."""
-
-    def keep(v: int, words: list[Any]) -> None:
-        for place, values in enumerate(words):
-            store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))
-
-    return unpack(builder, strips, keep)[1]
+    """All words. Returns the lists for the next group."""
+    for half in (0, 1):
+        for v, strip in enumerate(strips):
+            write_words(builder, strip.two_words(half), 2 * half, v, out)
+    return write_rare(builder, strips, out)
 
 
 def lists_of_strips(builder: Any, rare: Any, vectors: int) -> list[Any]:

@@ -7,6 +7,7 @@ what these rows' products do, not a twentieth.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from kernels.cpu import types
@@ -20,10 +21,8 @@ from kernels.cpu.unpacking import (
     WORDS,
     Strip,
     lists_of_strips,
-    strips_of_group,
     table_of,
     unpack,
-    unpack_to,
     write_rare,
     write_words,
 )
@@ -46,39 +45,59 @@ FEW, FIRST = 4, 8
 EVERY = 5
 """Rows of a word, between which something is unpacked: 6 times in 4 words of 8 rows."""
 
-Strips = Callable[[Any, list[Any]], list[Strip]]
-"""Of a group, with the addresses of their next rare numbers. Asks for a later group."""
+
+@dataclass(frozen=True)
+class _Weight:
+    """A block or a strip, in 12 bits. All but the number are values of LLVM; addresses."""
+
+    builder: Any
+    at: Any
+    soon: Any  # the block that comes next
+    groups: Any
+    table: Any
+    vectors: int  # strips
+
+    def ask(self, group: Any) -> None:
+        """For a group that comes AHEAD groups later, in this block or in the next one."""
+        builder, later = self.builder, self.builder.add(group, word(AHEAD))
+        behind = builder.sub(later, self.groups)
+        inside = builder.icmp_signed("<", behind, word(0))
+        at = builder.mul(builder.select(inside, later, behind), word(GROUP))
+        at = builder.add(builder.select(inside, self.at, self.soon), at)
+        for line in range(0, STRIP * self.vectors, 64):
+            prefetch(builder, builder.add(at, word(line)))
+
+    def strips(self, group: Any) -> list[Strip]:
+        """Side by side."""
+        builder = self.builder
+        at = builder.add(self.at, builder.mul(group, word(GROUP)))
+        return [Strip(builder, builder.add(at, word(STRIP * v)), self.table) for v in range(self.vectors)]
 
 
 @intrinsic(types.void(*[types.int64] * 5))
 def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
     """As kernels.linear has it. rare: address of the address of its list."""
-    table = table_of(builder, base)
+    weight = _Weight(builder, w, w, groups, table_of(builder, base), 1)
 
     def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
-        _ask(builder, w, group, groups, w, STRIP)
-        return unpack_to(
-            builder, strips_of_group(builder, w, group, table, lists), _at_group(builder, out, group)
-        )
+        weight.ask(group)
+        to = _at_group(builder, out, group)
+        list(_written(weight, group, to))
+        return write_rare(builder, weight.strips(group), lists, to)
 
     repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
-
-
-def _ask(builder: Any, w: Any, group: Any, groups: Any, soon: Any, num_bytes: int) -> None:
-    """For so much of a group that comes AHEAD groups later, in this block or in the next one."""
-    later = builder.add(group, word(AHEAD))
-    behind = builder.sub(later, groups)
-    inside = builder.icmp_signed("<", behind, word(0))
-    at = builder.add(
-        builder.select(inside, w, soon), builder.mul(builder.select(inside, later, behind), word(GROUP))
-    )
-    for line in range(0, num_bytes, 64):
-        prefetch(builder, builder.add(at, word(line)))
 
 
 def _at_group(builder: Any, kept: Any, group: Any) -> Any:
     """Address of a group's words, as kernels.linear has them."""
     return builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+
+
+def _written(weight: _Weight, group: Any, to: Any) -> Iterator[None]:
+    """Writes a group's words as if no number were rare, two of a strip whenever it is resumed."""
+    for half in (0, 1):
+        for v, strip in enumerate(weight.strips(group)):
+            yield write_words(weight.builder, strip.two_words(half), 2 * half, v, to)
 
 
 def _add_group(
@@ -104,52 +123,49 @@ def _add_group(
     return totals
 
 
-def _multiply_unpacked(
-    builder: Any, rows: list[Any], groups: Any, strips: Strips, sums: list[Any], lists: list[Any]
-) -> list[Any]:
+def _multiply_unpacked(weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any]) -> list[Any]:
     """The sums, of what was unpacked into registers."""
+    builder = weight.builder
 
     def multiply(group: Any, before: list[Any]) -> list[Any]:
-        words, after = unpack(builder, strips(group, before[len(sums) :]))
+        weight.ask(group)
+        words, after = unpack(builder, weight.strips(group), before[len(sums) :])
 
         def weights(place: int) -> list[Any]:
             return [builder.bitcast(of_strip[place], BF16_PAIRS) for of_strip in words]
 
         return [*_add_group(builder, rows, group, weights, before[: len(sums)]), *after]
 
-    return repeat(builder, groups, [*sums, *lists], multiply)[: len(sums)]
+    return repeat(builder, weight.groups, [*sums, *lists], multiply)[: len(sums)]
 
 
 def _multiply_kept(
-    builder: Any, rows: list[Any], groups: Any, strips: Strips, sums: list[Any], lists: list[Any], kept: Any
+    weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any], kept: Any
 ) -> list[Any]:
-    """The sums, of what was unpacked into memory, a group before it is needed. groups: at least 2."""
-    vectors = len(lists)
+    """The sums, of what was unpacked into memory: while a group is multiplied, the next one is written. Rare
+    numbers are put in before it is multiplied. The weight has at least 2 groups."""
+    builder = weight.builder
 
-    def multiply(group: Any, before: list[Any], meanwhile: Iterator[None] | None = None) -> list[Any]:
+    def multiply(group: Any, before: list[Any], written: Iterator[None] | None) -> list[Any]:
+        sums, lists = before[: -weight.vectors], before[-weight.vectors :]
         at = _at_group(builder, kept, group)
+        after = write_rare(builder, weight.strips(group), lists, at)
 
         def weights(place: int) -> list[Any]:
             word_at = builder.add(at, word(4 * COLUMNS * place))
-            return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(vectors)]
+            return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(weight.vectors)]
 
-        return _add_group(builder, rows, group, weights, before, meanwhile)
+        return [*_add_group(builder, rows, group, weights, sums, written), *after]
 
-    def multiply_and_keep(group: Any, before: list[Any]) -> list[Any]:
+    def multiply_and_write(group: Any, before: list[Any]) -> list[Any]:
         later = builder.add(group, word(1))
-        after, to = strips(later, before[-vectors:]), _at_group(builder, kept, later)
+        weight.ask(later)
+        return multiply(group, before, _written(weight, later, _at_group(builder, kept, later)))
 
-        def write() -> Iterator[None]:
-            for half in (0, 1):
-                for v, strip in enumerate(after):
-                    yield write_words(builder, strip.two_words(half), 2 * half, v, to)
-
-        totals = multiply(group, before[:-vectors], write())
-        return [*totals, *write_rare(builder, after, to)]
-
-    last = builder.sub(groups, word(1))
-    begin = [*sums, *unpack_to(builder, strips(word(0), lists), kept)]
-    return multiply(last, repeat(builder, last, begin, multiply_and_keep)[:-vectors])
+    weight.ask(word(0))
+    list(_written(weight, word(0), kept))
+    last = builder.sub(weight.groups, word(1))
+    return multiply(last, repeat(builder, last, [*sums, *lists], multiply_and_write), None)[: len(sums)]
 
 
 def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
@@ -181,17 +197,12 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
         ]
         rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
         out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
-        table = table_of(builder, base)
-
-        def strips(group: Any, lists: list[Any]) -> list[Strip]:
-            _ask(builder, w, group, groups, soon, STRIP * vectors)
-            return strips_of_group(builder, w, group, table, lists)
-
+        weight = _Weight(builder, w, soon, groups, table_of(builder, base), vectors)
         sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
         if keeps:
-            totals = _multiply_kept(builder, rows, groups, strips, sums, lists, kept)
+            totals = _multiply_kept(weight, rows, sums, lists, kept)
         else:
-            totals = _multiply_unpacked(builder, rows, groups, strips, sums, lists)
+            totals = _multiply_unpacked(weight, rows, sums, lists)
         for v in range(vectors):
             bias = load(builder, builder.add(params, word(64 * v)), F32S)
             results = [builder.fadd(total, bias) for total in totals[v::vectors]]

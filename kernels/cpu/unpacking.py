@@ -69,26 +69,26 @@ def table_of(builder: Any, base: Any) -> Any:
 
 
 class Strip:
-    """A strip's group. table: of the upper bytes. rare: address of its next rare number."""
+    """A strip's group: its address. table: of the upper bytes."""
 
-    def __init__(self, builder: Any, at: Any, table: Any, rare: Any) -> None:
-        self._builder, self._at, self._table, self.rare = builder, at, table, rare
+    def __init__(self, builder: Any, at: Any, table: Any) -> None:
+        self._builder, self._at, self._table = builder, at, table
 
     def codes(self) -> Any:
         """HALVES."""
         return load(self._builder, self._builder.add(self._at, word(CODES)), HALVES)
 
-    def unpack(self) -> list[Any]:
-        """Its words, and the address that it began with: nothing is rare."""
-        return [*self.two_words(0), *self.two_words(1), self.rare]
-
     def two_words(self, half: int) -> tuple[Any, Any]:
         """The first two or the last two, of which no number is rare."""
         return self._two_words(self.codes(), half)
 
-    def unpack_rare(self) -> list[Any]:
-        """Its words, and the address for the next group."""
-        builder, rare, words = self._builder, self.rare, []
+    def unpack(self) -> list[Any]:
+        """Its words, of which no number is rare."""
+        return [*self.two_words(0), *self.two_words(1)]
+
+    def unpack_rare(self, rare: Any) -> list[Any]:
+        """Its words, and the address of the next group's first rare number. rare: of this group's."""
+        builder, words = self._builder, []
         codes = _hidden(builder, self.codes())
         for halves in (*self._two_words(codes, 0), *self._two_words(codes, 1)):
             is_rare = builder.icmp_unsigned(">=", halves, each(_RARE << 8))
@@ -118,10 +118,12 @@ def _hidden(builder: Any, values: Any) -> Any:
     return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
 
 
-def strips_of_group(builder: Any, w: Any, group: Any, table: Any, lists: list[Any]) -> list[Strip]:
-    """Side by side. lists: of each strip the address of its next rare number."""
-    at = builder.add(w, builder.mul(group, word(GROUP)))
-    return [Strip(builder, builder.add(at, word(STRIP * v)), table, rare) for v, rare in enumerate(lists)]
+def _merged(builder: Any, ways: list[tuple[Any, Any]]) -> Any:
+    """A value, from whichever block the way led here."""
+    phi = builder.phi(ways[0][1].type)
+    for block, value in ways:
+        phi.add_incoming(value, block)
+    return phi
 
 
 def _one_is_rare(builder: Any, strips: list[Strip]) -> Any:
@@ -135,25 +137,22 @@ def _one_is_rare(builder: Any, strips: list[Strip]) -> Any:
     return builder.icmp_unsigned("!=", bits, ir.Constant(I32, 0))
 
 
-def unpack(builder: Any, strips: list[Strip]) -> tuple[list[list[Any]], list[Any]]:
-    """Their words, and their lists for the next group. Most groups have no rare number, and take a quarter of
-    the instructions."""
+def unpack(builder: Any, strips: list[Strip], lists: list[Any]) -> tuple[list[list[Any]], list[Any]]:
+    """Their words, and their lists for the next group. lists: of each strip the address of its next rare
+    number. Most groups have none, and take a quarter of the instructions."""
     ways = []
-    with builder.if_else(_one_is_rare(builder, strips), likely=False) as branches:
-        for branch, rare in zip(branches, (True, False), strict=True):
-            with branch:
-                values = [strip.unpack_rare() if rare else strip.unpack() for strip in strips]
-                ways.append((builder.block, values))
-    parts = [[_merged(builder, ways, v, i) for i in range(WORDS + 1)] for v in range(len(strips))]
+    with builder.if_else(_one_is_rare(builder, strips), likely=False) as (rare, usual):
+        with rare:
+            values = [strip.unpack_rare(at) for strip, at in zip(strips, lists, strict=True)]
+            ways.append((builder.block, values))
+        with usual:
+            values = [[*strip.unpack(), at] for strip, at in zip(strips, lists, strict=True)]
+            ways.append((builder.block, values))
+    parts = [
+        [_merged(builder, [(block, values[v][i]) for block, values in ways]) for i in range(WORDS + 1)]
+        for v in range(len(strips))
+    ]
     return [part[:-1] for part in parts], [part[-1] for part in parts]
-
-
-def _merged(builder: Any, ways: list[tuple[Any, list[list[Any]]]], v: int, i: int) -> Any:
-    """A strip's value, from whichever way was taken."""
-    phi = builder.phi(ways[0][1][v][i].type)
-    for block, values in ways:
-        phi.add_incoming(values[v][i], block)
-    return phi
 
 
 def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any) -> None:
@@ -162,31 +161,17 @@ def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any
         store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))
 
 
-def write_rare(builder: Any, strips: list[Strip], out: Any) -> list[Any]:
-    """Writes what else is there once more where a number is rare. Returns the lists for the next group."""
-    before, (*same,) = builder.block, (strip.rare for strip in strips)
-    after = []
+def write_rare(builder: Any, strips: list[Strip], lists: list[Any], out: Any) -> list[Any]:
+    """Writes all words again where a number is rare. Returns the lists for the next group."""
+    before, after = builder.block, []
     with builder.if_then(_one_is_rare(builder, strips), likely=False):
-        for v, strip in enumerate(strips):
-            *words, rare = strip.unpack_rare()
+        for v, (strip, at) in enumerate(zip(strips, lists, strict=True)):
+            *words, rare = strip.unpack_rare(at)
             write_words(builder, words, 0, v, out)
             after.append(rare)
         inside = builder.block
-    lists = []
-    for unchanged, changed in zip(same, after, strict=True):
-        phi = builder.phi(I64)
-        phi.add_incoming(unchanged, before)
-        phi.add_incoming(changed, inside)
-        lists.append(phi)
-    return lists
-
-
-def unpack_to(builder: Any, strips: list[Strip], out: Any) -> list[Any]:
-    """All words. Returns the lists for the next group."""
-    for half in (0, 1):
-        for v, strip in enumerate(strips):
-            write_words(builder, strip.two_words(half), 2 * half, v, out)
-    return write_rare(builder, strips, out)
+    pairs = zip(lists, after, strict=True)
+    return [_merged(builder, [(before, same), (inside, changed)]) for same, changed in pairs]
 
 
 def lists_of_strips(builder: Any, rare: Any, vectors: int) -> list[Any]:

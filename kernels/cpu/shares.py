@@ -30,10 +30,12 @@ def linear_middle(record: int, units: int) -> int:
 
 def linear_share(record: int, unit: int, left: int, threads: int) -> int:
     """How many units to take from `unit` on, of those that are left of its half: whole blocks within one
-    chunk of rows; strips at the very end, so that threads end together."""
+    chunk of rows. Where their number does not come out even, strips at the very end, so that threads end
+    together: the strips of a block take half as long again as the block."""
     strips = (read_i64(record + 48) + LANES - 1) // LANES
     at = unit % strips
-    if left <= VECTORS:
+    uneven = (strips + VECTORS - 1) // VECTORS % threads
+    if left <= VECTORS and uneven and (threads > 2 or at + left == strips):
         return 1
     taken = max(VECTORS, left // max(2, threads))
     taken -= (at + taken) % VECTORS

@@ -118,8 +118,9 @@ def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, li
 
 
 def _in_pairs(words: torch.Tensor) -> torch.Tensor:
-    """[..., 4, 32] -> [..., 2, 64]: two words side by side, 8 numbers of each in turns."""
-    return words.unflatten(-1, (4, 8)).unflatten(-3, (2, 2)).transpose(-3, -2).flatten(-3)
+    """[S, G, 4, 32] -> [S, G, 2, 64]: two words side by side, 8 numbers of each in turns."""
+    strips, groups = words.shape[:2]
+    return words.view(strips, groups, 2, 2, 4, 8).transpose(3, 4).reshape(strips, groups, 2, 64)
 
 
 def choose_base(weight: torch.Tensor) -> int | None:

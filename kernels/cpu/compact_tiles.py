@@ -97,7 +97,8 @@ def _written(weight: _Weight, group: Any, to: Any) -> Iterator[None]:
     """Writes a group's words as if no number were rare, two of a strip whenever it is resumed."""
     for half in (0, 1):
         for v, strip in enumerate(weight.strips(group)):
-            yield write_words(weight.builder, strip.two_words(half), 2 * half, v, to)
+            write_words(weight.builder, strip.two_words(half), 2 * half, v, to)
+            yield
 
 
 def _add_group(

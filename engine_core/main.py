@@ -1,7 +1,6 @@
 """The engine core's process: bind, start the worker, announce, step until the end."""
 
 import contextlib
-import gc
 import logging
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from pagewire import transport
 from pagewire.config import EngineConfig
 from pagewire.curve import Gatekeeper, read_engine_key
 from pagewire.errors import StartupError
+from pagewire.heap import settle
 from pagewire.process import Pulse, Status
 from pagewire.telemetry.watch import NO_PORT, Watch
 
@@ -99,7 +99,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     )
     watch_core(watch.board, Parts(core, frontends, worker, ready))
     watch.pages.begin(lambda answer: inbox.put(Asked(answer)))
-    _settle()
+    settle()
     facts = identity.welcome.model
     log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)
     status.ready(
@@ -137,9 +137,3 @@ def _step_until_the_end(core: EngineCore, status: Status) -> int:
     core.fail_all("ENGINE_DEAD", "the engine has died")
     status.failed(reason)
     return 1
-
-
-def _settle() -> None:
-    """What lives now lives as long as the process: the garbage collector need not look at it again."""
-    gc.collect()
-    gc.freeze()

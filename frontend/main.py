@@ -11,7 +11,7 @@ from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.discretion import tell_of_loop_error
 from pagewire.errors import StartupError
-from pagewire.heap import give_back_freed_memory
+from pagewire.heap import give_back_freed_memory, settle
 from pagewire.process import Pulse, Status
 
 if sys.platform == "win32":  # uvloop does not exist there
@@ -36,6 +36,7 @@ def run(config: FrontendConfig) -> int:
         if sys.platform != "win32":
             try_first(partial(load_model, config), config.model)
         model = load_model(config)
+        settle()
         give_back_freed_memory()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, model, status))

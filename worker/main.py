@@ -4,7 +4,6 @@ What computes is imported only when Initialize has said where: a simulated devic
 a wrong address is told at once.
 """
 
-import gc
 import logging
 import os
 import select
@@ -22,6 +21,7 @@ from pagewire.config import WorkerConfig
 from pagewire.cores import GPU, parse_cores, pin
 from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
+from pagewire.heap import settle
 from pagewire.internal.v1 import worker_pb2
 from pagewire.process import Status
 from pagewire.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
@@ -173,8 +173,7 @@ def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
         runner, ready = _load_simulated(command.initialize, config)
     else:
         runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
-    gc.collect()
-    gc.freeze()  # what is there now stays: collections in the step loop need not look at it
+    settle()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return runner
 

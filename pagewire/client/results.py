@@ -45,7 +45,7 @@ class TokenLogprob:
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Delta:
     """What is new of one sequence.
 

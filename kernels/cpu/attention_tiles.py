@@ -18,7 +18,7 @@ from kernels.cpu.attention_vectors import (
 from kernels.cpu.vectors import read_i64, write_i64
 
 AHEAD = 8
-"""Tiles that are asked for before they are needed: 16 KiB with a head size of 64."""
+"""Tiles asked for before they are needed: 16 KiB with a head size of 64. Twice as many gain nothing."""
 
 
 def score_tiles(queries: int, keys: int, tiles: int, pairs: int, words: int, scores: int) -> None:

@@ -23,6 +23,7 @@ from kernels.cpu import types
 from kernels.cpu.attention_softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention_vectors import PART, clear
 from kernels.cpu.compiler import operation
+from kernels.cpu.exponentials import exp
 from kernels.cpu.items import ITEM
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
@@ -31,7 +32,6 @@ from kernels.cpu.vectors import (
     I32S,
     broadcast,
     call,
-    exp,
     load,
     read_i64,
     read_u32,

@@ -1,12 +1,8 @@
 """The second pass of kernels.cpu.attention: scores of a part become weights, those of all pairs side by side.
 
-    weight  2 ** (i - 127) * f(g), of x = score * scale - largest
-            (i, g): round((x * log2(e) + 127) * 2 ** 23) as the bits of a float32: its exponent i, and its
-            mantissa as a number g from 1 to 2; 0 where that would be below 0
-            f: a polynomial, 2 ** (g - 1) to 1.0e-4 of it: a twentieth of bfloat16's rounding
+    weight  e ** x, of x = score * scale - largest, to 1.0e-4 of it (kernels.cpu.exponentials)
 
-No step of this takes two cycles, as it does to scale by 2 ** n. What a pair does not see has the score
-NOTHING, and the weight 0 exactly.
+What a pair does not see has the score NOTHING, and the weight 0 exactly.
 
 Rows are pairs, SCORES bytes from one to the next. All at once take a fifth less time than one after the
 other in a part of 512 positions, a third less in one of 64: their lanes are put together at the same time.
@@ -16,18 +12,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numpy.polynomial import Chebyshev, Polynomial
 
 from kernels.cpu import types
 from kernels.cpu.attention_vectors import SCORES
+from kernels.cpu.exponentials import BIAS, EXPONENT_UNIT, rough_power
 from kernels.cpu.language import intrinsic
 from kernels.cpu.vectors import (
     BITS,
     F32,
     F32S,
-    I16,
     I32,
     I32S,
     I64,
@@ -48,11 +42,6 @@ NOTHING = float("-inf")
 """The score of a position that a pair does not see, and the largest one where it sees none."""
 LOWEST = -1e30
 """Below every score; in units of the last bit of its logarithm it is still a float32."""
-_BITS = 2.0**23
-"""What a float32's exponent counts by, as an integer."""
-_SERIES = (
-    Chebyshev.interpolate(lambda g: np.exp2(g - 1), 3, (1.0, 2.0)).convert(kind=Polynomial).coef.tolist()
-)
 
 
 def at_least_lowest(builder: Any, score: Any) -> Any:
@@ -105,11 +94,11 @@ def _make_softmax(rows: int, asking: bool = True) -> Any:
             return after
 
         found = repeat(builder, tiles, [ir.Constant(F32S, [NOTHING] * LANES)] * rows, find_largest)
-        unit = ir.Constant(F32, math.log2(math.e) * _BITS)
+        unit = ir.Constant(F32, math.log2(math.e) * EXPONENT_UNIT)
         largest = builder.fmul(_of_lanes(builder, found, _larger), broadcast(builder, scale))
         store_lanes(builder, largest, builder.add(totals, word(64)), _first(rows))
         bits = builder.fmul(at_least_lowest(builder, largest), broadcast(builder, unit))
-        shift = builder.fsub(ir.Constant(F32S, [127 * _BITS] * LANES), bits)
+        shift = builder.fsub(ir.Constant(F32S, [BIAS * EXPONENT_UNIT] * LANES), bits)
         shifts = [_shuffled(builder, shift, shift, [m] * LANES) for m in range(rows)]
         factor = broadcast(builder, builder.fmul(scale, unit))
 
@@ -117,7 +106,8 @@ def _make_softmax(rows: int, asking: bool = True) -> Any:
             after = []
             for m in range(rows):
                 score = load(builder, _place(builder, scores, tile, m, 64), F32S)
-                weights = _power(builder, call(builder, "llvm.fma.v16f32", F32S, score, factor, shifts[m]))
+                bits = call(builder, "llvm.fma.v16f32", F32S, score, factor, shifts[m])
+                weights = builder.fmul(*rough_power(builder, bits))
                 # Half as long as the scores: what is still to be read stays.
                 store(builder, rounded(builder, weights), _place(builder, scores, tile, m, 32))
                 after.append(builder.fadd(before[m], weights))
@@ -139,26 +129,6 @@ def _ask_two_lines(builder: Any, entry: Any, number: Any) -> None:
     at = builder.add(load(builder, entry, I64), builder.mul(number, word(128)))
     for line in range(2):
         prefetch(builder, builder.add(at, word(64 * line)))
-
-
-def _power(builder: Any, bits: Any) -> Any:
-    """A weight, from its logarithm as the module's docstring has it, not yet whole."""
-    every, to_nearest = ir.Constant(I16, -1), ir.Constant(I32, 4)
-    nothing = _constant(0)
-    name = "llvm.x86.avx512.mask.cvtps2dq.512"
-    whole = call(builder, name, I32S, bits, nothing, every, to_nearest)  # NaN and -inf: the least integer
-    whole = builder.select(builder.icmp_signed(">", whole, nothing), whole, nothing)
-    power = builder.bitcast(builder.and_(whole, _constant(0x7F800000)), F32S)
-    mantissa = builder.or_(builder.and_(whole, _constant(0x7FFFFF)), _constant(0x3F800000))
-    mantissa = builder.bitcast(mantissa, F32S)
-    *others, series = (ir.Constant(F32S, [factor] * LANES) for factor in _SERIES)
-    for factor in reversed(others):
-        series = call(builder, "llvm.fma.v16f32", F32S, series, mantissa, factor)
-    return builder.fmul(series, power)
-
-
-def _constant(value: int) -> Any:
-    return ir.Constant(I32S, [value] * LANES)
 
 
 def _larger(builder: Any, one: Any, other: Any) -> Any:

@@ -5,7 +5,6 @@ these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()
 costs ten times as much per call. All vectors fill one register of 512 bits.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -154,23 +153,6 @@ def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
 def rounded(builder: Any, values: Any) -> Any:
     """F32S to bfloat16 (nearest, ties to even), as I16S."""
     return builder.bitcast(call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BF16S, values), I16S)
-
-
-def exp(builder: Any, x: Any) -> Any:
-    """e ** x for F32S below infinity, to 3e-7 of it near 0; 0 for -inf, infinite where float32 ends.
-
-    2 ** (n + f), n whole and f in -1/2 .. 1/2: the series of 2 ** f, then a shift of the exponent. With six
-    powers of f it is as exact as float32."""
-    exponent = builder.fmul(x, ir.Constant(F32S, [math.log2(math.e)] * LANES))
-    least = ir.Constant(F32S, [-160.0] * LANES)  # 2 ** -160 is 0; -inf would make f a NaN
-    exponent = builder.select(builder.fcmp_ordered("<", exponent, least), least, exponent)
-    whole = call(builder, "llvm.rint.v16f32", F32S, exponent)
-    part = builder.fsub(exponent, whole)
-    *others, power = (ir.Constant(F32S, [math.log(2) ** k / math.factorial(k)] * LANES) for k in range(7))
-    for factor in reversed(others):
-        power = call(builder, "llvm.fma.v16f32", F32S, power, part, factor)
-    every, to_nearest = ir.Constant(I16, -1), ir.Constant(I32, 4)
-    return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", F32S, power, whole, power, every, to_nearest)
 
 
 def make_reader(kind: Any, result: Any) -> Any:

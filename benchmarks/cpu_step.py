@@ -46,6 +46,7 @@ def names() -> dict[int, str]:
         attention,
         attention_parts,
         compact,
+        greedy,
         linear,
         list_pieces,
         quantize,
@@ -68,6 +69,8 @@ def names() -> dict[int, str]:
         attention.attention: "attention",
         list_pieces.list_pieces: "what to prefetch",
         attention_parts.combine_parts: "attention, combining",
+        greedy.find_in_pieces: "greedy choice",
+        greedy.merge_pieces: "greedy choice, merging",
     }
 
 

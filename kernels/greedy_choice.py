@@ -3,9 +3,9 @@
     token[a] = the first i with x[a, i] = max x[a]; -1 where that is not finite
 
 logits [M, V] float32 -> [M] int64: kernels.argmax, whose reference is that of this too. A row is read once,
-in pieces that threads share (kernels.cpu.greedy): the first record finds the largest of each piece, the second
-takes the first of these. As part of a step's program it finds the logits in caches and the threads awake;
-kernels.choose_tokens, which draws as well, is a call of its own, with other threads.
+in pieces that threads share (kernels.cpu.greedy): the first record finds the largest of each piece, the
+second takes the first of these. As part of a step's program it finds the logits in caches and the threads
+awake; kernels.choose_tokens, which draws as well, is a call of its own, with other threads.
 """
 
 from dataclasses import dataclass

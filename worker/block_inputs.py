@@ -26,7 +26,8 @@ _COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _ROOM = 5, 8, 12, 19, 23
 """Words of a job of kernels.cpu.prepare_inputs."""
 
 
-BuildInputs = Callable[[Step], StepBatch]
+BuildInputs = Callable[[Step, bool], StepBatch]
+"""Of a step, and whether all of its sampled rows are greedy: worker.input_batch.InputBatch."""
 
 
 def input_builder(
@@ -37,9 +38,9 @@ def input_builder(
     if shape.kernels is not None and not sizes:
         return BlockInputs(rows, windows, shape, shape.kernels).build
 
-    def build(step: Step) -> StepBatch:
+    def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        return build_input_batch(rows, *work, windows, sizes, shape)
+        return replace(build_input_batch(rows, *work, windows, sizes, shape), all_greedy=greedy)
 
     return build
 
@@ -54,6 +55,7 @@ class _Layout(NamedTuple):
     num_places: int  # for parts of split rows
     context: int
     in_order: bool  # see worker.step_check.Measures
+    greedy: bool
 
 
 class BlockInputs:
@@ -79,9 +81,9 @@ class BlockInputs:
         self._made = np.zeros(1, np.int64)
         self._items = 0  # how many there were: see kernels.block_attention.BlockPlan
 
-    def build(self, step: Step) -> StepBatch:
+    def build(self, step: Step, greedy: bool = False) -> StepBatch:
         """It lives until the next call. The same object as the last one: nothing has changed but numbers."""
-        layout, limits = self._layout_of(step)
+        layout, limits = self._layout_of(step, greedy)
         if layout != self._layout:
             self._batch, self._layout, self._items = self._make(layout), layout, 0
         rows, column = layout.num_rows, 8 * layout.num_rows
@@ -93,14 +95,15 @@ class BlockInputs:
             self._batch, self._items = replace(self._batch), int(self._made[0])
         return self._batch
 
-    def _layout_of(self, step: Step) -> tuple[_Layout, tuple[int, int]]:
+    def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
         """And how many positions a row may have that is not split, and two rows in an item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)
         sizes = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
         in_order = in_order and tokens == rows
-        layout = _Layout(tokens, rows, len(step.sample_rows), sizes.items, sizes.places, rounded, in_order)
+        counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
+        layout = _Layout(*counts, rounded, in_order, greedy)
         return layout, (sizes.whole, sizes.joined if self._windows == (None,) else 0)
 
     def _make(self, layout: _Layout) -> StepBatch:
@@ -137,4 +140,5 @@ class BlockInputs:
             },
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
+            all_greedy=layout.greedy,
         )

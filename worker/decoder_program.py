@@ -9,7 +9,8 @@ the layered forward, which stays as its twin.
     per layer  norm -> qkv -> (norms of heads) -> rotary -> store -> attention -> output
                add and norm -> gate and up -> gated SiLU -> down
     add and norm -> hidden
-    head         -> logits, where all tokens of a step of few are sampled from
+    head         -> logits, where all tokens of a step of few are sampled from, and then the
+                 largest, where that is all that the rows want (worker.decoder_head)
 
 Activations live in buffers that are made for the most tokens that came so far, and are used again in
 every step, and in every layer or every fourth one: in a step of few tokens a thread that lost its core
@@ -18,7 +19,6 @@ computed twice has a buffer of its own in the layer, which nothing changes in pl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,11 +26,13 @@ import torch
 
 from kernels.block_attention import SETS, BlockPlan, attention_fields
 from kernels.kv_prefetch import LEAST_ROWS, KVPrefetch
-from kernels.memory import zeros
 from kernels.quantized import QuantizedWeight
 from kernels.row_kernels import RowKernels, norm_fields, row_grain
+from worker.decoder_buffers import LayerBuffers, make_buffers, make_layer_buffers
+from worker.decoder_head import CHOICE, ROWS, DecoderHead
 from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
+from worker.layers.embedding import VocabEmbedding
 from worker.layers.matrix import Matrix
 from worker.layers.norm import RMSNorm
 from worker.layers.rotary import Rotation
@@ -38,7 +40,7 @@ from worker.layers.rotary import Rotation
 if TYPE_CHECKING:
     from worker.models.llama import LlamaAttention, LlamaBlock, LlamaModel
 
-ROWS, INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 1, 2, 3, 4, 5, 6, 6
+INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 2, 3, 4, 5, 6, 6
 """Words of records that change from step to step."""
 COLUMNS, WORDS, FOLLOWING, STREAM = 6, 7, 9, 10
 """Of products."""
@@ -61,30 +63,6 @@ def fits(model: "LlamaModel") -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Buffers:
-    """Of all layers. M: the most tokens."""
-
-    residual: torch.Tensor  # [M, E]
-    normed: torch.Tensor  # [M, E]: input of products; at the end the hidden states
-    integers: torch.Tensor  # [M, the widest input of a product] uint8, where weights are quantized
-    scales: torch.Tensor  # [M] float32, of the integers
-
-
-@dataclass(frozen=True)
-class _LayerBuffers:
-    """Of one layer, and of every SETS-th one after it."""
-
-    number: int  # which set they are
-    qkv: torch.Tensor  # [M, H + 2 K, D]
-    turned: torch.Tensor  # [M, H + 2 K, D]: queries and keys after the rotation; no values
-    mixed: torch.Tensor  # [M, H * D]
-    attended: torch.Tensor  # [M, E]: to be added to the residual stream
-    gate_up: torch.Tensor  # [M, 2 I]
-    gated: torch.Tensor  # [M, I]
-    down: torch.Tensor  # [M, E]: to be added to the residual stream
-
-
 class DecoderProgram:
     """For one model, one cache, and steps of at most `most_tokens`."""
 
@@ -101,15 +79,16 @@ class DecoderProgram:
 
         self.most_tokens = most
         self._rows, self._blocks = kernels, plan.kernels
-        self._buffers = _make_buffers(model, most)
+        self._buffers = make_buffers(model, most)
         sets = SETS if most <= FEW else 1
-        self._sets = [_make_layer_buffers(model, most, number) for number in range(sets)]
+        self._sets = [make_layer_buffers(model, most, number) for number in range(sets)]
         self._embedding = model.embedding
         looked_up = model.embedding.packed is not None
         sizes = [_records(block) for block in model.layers]
         windows = {block.attention.attention.window: None for block in model.layers} if most <= FEW else {}
-        head = model.head if most <= FEW and model.head.packed is not None else None
-        size = len(windows) + looked_up + sum(sizes) + 1 + (0 if head is None else _product_records(head))
+        has_head = most <= FEW and model.head.packed is not None
+        head_records = _product_records(model.head) + CHOICE if has_head else 0
+        size = len(windows) + looked_up + sum(sizes) + 1 + head_records
         self._program = Program(size, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
@@ -126,15 +105,10 @@ class DecoderProgram:
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
             to_add = self._add_block(block, cache, self._sets[number % sets], to_add)
         self._add_norm(model.norm, to_add)
-        self._head = slice(self._next, size)
-        self._all_logits: torch.Tensor | None = None
-        if head is not None:
-            self._all_logits = zeros((most, head.vocab_size), torch.float32)
-            self._add_product(head, self._buffers.normed, self._all_logits)
+        self._head = self._add_head(model.head) if has_head else None
         self._batch: InputBatch | None = None  # whose inputs the records name
         self._turns = 0, 0, 0  # where the angles of rotations are
         self._hidden = self._buffers.normed[:0]  # of the batch
-        self._logits: torch.Tensor | None = None  # of the batch, where they are computed here
         self._halves = np.array(self._halves_of_products, np.int64)
         for number, product in enumerate(self._products[:-1]):
             self._program.records[product, FOLLOWING] = self._halves[number + 1].ctypes.data
@@ -157,7 +131,12 @@ class DecoderProgram:
     def logits_of(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """[T, V] float32, which the next step overwrites: of what the last run() returned, if all of it is
         sampled from. None: they are still to be computed."""
-        return self._logits if hidden is self._hidden else None
+        return self._head.logits if self._head is not None and hidden is self._hidden else None
+
+    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """[T] int64, which the next step overwrites: the same for the tokens of the largest logits, if
+        that is all that the rows want."""
+        return self._head.tokens if self._head is not None and hidden is self._hidden else None
 
     def _read_from(self, batch: InputBatch) -> None:
         """Writes down how many tokens there are, and where the inputs and plans of this batch lie."""
@@ -180,10 +159,9 @@ class DecoderProgram:
             combining = [index + 1 for index in indexes]
             records[combining, ROWS] = units if len(plan.partials) else 0
             records[combining, PLAN] = plan.addresses.ctypes.data
-        self._batch, self._hidden, self._logits = batch, self._buffers.normed[:tokens], None
-        if self._all_logits is not None and batch.wants_all_logits:
-            self._logits = self._all_logits[:tokens]
-        records[self._head, ROWS] = 0 if self._logits is None else tokens
+        self._batch, self._hidden = batch, self._buffers.normed[:tokens]
+        if self._head is not None:
+            self._head.read_from(batch)
 
     def _add_embedding(self) -> None:
         """Where it is packed, since it is the head as well."""
@@ -193,7 +171,7 @@ class DecoderProgram:
             self._put(packed.gather, fields, row_grain(self._embedding.width))
 
     def _add_block(
-        self, block: "LlamaBlock", cache: LayerCache, layer: _LayerBuffers, to_add: torch.Tensor | None
+        self, block: "LlamaBlock", cache: LayerCache, layer: LayerBuffers, to_add: torch.Tensor | None
     ) -> torch.Tensor:
         """to_add: [M, E], to the residual stream, from the layer before. Returns the same of this one."""
         normed, mlp = self._buffers.normed, block.mlp
@@ -217,6 +195,15 @@ class DecoderProgram:
         addresses = x, other, norm.weight.data_ptr(), buffers.normed.data_ptr(), residual
         self._put(self._rows.norm, norm_fields(addresses, width, norm.eps), row_grain(width))
 
+    def _add_head(self, head: VocabEmbedding) -> DecoderHead:
+        """To the hidden states."""
+        first = self._next
+        added = DecoderHead(head.vocab_size, self.most_tokens)
+        self._add_product(head, self._buffers.normed, added.all_logits)
+        added.put_choice(self._program, slice(first, self._next))
+        self._next += CHOICE
+        return added
+
     def _add_product(self, layer: Matrix, x: torch.Tensor, out: torch.Tensor) -> None:
         packed, buffers = layer.packed, self._buffers
         assert packed is not None
@@ -230,7 +217,7 @@ class DecoderProgram:
         self._halves_of_products.append(packed.halves)
         self._put(packed.product, fields, 0, repeatable=True)
 
-    def _add_attention(self, attention: "LlamaAttention", cache: LayerCache, layer: _LayerBuffers) -> None:
+    def _add_attention(self, attention: "LlamaAttention", cache: LayerCache, layer: LayerBuffers) -> None:
         """Head norms, rotation, cache, attention: from qkv to mixed."""
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         self._kv_heads = kv_heads
@@ -281,37 +268,3 @@ def _records(block: "LlamaBlock") -> int:
 def _product_records(layer: Matrix) -> int:
     """Inputs become integers before a product of integers."""
     return 2 if isinstance(layer.packed, QuantizedWeight) else 1
-
-
-def _make_buffers(model: "LlamaModel", most: int) -> _Buffers:
-    width, layer = model.embedding.width, model.layers[0]
-    widest = max(width, layer.mlp.down.in_features, layer.attention.output.in_features)
-    return _Buffers(
-        residual=zeros((most, width), torch.bfloat16),
-        normed=zeros((most, width), torch.bfloat16),
-        integers=zeros((most, widest), torch.uint8),
-        scales=zeros((most,), torch.float32),
-    )
-
-
-def _make_layer_buffers(model: "LlamaModel", most: int, number: int) -> _LayerBuffers:
-    attention, width, inner = (
-        model.layers[0].attention,
-        model.embedding.width,
-        model.layers[0].mlp.down.in_features,
-    )
-    heads, head_dim = attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim
-
-    def empty(*shape: int) -> torch.Tensor:
-        return zeros((most, *shape), torch.bfloat16)
-
-    return _LayerBuffers(
-        number=number,
-        qkv=empty(heads, head_dim),
-        turned=empty(heads, head_dim),
-        mixed=empty(attention.num_heads * head_dim),
-        attended=empty(width),
-        gate_up=empty(2 * inner),
-        gated=empty(inner),
-        down=empty(width),
-    )

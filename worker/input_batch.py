@@ -39,6 +39,11 @@ class InputBatch:
         """Whether every token is known to be sampled from, in order, as where all rows decode."""
         return False
 
+    @property
+    def greedy(self) -> bool:
+        """Whether sampled rows are known to take the token of their largest logit, and to want no more."""
+        return False
+
 
 @dataclass(frozen=True)
 class StepBatch(InputBatch):
@@ -47,10 +52,15 @@ class StepBatch(InputBatch):
     logit_tokens: torch.Tensor | None
     """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+    all_greedy: bool = False  # see greedy
 
     @property
     def wants_all_logits(self) -> bool:
         return self.logit_tokens is None
+
+    @property
+    def greedy(self) -> bool:
+        return self.all_greedy
 
 
 def token_sizes(most: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ class Runner:
     def _compute(self, plan: worker_pb2.StepPlan, began: int) -> worker_pb2.StepResult:
         """What the step computes and samples. began: when it did, in nanoseconds."""
         step = read_step(plan, self._rows, self._max_num_batched_tokens, self._check)
-        batch = self._build_inputs(step)
+        batch = self._build_inputs(step, self._are_greedy(step.sample_rows))
         prepared = time.monotonic_ns()
         hidden = self._model(batch, self._cache.layers)
         computed = time.monotonic_ns()
@@ -160,6 +160,10 @@ class Runner:
         """hidden: [T, E]; rows: [A]. Appends to the rows what it samples."""
         if not len(rows):
             return
+        chosen = self._model.greedy_tokens(hidden) if batch.greedy else None
+        if chosen is not None:
+            result.token_ids = token_column(self._take(chosen, rows))
+            return
         if batch.logit_tokens is None:
             logits = self._model.logits(hidden)
         else:
@@ -172,6 +176,22 @@ class Runner:
             tokens[beams] = self._offer(logits[torch.from_numpy(beams)], rows[beams], result)
             tokens[~beams] = self._draw(logits[torch.from_numpy(~beams)], rows[~beams], result)
         result.token_ids = token_column(tokens)
+
+    def _are_greedy(self, rows: Integers) -> bool:
+        """Whether each of the rows [A] takes the token of its largest logit, and wants nothing else."""
+        numbers = rows.tolist()
+        return (
+            self._sampler.takes_largest(numbers)
+            and not SampledScores(self._wishes).watches(numbers)
+            and not self._beams.are_among(rows)
+        )
+
+    def _take(self, chosen: torch.Tensor, rows: Integers) -> Integers:
+        """chosen: [A] tokens of greedy rows [A], which are appended to them."""
+        self._sampler.append(rows.tolist(), chosen)
+        tokens: Integers = chosen.numpy()
+        self._rows.append(rows, np.maximum(tokens, 0))
+        return tokens
 
     def _draw(self, logits: torch.Tensor, rows: Integers, result: worker_pb2.StepResult) -> Integers:
         """logits: [A, V]; rows: [A]. Their tokens, which are appended to them."""

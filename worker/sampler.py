@@ -78,6 +78,7 @@ class Sampler:
         self._filters = (top_p, min_p, typical_p)
         self._recorders = (penalties, bad_tokens)
         self._special: set[int] = set()  # Rows whose logits change before the choice.
+        self._plain: set[int] = set()  # Rows that take the largest of their logits as they are.
         self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
         params = ChoiceParams(
             self._temperature.values,
@@ -102,7 +103,7 @@ class Sampler:
         self._uniforms.add_row(row, sequence)
         for feature in self._features:
             feature.add_row(row, sequence)
-        self._note_special(row)
+        self._note_kind(row)
 
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
@@ -112,19 +113,27 @@ class Sampler:
         self._uniforms.fork_row(row, source_row, sequence_index)
         for feature in self._features:
             feature.fork_row(row, source_row)
-        self._note_special(row)
+        self._note_kind(row)
 
     def remove_row(self, row: int) -> None:
         """Ends a row; one that does not exist is none."""
         self._special.discard(row)
+        self._plain.discard(row)
         self._uniforms.remove_row(row)
         for feature in self._features:
             feature.remove_row(row)
 
-    def _note_special(self, row: int) -> None:
+    def _note_kind(self, row: int) -> None:
         """Of a row that begins."""
         if any(row in feature for feature in self._processors):
             self._special.add(row)
+        elif row not in self._temperature:
+            self._plain.add(row)
+
+    def takes_largest(self, rows: list[int]) -> bool:
+        """Whether sample() would give each of the rows the token of its largest logit, whatever the logits:
+        kernels.argmax. Who knows these tokens may append() them instead."""
+        return self._plain.issuperset(rows)
 
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None

@@ -79,6 +79,10 @@ class GreedySampler:
     def remove_row(self, row: int) -> None:
         del self.logits[row]
 
+    def takes_largest(self, rows: list[int]) -> bool:
+        """It wants to see the logits."""
+        return False
+
     def sample(self, logits: torch.Tensor, rows: list[int], scores: object = None) -> torch.Tensor:
         for row, row_logits in zip(rows, logits, strict=True):
             self.logits[row].append(row_logits.clone())

@@ -27,6 +27,11 @@ class LanguageModel(Layer):
         """[A, E] -> [A, V] float32."""
         raise NotImplementedError
 
+    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """[A, E] -> [A] int64 as of kernels.argmax, where forward() has chosen them already, as it may for an
+        InputBatch that is greedy; they last until the next step. None: choose by logits()."""
+        return None
+
 
 @dataclass(frozen=True)
 class Family:

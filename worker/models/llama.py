@@ -184,6 +184,11 @@ class LlamaModel(LanguageModel):
         logits = program.logits_of(hidden) if program is not None else None
         return self.head.logits(hidden) if logits is None else logits
 
+    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See worker.decoder_head."""
+        program = self._programs.get(True)
+        return program.greedy_tokens(hidden) if program is not None else None
+
 
 NAMES = {
     "embedding": ("model.embed_tokens",),

@@ -1,0 +1,151 @@
+"""Steps whose rows are all greedy choose their tokens in the model's program: the same as the sampler, which
+goes on choosing where a row wants anything else."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagewire.v1 import generation_pb2
+from tests.logprob_columns import Scored
+from tests.worker.fakes import Driver, resolved_params
+from worker.models.llama import LlamaModel
+
+pytestmark = pytest.mark.avx512_bf16
+
+Checkpoints = Callable[..., Path]
+GREEDY, DRAWN = resolved_params(), resolved_params(temperature=1, seed=3)
+PENALIZED = resolved_params(repetition_penalty=1.7)
+NO_TOKEN_COLUMN = 0xFFFFFFFF
+
+
+class Counted(Driver):
+    """Notes for how many rows the sampler was asked, each time."""
+
+    def __init__(self, folder: Path, **changes: object) -> None:
+        super().__init__(
+            folder, record=False, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8, **changes
+        )
+        sampler = self.runner._sampler
+        sample, self.asked = sampler.sample, list[int]()
+
+        def watched(logits: torch.Tensor, rows: list[int], scores: object = None) -> torch.Tensor:
+            self.asked.append(len(rows))
+            return sample(logits, rows, scores)  # type: ignore[arg-type]
+
+        sampler.sample = watched  # type: ignore[method-assign, assignment]
+
+
+@pytest.fixture
+def folder(checkpoint: Checkpoints) -> Path:
+    return checkpoint("llama", head_dim=32, max_position_embeddings=256)
+
+
+def outputs(driver: Counted, rows: list[tuple[generation_pb2.SamplingParams, int]]) -> list[list[int]]:
+    """Of rows with these parameters and so many tokens, which all begin in one step."""
+    sequences = [
+        driver.add([3 + (7 * number + i) % 200 for i in range(4 + number)], most, params)[0]
+        for number, (params, most) in enumerate(rows)
+    ]
+    driver.run()
+    return [sequence.output for sequence in sequences]
+
+
+def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin."""
+    monkeypatch.setattr(LlamaModel, "greedy_tokens", lambda model, hidden: None)
+
+
+@pytest.mark.parametrize("quantization", ["", pytest.param("int8", marks=pytest.mark.avx512_vnni)])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_greedy_rows(folder: Path, rows: int, quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler is asked after the prompts alone; rows end one after the other."""
+    wanted = [(GREEDY, 12 + number) for number in range(rows)]
+    driver = Counted(folder, quantization=quantization)
+    tokens = outputs(driver, wanted)
+    assert driver.asked == [rows]
+    no_program_chooses(monkeypatch)
+    twin = Counted(folder, quantization=quantization)
+    assert outputs(twin, wanted) == tokens
+    assert len(twin.asked) == 12 + rows - 1
+
+
+@pytest.mark.parametrize("other", [DRAWN, PENALIZED, resolved_params(top_k=3, temperature=0.5)])
+def test_beside_other_rows(
+    folder: Path, other: generation_pb2.SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sampler chooses for all as long as one row is not greedy, and no longer."""
+    wanted = [(GREEDY, 9), (other, 5), (GREEDY, 9)]
+    driver = Counted(folder)
+    tokens = outputs(driver, wanted)
+    assert driver.asked == [3] * 5
+    no_program_chooses(monkeypatch)
+    assert outputs(Counted(folder), wanted) == tokens
+
+
+def test_rows_of_another_kind_in_a_step_of_one_shape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row ends, and another one begins with a single token: the inputs keep their shape."""
+
+    def tokens(driver: Counted) -> list[list[int]]:
+        sequences = []
+        for params in (GREEDY, DRAWN, GREEDY, PENALIZED, GREEDY):
+            sequences.append(driver.add([11 + len(sequences)], 3, params)[0])
+            driver.run()
+        return [sequence.output for sequence in sequences]
+
+    driver = Counted(folder)
+    expected = tokens(driver)
+    assert driver.asked == [1] * 6, "three of each row that is not greedy"
+    no_program_chooses(monkeypatch)
+    assert tokens(Counted(folder)) == expected
+
+
+def test_log_probabilities(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a greedy row beside another: from the logits, by the sampler."""
+    options = generation_pb2.LogprobOptions(top_n=2)
+
+    def scores(driver: Counted) -> tuple[list[int], list[int], list[Scored]]:
+        plain = driver.add([3, 4, 5], 8)[0]
+        scored = driver.add([6, 7], 5, wants=options)[0]
+        driver.run()
+        return plain.output, scored.output, scored.scores
+
+    driver = Counted(folder)
+    expected = scores(driver)
+    assert len(expected[2]) == 5 and driver.asked == [2] * 5
+    no_program_chooses(monkeypatch)
+    assert scores(Counted(folder)) == expected
+
+
+def test_positions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler counts the tokens of each row, whoever has chosen them."""
+
+    def positions(driver: Counted) -> list[int]:
+        driver.add([3, 4, 5], 6)
+        driver.add([8, 9], 8)
+        for _ in range(4):
+            driver.step()
+        return driver.runner._sampler._positions.tolist()
+
+    chosen = positions(Counted(folder))
+    assert sorted(chosen)[-2:] == [4, 4]
+    no_program_chooses(monkeypatch)
+    assert positions(Counted(folder)) == chosen
+
+
+def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN: no token, whoever chooses."""
+
+    def tokens(driver: Counted) -> list[list[int]]:
+        sequences = [driver.add([3, 4, number], 4)[0] for number in range(3)]
+        driver.step()
+        driver.runner._model.norm.weight.fill_(torch.nan)
+        driver.step()
+        return [sequence.output for sequence in sequences]
+
+    driver = Counted(folder)
+    broken = tokens(driver)
+    assert [output[-1] for output in broken] == [NO_TOKEN_COLUMN] * 3 and driver.asked == [3]
+    no_program_chooses(monkeypatch)
+    assert tokens(Counted(folder)) == broken

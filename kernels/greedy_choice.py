@@ -18,7 +18,7 @@ import torch
 from kernels.memory import zeros
 
 if TYPE_CHECKING:
-    from kernels.cpu.team import Program, Team
+    from kernels.cpu.team import Program
 
 RECORDS = 2
 _ROWS, _LOGIT_ROWS = 1, 4
@@ -31,11 +31,9 @@ _MERGED_TOGETHER = 32
 class GreedyKernels:
     """The compiled operations."""
 
-    team: "Team"
     find: int  # kernels.cpu.greedy.find_in_pieces
     merge: int  # kernels.cpu.greedy.merge_pieces
     piece: int  # logits in one
-    scratch_bytes: int  # of a thread
 
 
 class GreedyChoice:
@@ -53,8 +51,7 @@ class GreedyChoice:
     def put(self, program: "Program", index: int) -> None:
         """At an index and the one after it, for no rows."""
         kernels, found = self._kernels, self._found.data_ptr()
-        scratch = kernels.team.scratch(kernels.scratch_bytes)
-        fields: tuple[int, ...] = (self._logits.data_ptr(), self._logits.shape[1], 0, found, scratch)
+        fields: tuple[int, ...] = (self._logits.data_ptr(), self._logits.shape[1], 0, found)
         program.put(index, kernels.find, 0, fields, 1, repeatable=True)
         fields = found, self._pieces, self.tokens.data_ptr()
         program.put(index + 1, kernels.merge, 0, fields, _MERGED_TOGETHER, repeatable=True)
@@ -67,7 +64,6 @@ class GreedyChoice:
 
 def greedy_kernels() -> GreedyKernels:
     """Call where kernels.cpu.support.why_not() is None."""
-    from kernels.cpu.greedy import PIECE, SCRATCH_BYTES, find_in_pieces, merge_pieces  # compiles
-    from kernels.cpu.team import TEAM
+    from kernels.cpu.greedy import PIECE, find_in_pieces, merge_pieces  # compiles, the first time
 
-    return GreedyKernels(TEAM, find_in_pieces, merge_pieces, PIECE, SCRATCH_BYTES)
+    return GreedyKernels(find_in_pieces, merge_pieces, PIECE)

@@ -6,65 +6,108 @@ has just written, as the first half of the head's product.
 """
 
 from math import inf
+from typing import Any
 
+from llvmlite import ir
+
+from kernels.cpu import types
 from kernels.cpu.compiler import operation
-from kernels.cpu.language import float32
-from kernels.cpu.sampling_vectors import (
-    CHUNK,
-    at_least,
-    chunk_largest,
-    lowest_bit,
-    read_f32,
-    read_f64,
-    write_f64,
-    write_i64,
+from kernels.cpu.language import intrinsic
+from kernels.cpu.sampling_vectors import CHUNK, read_f32, read_f64, write_f64, write_i64
+from kernels.cpu.vectors import (
+    BITS,
+    F32,
+    F32S,
+    I32,
+    I32S,
+    I64,
+    LANES,
+    broadcast,
+    call,
+    load,
+    read_i64,
+    repeat,
+    word,
 )
-from kernels.cpu.vectors import read_i64
 
 NO_TOKEN = -1
 PIECE = 128 * CHUNK
 """Logits: 32 KiB, read in a microsecond or two."""
-SCRATCH_BYTES = 4 * PIECE // CHUNK
-"""Of a thread: the largest of each chunk."""
+_STREAMS = CHUNK // LANES
+"""Vectors that are followed side by side, so that no comparison waits for the last one."""
 
 
-def _find_in_piece(x: int, size: int, scratch: int, largest: int) -> int:
-    """Writes the largest of so many logits at x to an address, as float64: NaN or +inf where one is. Returns
-    its first place; NO_TOKEN where there is none."""
-    chunks = size // CHUNK
+@intrinsic(types.int64(types.int64, types.int64))
+def _first_largest(builder: Any, x: Any, chunks: Any) -> Any:
+    """The first place of the largest of [64 * chunks] float32 at x; NO_TOKEN where one is NaN."""
+    none, never = ir.Constant(F32S, [-inf] * LANES), ir.Constant(BITS, [0] * LANES)
+    start = [none] * _STREAMS + [ir.Constant(I32S, [0] * LANES)] * _STREAMS + [never] * _STREAMS
+
+    def follow(chunk: Any, before: list[Any]) -> list[Any]:
+        at, number = builder.mul(chunk, word(4 * CHUNK)), broadcast(builder, builder.trunc(chunk, I32))
+        best, places, broken = (before[i : i + _STREAMS] for i in range(0, 3 * _STREAMS, _STREAMS))
+        for i in range(_STREAMS):
+            part = load(builder, builder.add(x, builder.add(at, word(4 * LANES * i))), F32S)
+            greater = builder.fcmp_ordered(">", part, best[i])
+            best[i] = builder.select(greater, part, best[i])
+            places[i] = builder.select(greater, number, places[i])
+            broken[i] = builder.or_(broken[i], builder.fcmp_unordered("uno", part, part))
+        return [*best, *places, *broken]
+
+    result = repeat(builder, chunks, start, follow)
+    best, places, broken = (result[i : i + _STREAMS] for i in range(0, 3 * _STREAMS, _STREAMS))
+    most, any_broken = best[0], broken[0]
+    for i in range(1, _STREAMS):
+        most = builder.select(builder.fcmp_ordered(">", best[i], most), best[i], most)
+        any_broken = builder.or_(any_broken, broken[i])
+    most = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, most)
+    any_broken = call(builder, "llvm.vector.reduce.or.v16i1", ir.IntType(1), any_broken)
+    place = builder.zext(_first_place(builder, best, places, broadcast(builder, most)), I64)
+    return builder.select(any_broken, word(NO_TOKEN), place)
+
+
+def _first_place(builder: Any, best: list[Any], places: list[Any], most: Any) -> Any:
+    """Of what equals the most: i32. best, places: of each stream, F32S and numbers of chunks."""
+    first = ir.Constant(I32S, [2**31 - 1] * LANES)
+    for i in range(_STREAMS):
+        lanes = ir.Constant(I32S, [LANES * i + lane for lane in range(LANES)])
+        place = builder.add(builder.mul(places[i], ir.Constant(I32S, [CHUNK] * LANES)), lanes)
+        equal = builder.fcmp_ordered("==", best[i], most)
+        sooner = builder.and_(equal, builder.icmp_signed("<", place, first))
+        first = builder.select(sooner, place, first)
+    return call(builder, "llvm.vector.reduce.smin.v16i32", I32, first)
+
+
+def _find_in_piece(x: int, size: int, found: int) -> int:
+    """Writes the largest of so many logits at x to an address, as float64: +inf where one is NaN. Returns its
+    first place; NO_TOKEN where there is none. It is written once: a straggler must not write anything else for
+    a while (kernels.cpu.stragglers)."""
+    chunks, best, at = size // CHUNK, -inf, NO_TOKEN
     if chunks > 0:
-        chunk_largest(x, chunks, scratch)
-    best, at = float32(-inf), NO_TOKEN
-    for chunk in range(chunks):
-        score = read_f32(scratch + 4 * chunk)
-        if not score < inf:  # or NaN
-            write_f64(largest, score)
-            return NO_TOKEN
-        if score > best:
-            best, at = score, chunk
-    if at != NO_TOKEN:
-        at = CHUNK * at + lowest_bit(at_least(x + 4 * CHUNK * at, best))
+        at = _first_largest(x, chunks)
+        best = read_f32(x + 4 * at) if at != NO_TOKEN else inf
+        if best == -inf:
+            at = NO_TOKEN
     for i in range(CHUNK * chunks, size):
         score = read_f32(x + 4 * i)
-        if not score < inf:
-            write_f64(largest, score)
-            return NO_TOKEN
         if score > best:
             best, at = score, i
-    write_f64(largest, best)
+        if not score < inf:  # or NaN
+            best = inf
+    write_f64(found, best)
     return at
 
 
 @operation
 def find_in_pieces(record: int, first: int, count: int, thread: int) -> None:
     """record: units, address of logits [rows, V] float32, V, rows, address of what is found [units, 2]: the
-    largest as float64 and its token, address of the addresses of each thread's scratch memory."""
+    largest as float64 and its token."""
     logits, vocab_size, rows = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    found, scratch = read_i64(record + 40), read_i64(read_i64(record + 48) + 8 * thread)
+    found = read_i64(record + 40)
     for unit in range(first, first + count):
         row, begin = unit % rows, PIECE * (unit // rows)
         x, at = logits + 4 * (vocab_size * row + begin), found + 16 * unit
-        place = _find_in_piece(x, min(PIECE, vocab_size - begin), scratch, at)
+        place = _find_in_piece(x, min(PIECE, vocab_size - begin), at)
         write_i64(at + 8, begin + place if place != NO_TOKEN else NO_TOKEN)
 
 
@@ -78,7 +121,7 @@ def merge_pieces(record: int, first: int, count: int, thread: int) -> None:
         for piece in range(pieces):
             at = found + 16 * (rows * piece + row)
             score = read_f64(at)
-            if not score < inf:  # or NaN
+            if score == inf:
                 token = NO_TOKEN
                 break
             if score > best:

@@ -80,8 +80,8 @@ def _first_place(builder: Any, best: list[Any], places: list[Any], most: Any) ->
 
 def _find_in_piece(x: int, size: int, found: int) -> int:
     """Writes the largest of so many logits at x to an address, as float64: +inf where one is NaN. Returns its
-    first place; NO_TOKEN where there is none. It is written once: a straggler must not write anything else for
-    a while (kernels.cpu.stragglers)."""
+    first place; NO_TOKEN where there is none. It is written once: a straggler must not write anything else
+    for a while (kernels.cpu.stragglers)."""
     chunks, best, at = size // CHUNK, -inf, NO_TOKEN
     if chunks > 0:
         at = _first_largest(x, chunks)

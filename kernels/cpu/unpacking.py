@@ -164,8 +164,8 @@ def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any
 def write_rare(builder: Any, strips: list[Strip], lists: list[Any], out: Any) -> list[Any]:
     """Writes a strip's words again where a number of it is rare. Returns the lists for the next group.
 
-    In random weights a group of three strips seldom has rare numbers in two of them: to ask each one once
-    more costs less than to write all (a product of 32 rows: 1.03 times as fast)."""
+    Seldom has a group of three strips rare numbers in two of them: to ask each one once more costs less than
+    to write all."""
     before, after = builder.block, []
     with builder.if_then(_one_is_rare(builder, strips), likely=False):
         for v, (strip, at) in enumerate(zip(strips, lists, strict=True)):

@@ -2,22 +2,24 @@
 
 They are written for AVX512-BF16: bfloat16 products, summed in float32, 32 of them per instruction.
 AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023), and in Cooper Lake (2020), which
-lacks the AVX512-VBMI2 that unpacks weights.
+lacks AVX512-VBMI and -VBMI2, which unpack weights.
 """
 
 from importlib.util import find_spec
 from pathlib import Path
 
 CPU_FLAGS = {"avx512f", "avx512bw", "avx512_bf16"}
-UNPACKS = "avx512_vbmi2"
+UNPACK = {"avx512vbmi": "AVX512-VBMI", "avx512_vbmi2": "AVX512-VBMI2"}
+"""A table of 64 bytes; numbers from a list to where they belong. As Linux calls them, and others."""
 
 
 def why_not() -> str | None:
     """What is missing, in words; None where the kernels can run."""
     if not _cpu_flags() >= CPU_FLAGS:
         return "the CPU lacks AVX512-BF16"
-    if UNPACKS not in _cpu_flags():
-        return "the CPU lacks AVX512-VBMI2"
+    for flag, name in UNPACK.items():
+        if flag not in _cpu_flags():
+            return f"the CPU lacks {name}"
     if find_spec("llvmlite") is None:
         return "llvmlite is not installed"
     from kernels.cpu.machine_code import target_features

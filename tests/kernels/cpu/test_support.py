@@ -6,16 +6,16 @@ import pytest
 
 from kernels.cpu import support
 
-ZEN_4 = (
-    "processor : 0\nflags\t\t: fpu avx512f avx512bw avx512_bf16 avx512_vbmi2\n\nprocessor : 1\nflags : fpu\n"
-)
+OF_ZEN_4 = "fpu avx512f avx512bw avx512_bf16 avx512vbmi avx512_vbmi2"
+ZEN_4 = f"processor : 0\nflags\t\t: {OF_ZEN_4}\n\nprocessor : 1\nflags : fpu\n"
 
 
 @pytest.mark.parametrize(
     ("cpuinfo", "reason"),
     [
         ("flags : fpu avx2 avx512f avx512bw\n", "lacks AVX512-BF16"),
-        ("flags : fpu avx512f avx512bw avx512_bf16\n", "lacks AVX512-VBMI2"),
+        ("flags : fpu avx512f avx512bw avx512_bf16\n", "lacks AVX512-VBMI"),
+        ("flags : fpu avx512f avx512bw avx512_bf16 avx512vbmi\n", "lacks AVX512-VBMI2"),
         ("Features : fp asimd bf16\n", "lacks"),
     ],
 )

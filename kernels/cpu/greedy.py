@@ -13,7 +13,7 @@ from llvmlite import ir
 from kernels.cpu import types
 from kernels.cpu.compiler import operation
 from kernels.cpu.language import intrinsic
-from kernels.cpu.sampling_vectors import CHUNK, read_f32, read_f64, write_f64, write_i64
+from kernels.cpu.sampling_vectors import CHUNK, NO_TOKEN, read_f32, read_f64, write_f64, write_i64
 from kernels.cpu.vectors import (
     BITS,
     F32,
@@ -30,7 +30,6 @@ from kernels.cpu.vectors import (
     word,
 )
 
-NO_TOKEN = -1
 PIECE = 128 * CHUNK
 """Logits: 32 KiB, read in a microsecond or two."""
 _STREAMS = CHUNK // LANES

@@ -33,6 +33,7 @@ from kernels.cpu.sampling_uniform import uniform
 from kernels.cpu.sampling_vectors import (
     CHUNK,
     LOWEST,
+    NO_TOKEN,
     at_least,
     chunk_largest,
     lowest_bit,
@@ -45,7 +46,6 @@ from kernels.cpu.sampling_vectors import (
 from kernels.cpu.sampling_whole import draw_from_all
 from kernels.cpu.vectors import read_i64
 
-NO_TOKEN = -1
 # Of a record, each of 8 bytes: addresses but for V.
 FIELDS = (
     "logits",  # [A, V] float32, contiguous

@@ -13,3 +13,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[1, 2, 3, 8])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """More than there are cores as well: some come late, or never, and others compute what they took."""
+    from kernels.cpu.team import TEAM
+
+    before = TEAM.threads
+    TEAM.set_threads(request.param)
+    yield request.param
+    TEAM.set_threads(before)

@@ -1,7 +1,6 @@
 """Greedy choice as records of a program, against its reference."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,17 +12,6 @@ from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 pytestmark = pytest.mark.avx512_bf16
 PIECE = 8192
 INF, NAN = math.inf, math.nan
-
-
-@pytest.fixture(params=[1, 2, 3, 8])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """More than there are cores as well: some come late, and others compute what they have taken."""
-    from kernels.cpu.team import TEAM
-
-    before = TEAM.threads
-    TEAM.set_threads(request.param)
-    yield request.param
-    TEAM.set_threads(before)
 
 
 def choose(logits: torch.Tensor, rows: int | None = None, runs: int = 1, slack: int = RECORDS) -> list[int]:

@@ -1,7 +1,6 @@
 """Programs on several threads: every operation sees all of the one before it, whoever computed it."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,17 +13,6 @@ pytestmark = pytest.mark.avx512_bf16
 BF16 = torch.bfloat16
 WIDTH = 112  # 7 strips of 16 columns, 2 1/3 blocks
 DEPTH = 40
-
-
-@pytest.fixture(params=[1, 2, 3, 8])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """More than there are cores as well: some of them come late, or never."""
-    from kernels.cpu.team import TEAM
-
-    before = TEAM.threads
-    TEAM.set_threads(request.param)
-    yield request.param
-    TEAM.set_threads(before)
 
 
 def chain() -> list[PackedWeight]:

@@ -98,8 +98,14 @@ def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
 ) -> torch.Tensor:
-    """[T, K] -> [T, N]. wide: the result is float32; of bfloat16, it is rounded before all the same."""
-    result = F.linear(x, weight, bias)
+    """[T, K] -> [T, N]. wide: the result is float32; of bfloat16, it is rounded before all the same.
+
+    On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
+    """
+    if x.device.type == "cpu" and x.dtype.itemsize == 2:
+        result = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    else:
+        result = F.linear(x, weight, bias)
     return result.float() if wide else result
 
 

@@ -173,7 +173,11 @@ def paged_attention(
     plan: AttentionPlan,
     scale: float,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding."""
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding.
+
+    On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
+    """
+    widen = query.device.type == "cpu" and query.dtype.itemsize == 2
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]
     per_kv = num_heads // num_kv_heads
@@ -181,6 +185,8 @@ def paged_attention(
     value_tiles = value_cache.view(-1, block_size * head_dim)
     queries = query.view(-1, num_kv_heads, per_kv, head_dim)  # [T, K, G, D]
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
+    if widen:
+        queries = queries.float()
     for group in plan.groups:
         size = group.mask.shape[0], num_kv_heads, group.mask.shape[3], head_dim
         keys = key_tiles.index_select(0, group.tiles).view(-1, head_dim)
@@ -189,25 +195,29 @@ def paged_attention(
         # may be inf or NaN: 0 * inf would carry its bad luck into this row.
         keys.index_fill_(0, group.stale, 0)
         values.index_fill_(0, group.stale, 0)
+        if widen:
+            keys, values = keys.float(), values.float()
         # [R, K, G, D] x [R, K, L, D]: the heads that share a KV head stand where torch expects
         # the queries of one head.
         out[group.tokens] = F.scaled_dot_product_attention(
             queries[group.tokens],
             keys.view(size),
             values.view(size),
-            attn_mask=group.mask.expand(-1, 1, per_kv, -1),
+            attn_mask=group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1),
             scale=scale,
         )
     for chunk in plan.chunks:
         size = num_kv_heads, 1, -1, head_dim
         keys = key_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
         values = value_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
+        if widen:
+            keys, values = keys.float(), values.float()
         # [K, G, C, D] x [K, G, L, D], the latter repeated by a stride of 0.
         result = F.scaled_dot_product_attention(
             queries[chunk.tokens].permute(1, 2, 0, 3),
             keys.expand(-1, per_kv, -1, -1),
             values.expand(-1, per_kv, -1, -1),
-            attn_mask=chunk.mask,
+            attn_mask=chunk.mask.to(queries.dtype),
             scale=scale,
         )
         out[chunk.tokens] = result.permute(2, 0, 1, 3)

@@ -30,17 +30,14 @@ BuildInputs = Callable[[Step, bool], StepBatch]
 """Of a step, and whether all of its sampled rows are greedy: worker.input_batch.InputBatch."""
 
 
-def input_builder(
-    rows: RowTable, windows: frozenset[int | None], shape: CacheShape, sizes: tuple[int, ...]
-) -> BuildInputs:
-    """What makes the inputs of the steps of a runner. windows: of its layers. sizes: see
-    worker.input_batch.token_sizes()."""
-    if shape.kernels is not None and not sizes:
+def input_builder(rows: RowTable, windows: frozenset[int | None], shape: CacheShape) -> BuildInputs:
+    """Returns the function that makes the inputs of a runner's steps. windows: of its layers."""
+    if shape.kernels is not None:
         return BlockInputs(rows, windows, shape, shape.kernels).build
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        return replace(build_input_batch(rows, *work, windows, sizes, shape), all_greedy=greedy)
+        return replace(build_input_batch(rows, *work, windows, shape), all_greedy=greedy)
 
     return build
 

@@ -27,6 +27,22 @@ class CPUKernels:
     blocks: BlockKernels | None = None  # attention too
 
 
+def compute_dtype(wanted: torch.dtype) -> torch.dtype:
+    """The dtype that a CPU computes in when the checkpoint or the user asks for `wanted`.
+
+    Without kernels of our own for a 16-bit type, its weights are widened to float32: torch multiplies 16-bit
+    matrices at one to two GFLOP/s on CPUs that lack the instructions, and rounds after every operation.
+    """
+    if wanted == torch.float32:
+        return wanted
+    reason = why_not() if wanted == torch.bfloat16 else "our CPU kernels are for bfloat16"
+    if reason is None:
+        return wanted
+    name = str(wanted).removeprefix("torch.")
+    logger.warning("weights in %s are widened to float32, which doubles their memory: %s", name, reason)
+    return torch.float32
+
+
 def use_cpu_kernels(
     model: LanguageModel,
     dtype: torch.dtype,

@@ -1,6 +1,5 @@
 """The inputs of one step, gathered from the rows. Lives for one step."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,11 +17,10 @@ from worker.rows import RowTable
 
 @dataclass(frozen=True)
 class InputBatch:
-    """What the model reads in one step. T: tokens in it, with padding.
+    """What the model reads in one step. T: tokens in it, with padding (CUDA graphs alone pad).
 
     Rows do not stand in the plan's order: those that decode come first, the shorter ones before the
-    longer ones, so that attention finds rows of about one length side by side. Padding comes last:
-    token 0 at position 0 of a dummy row, which writes to the dummy block and attends to nothing.
+    longer ones, so that attention finds rows of about one length side by side.
     """
 
     store_rotates: ClassVar[bool] = False
@@ -47,7 +45,7 @@ class InputBatch:
 
 @dataclass(frozen=True)
 class StepBatch(InputBatch):
-    """And what the runner looks for in it. A: sampled rows, with padding."""
+    """And what the runner looks for in it. A: sampled rows."""
 
     logit_tokens: torch.Tensor | None
     """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
@@ -63,21 +61,6 @@ class StepBatch(InputBatch):
         return self.all_greedy
 
 
-def token_sizes(most: int, dtype: torch.dtype, device: torch.device) -> tuple[int, ...]:
-    """The values of T that steps are padded to, ascending up to at least `most`; empty: no padding.
-
-    On a CPU torch compiles a product for every shape it meets, unless it is float32: 0.5 ms for each
-    layer shape and T, as much as a decode step of the demo model takes in products. So that T takes
-    few values; they are a power of two or close together, and waste less than a quarter above 32.
-    """
-    if device.type == "cpu" and dtype == torch.float32:
-        return ()
-    sizes = [1, 2, 4, 8]
-    while sizes[-1] < most:
-        sizes.append(sizes[-1] + (8 if sizes[-1] < 64 else 32 if sizes[-1] < 256 else 128))
-    return tuple(sizes)
-
-
 def build_input_batch(
     rows: RowTable,
     computing: Integers,
@@ -85,11 +68,9 @@ def build_input_batch(
     counts: Integers,
     sources: Integers,
     windows: Iterable[int | None],
-    sizes: tuple[int, ...],
     shape: CacheShape,
 ) -> StepBatch:
-    """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. sizes: see
-    token_sizes()."""
+    """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan."""
     order = np.lexsort((starts, counts > 1))
     computing, starts, counts = computing[order], starts[order], counts[order]
     owners, positions = ranges(starts, counts)  # [T], [T]
@@ -103,20 +84,16 @@ def build_input_batch(
     row_starts = np.empty(len(order), np.int64)
     row_starts[order] = np.cumsum(counts) - counts
 
-    def tensor(values: Integers, padding: int) -> torch.Tensor:
-        missing = padded(len(values), sizes) - len(values)
-        if missing:
-            values = np.concatenate((values, np.full(missing, padding)))
+    def tensor(values: Integers) -> torch.Tensor:
         return torch.from_numpy(values).to(shape.device)
 
-    padded_slots = tensor(slots, shape.pad_block * block_size)
     return StepBatch(
-        token_ids=tensor(rows.token_ids[token_rows, positions], 0),
-        positions=tensor(positions, 0),
-        prompt_lens=tensor(rows.prompt_lens[token_rows], 1),
-        slot_rows=slot_rows(padded_slots, shape.num_kv_heads, block_size),
+        token_ids=tensor(rows.token_ids[token_rows, positions]),
+        positions=tensor(positions),
+        prompt_lens=tensor(rows.prompt_lens[token_rows]),
+        slot_rows=slot_rows(tensor(slots), shape.num_kv_heads, block_size),
         attention={window: _plan_attention(starts, counts, tables, window, shape) for window in windows},
-        logit_tokens=tensor(last_tokens[sources], 0),
+        logit_tokens=tensor(last_tokens[sources]),
         row_starts=row_starts,
     )
 
@@ -128,8 +105,3 @@ def _plan_attention(
     if shape.kernels is None:
         return plan_attention(starts, counts, tables, window, shape)
     return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim, shape.num_kv_heads)
-
-
-def padded(length: int, sizes: tuple[int, ...]) -> int:
-    """The length with padding. sizes: see token_sizes()."""
-    return sizes[bisect_left(sizes, length)] if sizes and length else length

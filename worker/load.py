@@ -17,8 +17,7 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.allocator import settle
 from worker.checkpoint import ModelConfig
 from worker.configs.registry import read_model_config
-from worker.cpu_kernels import use_cpu_kernels
-from worker.input_batch import token_sizes
+from worker.cpu_kernels import compute_dtype, use_cpu_kernels
 from worker.kv_cache import NO_MEMORY, KVCache, available_memory, block_bytes, choose_num_blocks
 from worker.layers.matrix import Matrix
 from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks
@@ -64,7 +63,8 @@ def load(
         precompiled.begin()
     quantized = initialize.quantization == "int8"
     arena = None if quantized else Arena(None if memory is None else memory.tensor())
-    model, dtype = load_model(folder, family, config, initialize, device, report, arena=arena)
+    choose = (lambda dtype: dtype) if quantized else compute_dtype  # int8 says itself what it is made from
+    model, dtype = load_model(folder, family, config, initialize, device, report, choose, arena=arena)
     if memory is not None and arena is not None:
         memory.release(arena.unused_address)
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
@@ -86,9 +86,8 @@ def load(
     )
     compiled = sampling_kernels(torch.get_num_threads()) if device.type == "cpu" else None
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device, compiled)
-    sizes = () if kernels.packed else token_sizes(initialize.max_num_batched_tokens, dtype, device)
     runner = Runner(
-        model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, sizes
+        model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens
     )
     if device.type == "cpu":
         settle()
@@ -159,26 +158,27 @@ def load_model(
     initialize: worker_pb2.Initialize,
     device: torch.device,
     report: Report,
-    check: Callable[[torch.dtype], None] = lambda dtype: None,
+    choose: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype,
     arena: Arena | None = None,
 ) -> tuple[LanguageModel, torch.dtype]:
-    """The model with its weights, and the dtype that it computes in. check: called with it before anything
-    is made. arena: for the weights, on a CPU."""
+    """Loads the weights; returns the model and the dtype that it computes in.
+
+    choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
+    may raise StartupError. arena: memory for the weights, on a CPU.
+    """
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
 
     progress(0.0)
     if initialize.load_format == "dummy":
-        dtype = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
-        check(dtype)
+        dtype = choose(_choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"]))
         model = _build(family, config, Placement(dtype, device, arena=arena))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
     with Checkpoint(folder) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
-        dtype = _choose_dtype(initialize.dtype, stored)
-        check(dtype)
+        dtype = choose(_choose_dtype(initialize.dtype, stored))
         model = _build(family, config, Placement(dtype, device, arena=arena))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)

@@ -10,7 +10,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.beams import Beams, Offers
 from worker.block_inputs import input_builder
-from worker.input_batch import StepBatch, padded
+from worker.input_batch import StepBatch
 from worker.kv_cache import KVCache
 from worker.logprobs.prompts import score_prompts
 from worker.logprobs.sampled import SampledScores
@@ -29,9 +29,6 @@ from worker.step import (
 )
 from worker.step_check import StepCheck
 from worker.swap_space import SwapSpace
-
-WARM_UP_TOKENS = 16
-"""Largest step of the warm-up: a real model computes it in a fraction of a second."""
 
 GREEDY = generation_pb2.SamplingParams(
     temperature=0,
@@ -60,19 +57,16 @@ class Runner:
         rows: RowTable,
         sampler: Sampler,
         max_num_batched_tokens: int,
-        sizes: tuple[int, ...],
     ) -> None:
-        """windows: of the model's layers; those of one window share an attention plan. sizes: that
-        steps are padded to, see worker.input_batch."""
+        """windows: of the model's layers; those of one window share an attention plan."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._swap_space = swap_space
         self._wishes = LogprobWishes(rows.vocab_size)
         self._beams = Beams(rows.max_num_rows, rows.vocab_size)
         kernels = cache.shape.kernels
         self._check = StepCheck(rows, kernels.check) if kernels is not None else None
-        self._build_inputs = input_builder(rows, frozenset(windows), cache.shape, sizes)
+        self._build_inputs = input_builder(rows, frozenset(windows), cache.shape)
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._sizes = sizes
 
     @torch.inference_mode()
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
@@ -90,24 +84,17 @@ class Runner:
         return result
 
     def warm_up(self) -> None:
-        """Runs steps of the sizes that idle services meet first, so that no request pays for what
-        torch sets up on first use. The rows end again."""
-        most = min(WARM_UP_TOKENS, self._max_num_batched_tokens, self._rows.max_num_rows)
-        block_size = self._rows.block_size
+        """Computes one token of a prompt and one more, so that no request pays for what torch sets up on
+        first use. The row ends again."""
         if self._rows.max_model_len < 2:
             return
-        for size in (size for size in self._sizes or (1,) if size <= min(most, self._cache.num_blocks)):
-            rows = np.arange(size)
-            new_rows = [
-                worker_pb2.NewRow(
-                    row=row, prompt_len=1, token_ids=_pack([0]), blocks=_pack([row]), sampling=GREEDY
-                )
-                for row in rows.tolist()
-            ]
-            self.execute(_plan(rows, rows * 0, rows * 0 + 1, new_rows))
-            if block_size > 1 and self._rows.max_model_len > 2:
-                self.execute(_plan(rows, rows * 0 + 1, rows * 0 + 1, []))
-            self.execute(worker_pb2.StepPlan(removed_rows=_pack(rows)))
+        row = np.zeros(1, np.int64)
+        blocks, token_ids = _pack([0]), _pack([0])
+        new = worker_pb2.NewRow(row=0, prompt_len=1, token_ids=token_ids, blocks=blocks, sampling=GREEDY)
+        self.execute(_plan(row, row, row + 1, [new]))
+        if self._rows.block_size > 1 and self._rows.max_model_len > 2:
+            self.execute(_plan(row, row + 1, row + 1, []))
+        self.execute(worker_pb2.StepPlan(removed_rows=_pack(row)))
 
     def _move_blocks(self, plan: worker_pb2.StepPlan) -> None:
         """To host memory, back from there, then within the cache."""
@@ -146,9 +133,7 @@ class Runner:
             return
 
         def logits_of(places: torch.Tensor) -> torch.Tensor:
-            missing = padded(len(places), self._sizes) - len(places)
-            index = torch.nn.functional.pad(places, (0, missing)).to(hidden.device)
-            return self._model.logits(hidden[index])[: len(places)]
+            return self._model.logits(hidden[places.to(hidden.device)])
 
         result.prompt_logprobs.extend(
             score_prompts(parts, batch.row_starts, self._rows.token_ids, logits_of, self._rows.vocab_size)

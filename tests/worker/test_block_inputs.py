@@ -67,7 +67,7 @@ def step_of(
 def check(batch: StepBatch, step: Step, rows: RowTable, shape: CacheShape, kernels: BlockKernels) -> None:
     """Against the twin, whose rows stand in another order."""
     work = step.rows, step.starts, step.counts
-    twin = build_input_batch(rows, *work, step.sample_sources, WINDOWS, (), replace(shape, kernels=None))
+    twin = build_input_batch(rows, *work, step.sample_sources, WINDOWS, replace(shape, kernels=None))
     places = torch.from_numpy(
         np.concatenate(
             [np.arange(at, at + count) for at, count in zip(twin.row_starts, step.counts, strict=True)]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
+from torch.overrides import TorchFunctionMode
 
 from pagewire.errors import StartupError
 from pagewire.models import checkpoint_folder
@@ -31,6 +33,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., D
     def make(folder: Path, **changes: object) -> Driver:
         with monkeypatch.context() as patch:
             patch.setattr(cpu_kernels, "why_not", lambda: "a test")
+            patch.setattr(load, "compute_dtype", lambda dtype: dtype)  # rounds to bfloat16 where ours does
             return Driver(folder, **changes)  # type: ignore[arg-type]
 
     yield make
@@ -87,24 +90,49 @@ def test_memory_does_not_double(tied: bool, checkpoint: Checkpoints):
     assert model.head.packed is not None
 
 
-def runner_log(folder: Path, dtype: str, caplog: pytest.LogCaptureFixture) -> tuple[Runner, str]:
+def runner_log(
+    folder: Path, dtype: str, caplog: pytest.LogCaptureFixture, lines: int = 1
+) -> tuple[Runner, str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="worker.cpu_kernels"):
         runner = Driver(folder, dtype=dtype).runner
-    assert len([record for record in caplog.records if record.name == "worker.cpu_kernels"]) == 1
+    assert len([record for record in caplog.records if record.name == "worker.cpu_kernels"]) == lines
     return runner, caplog.text
 
 
 def test_what_is_chosen_is_said(
     checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """One line, and steps are padded where torch multiplies in half precision."""
+    """One line, and one more where weights are widened, since no kernel multiplies them in 16 bits."""
     folder = checkpoint("llama")
     runner, text = runner_log(folder, "float32", caplog)
     assert "they are for bfloat16" in text and runner._model.head.packed is None
     monkeypatch.setattr(cpu_kernels, "why_not", lambda: "no such CPU")
-    runner, text = runner_log(folder, "bfloat16", caplog)
-    assert "no such CPU" in text and runner._model.head.packed is None and runner._sizes
+    for dtype, reason in (("bfloat16", "no such CPU"), ("float16", "our CPU kernels are for bfloat16")):
+        runner, text = runner_log(folder, dtype, caplog, lines=2)
+        assert f"weights in {dtype} are widened to float32" in text and reason in text
+        assert runner._model.head.packed is None and runner._cache.shape.dtype == torch.float32
+        assert {parameter.dtype for parameter in runner._model.parameters()} == {torch.float32}
+
+
+def test_torch_multiplies_nothing_in_16_bits(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the dtype and the shape: neither products nor attention."""
+    seen: set[torch.dtype] = set()
+
+    class Products(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function in (F.linear, F.scaled_dot_product_attention, torch.matmul, torch.einsum):
+                seen.add(args[0].dtype)
+            return function(*args, **(kwargs or {}))
+
+    for why_not in (cpu_kernels.why_not, lambda: "a test"):
+        monkeypatch.setattr(cpu_kernels, "why_not", why_not)
+        for dtype in ("bfloat16", "float16", "float32"):
+            driver = Driver(checkpoint("llama"), dtype=dtype)  # heads of 12 values: attention by torch
+            driver.add([3, 4, 5, 6, 7], 3)
+            with Products():
+                driver.run()
+    assert seen == {torch.float32}
 
 
 @pytest.mark.avx512_bf16

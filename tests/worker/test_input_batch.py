@@ -5,7 +5,7 @@ import torch
 
 from kernels.paged_attention import CacheShape
 from tests.worker.test_rows import new_row
-from worker.input_batch import build_input_batch, token_sizes
+from worker.input_batch import build_input_batch
 from worker.rows import RowTable
 
 CPU = torch.device("cpu")
@@ -30,7 +30,6 @@ def test_rows_are_ordered_for_attention():
         np.array([4, 1, 1]),
         np.array([0, 1, 2, 0]),
         [None, 3],
-        (),
         SHAPE,
     )
     assert batch.token_ids.tolist() == [202, 108, 302, 303, 304, 305]
@@ -43,37 +42,9 @@ def test_rows_are_ordered_for_attention():
     assert set(batch.attention) == {None, 3}
 
 
-def test_padding_is_a_dummy_row():
-    """It writes to the dummy block, and attention leaves it out."""
-    batch = build_input_batch(
-        table(),
-        np.array([0, 1, 2]),
-        np.array([8, 2, 5]),
-        np.ones(3, int),
-        np.arange(3),
-        [None],
-        (1, 8),
-        SHAPE,
-    )
-    assert batch.token_ids[3:].tolist() == [0] * 5
-    assert batch.positions[3:].tolist() == [0] * 5
-    assert set(batch.slot_rows.view(-1, 2)[3:].flatten().tolist()) == {20 * 8, 20 * 8 + 4}
-    assert len(batch.logit_tokens) == 8
-    assert sum(len(group.mask) for group in batch.attention[None].groups) == 3
-
-
 def test_no_samples():
     batch = build_input_batch(
-        table(), np.array([0]), np.array([0]), np.array([5]), np.empty(0, np.int64), [None], (1, 8), SHAPE
+        table(), np.array([0]), np.array([0]), np.array([5]), np.empty(0, np.int64), [None], SHAPE
     )
-    assert len(batch.token_ids) == 8
+    assert len(batch.token_ids) == 5
     assert len(batch.logit_tokens) == 0
-
-
-def test_token_sizes():
-    sizes = token_sizes(2048, torch.bfloat16, CPU)
-    assert sizes[:6] == (1, 2, 4, 8, 16, 24)
-    assert sizes[-1] >= 2048
-    assert len(sizes) < 40
-    assert all(small < large <= 1.5 * small for small, large in zip(sizes[4:], sizes[5:], strict=False))
-    assert token_sizes(2048, torch.float32, CPU) == ()

@@ -69,7 +69,7 @@ def logits(folder: Path, group: ParallelGroup) -> torch.Tensor:
         rows.add(new_row(row, prompt, [row * 2, row * 2 + 1]))
     counts = np.array([len(prompt) for prompt in PROMPTS])
     batch = build_input_batch(
-        rows, np.arange(2), np.zeros(2, int), counts, np.arange(2), set(config.windows), (), shape
+        rows, np.arange(2), np.zeros(2, int), counts, np.arange(2), set(config.windows), shape
     )
     return model.logits(model(batch, cache.layers))
 

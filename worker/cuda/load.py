@@ -106,11 +106,12 @@ def load_on_device(
     check_sizes(initialize, max_model_len)
     where = device or find_device()
 
-    def check(dtype: torch.dtype) -> None:
+    def checked(dtype: torch.dtype) -> torch.dtype:
         check_kernels(where, dtype, config, initialize.block_size)
         check_weights(count_weight_bytes(family, config, dtype), dtype, where)
+        return dtype
 
-    model, dtype = load_model(folder, family, config, initialize, where.place, report, check)
+    model, dtype = load_model(folder, family, config, initialize, where.place, report, checked)
     return Loaded(initialize, config, max_model_len, where, model, dtype)
 
 

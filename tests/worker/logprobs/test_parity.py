@@ -87,23 +87,6 @@ def test_forks_have_their_own(checkpoint: Checkpoints) -> None:
     assert not siblings[1].prompt_scores
 
 
-def test_with_padding(checkpoint: Checkpoints) -> None:
-    """In half precision steps are padded; the values are those of the model in that precision."""
-    folder = checkpoint("llama")
-    padded, plain = (Driver(folder, dtype="float16", budget=19, record=False) for _ in range(2))
-    assert padded.runner._sizes
-    plain.runner._sizes = ()
-    found = []
-    for driver in (padded, plain):
-        sequences = [
-            driver.add(PROMPT[: 3 + index], 2, wants=top(0), prompt_wants=top(0))[0] for index in range(5)
-        ]
-        driver.run()
-        found.append([[s.logprob for s in each.prompt_scores] for each in sequences])
-    for ours, theirs in zip(*found, strict=True):
-        assert ours == pytest.approx(theirs, abs=0.05)
-
-
 def test_rows_that_want_none_have_none(checkpoint: Checkpoints) -> None:
     driver = Driver(checkpoint("llama"), record=False)
     sequence = driver.add(PROMPT, 4)[0]

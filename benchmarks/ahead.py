@@ -32,9 +32,9 @@ from engine_core.result import Result
 from engine_core.startup import initialize_message, make_identity, make_scheduler
 from engine_core.stop import StopSignal
 from engine_core.workers import WorkerLink
-from pagewire.columns import pack_u32, unpack_u8
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u8
 from pagewire.v1 import generation_pb2
 
 WARM_UP_STEPS = 50

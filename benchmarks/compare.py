@@ -21,7 +21,7 @@ from workloads import WORKLOADS
 
 from pagewire import AsyncClient, flags
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 COLUMNS = {
     "ttft_p50": "TTFT p50",

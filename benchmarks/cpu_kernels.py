@@ -28,8 +28,8 @@ from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 from kernels.compact import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.support import why_not  # noqa: E402
 from kernels.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
-from pagewire.columns import pack_u32  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
+from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker import cpu_kernels  # noqa: E402
 from worker.load import load  # noqa: E402
 

@@ -27,9 +27,9 @@ import numpy as np  # noqa: E402
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
 from kernels.kv_prefetch import LEAST_ROWS  # noqa: E402
-from pagewire.columns import pack_u32  # noqa: E402
+from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
-from pagewire.models import checkpoint_folder  # noqa: E402
+from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.decoder_program import FEW, STREAM  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402

@@ -25,7 +25,7 @@ from pipeline import model_folder
 from processes import by_role
 
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc
 
 PROMPT_TOKENS = 64

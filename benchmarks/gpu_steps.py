@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu_models import SHAPES, Shape
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from worker.execution import BlockingRunner, StepRunner
 

@@ -23,9 +23,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.processes import by_role
 from pagewire import AsyncClient
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import ServeConfig
-from pagewire.models import checkpoint_folder
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

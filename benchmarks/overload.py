@@ -26,7 +26,7 @@ from pipeline import model_folder
 from processes import by_role, resident_mb
 
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 KIND = Kind(prompt_tokens=64, output_tokens=64, attempts=4, patience=30.0)
 ROWS = 4

@@ -35,9 +35,9 @@ import grpc.aio
 from processes import by_role, cpu_seconds
 
 from pagewire import __version__
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import ServeConfig
-from pagewire.models import checkpoint_folder
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
 
 LLAMA_3_8B = {

@@ -34,10 +34,10 @@ from engine_core.result import decode_result  # noqa: E402
 from engine_core.scheduler import Scheduler  # noqa: E402
 from engine_core.swap import SwapCosts  # noqa: E402
 from engine_core.validation import Limits, make_request  # noqa: E402
-from pagewire.columns import pack_u32  # noqa: E402
+from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import engine_pb2, worker_pb2  # noqa: E402
-from pagewire.models import checkpoint_folder  # noqa: E402
+from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.simulated.clock import Clock  # noqa: E402

@@ -17,9 +17,9 @@ import torch
 from tokenizers import Tokenizer
 from worker_step import GREEDY
 
-from pagewire.columns import pack_u32
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
-from pagewire.models import checkpoint_folder
+from pagewire.ipc.columns import pack_u32
 from worker.load import load
 from worker.runner import Runner
 

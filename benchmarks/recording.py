@@ -27,7 +27,7 @@ from pipeline import CLIENTS, LOADS, MAX_NUM_SEQS, Load, model_folder, run_once
 from engine_core.recording.file import RecordingReader, RecordingWriter, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 STEPS = 600
 COMPARED = ("light", "heavy")

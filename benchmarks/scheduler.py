@@ -22,8 +22,8 @@ from engine_core.request import Request
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 
 RUNNING = (16, 256, 1024, 4096)

@@ -30,7 +30,7 @@ from workloads import ALL, WORKLOADS, Request
 
 from pagewire import AsyncClient, SamplingParams, __version__, flags
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 
 @dataclass

@@ -22,7 +22,7 @@ from processes import by_role, resident_mb
 
 from pagewire import Client
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
 from tests.stalled import StalledClient
 

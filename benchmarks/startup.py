@@ -21,9 +21,9 @@ from pathlib import Path
 from processes import by_role, cpu_seconds, proportional_mb, resident_mb
 
 from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import DEMO_MODEL, ServeConfig
-from pagewire.models import checkpoint_folder
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ prepare_threads()  # before torch is imported
 
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E402
 
-from pagewire.columns import pack_u32  # noqa: E402
+from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
-from pagewire.models import checkpoint_folder  # noqa: E402
+from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.decoder_program import FEW  # noqa: E402
 from worker.load import load  # noqa: E402
 from worker.runner import Runner  # noqa: E402

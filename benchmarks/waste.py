@@ -18,8 +18,8 @@ from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
 from engine_core.waste import count_empty
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 
 VOCAB = 1 << 15

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from engine_core.refused import Code, Refused
 from engine_core.request import Request
-from pagewire.comebacks import LATEST_S, SOONEST_S
+from pagewire.retry_after import LATEST_S, SOONEST_S
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler

@@ -25,7 +25,6 @@ from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.stats import Counters
 from engine_core.validation import Limits, is_too_long
-from pagewire.comebacks import Rate
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,
@@ -37,6 +36,7 @@ from pagewire.internal.v1.engine_pb2 import (
     UtilityResult,
     Welcome,
 )
+from pagewire.retry_after import Rate
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from engine_core.request import Request
-from pagewire.discretion import places_of
+from pagewire.log_redaction import places_of
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from engine_core.startup import (
 from engine_core.stop import Stopped, StopSignal
 from engine_core.worker_process import WorkerDied
 from engine_core.workers import WorkerLink
-from pagewire import transport
 from pagewire.config import EngineConfig
-from pagewire.curve import Gatekeeper, read_engine_key
 from pagewire.errors import StartupError
-from pagewire.heap import settle
-from pagewire.process import Pulse, Status
+from pagewire.host.gc_tuning import settle
+from pagewire.host.spawn import Pulse, Status
+from pagewire.ipc import transport
+from pagewire.ipc.curve import Gatekeeper, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from engine_core.note_page import NotePage, turn_page
-from pagewire import transport
+from pagewire.ipc import transport
 
 log = logging.getLogger(__name__)
 

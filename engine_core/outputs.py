@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine_core.request import FinishReason, Request, Sequence
-from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
-from pagewire.logprob_columns import join, num_tokens, pick
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
+from pagewire.ipc.logprob_columns import join, num_tokens, pick
 
 
 class Start(NamedTuple):

@@ -9,8 +9,8 @@ weight is due is taken all the same, up to twice the bound. So a flood fills the
 A stream that goes on after a failure is taken up to twice the bound, too, since its client has the beginning
 of it; and what a frontend sends again from its journal always: it was taken once.
 
-Whoever is refused is told when to come back (pagewire/comebacks.py): places in the queue become free as fast
-as requests began lately.
+Whoever is refused is told when to come back (pagewire/retry_after.py): places in the queue become free as
+fast as requests began lately.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from engine_core.refused import Code, Refused
-from pagewire.comebacks import Comebacks
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.retry_after import Comebacks
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler

@@ -9,8 +9,8 @@ from array import array
 from dataclasses import dataclass, field
 
 from engine_core.request import RowParameters
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
 

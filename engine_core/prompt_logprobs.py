@@ -14,7 +14,7 @@ from engine_core.outputs import Outputs
 from engine_core.plan import NewRow
 from engine_core.request import Request, Sequence, Status
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
-from pagewire.logprob_columns import num_tokens, pick
+from pagewire.ipc.logprob_columns import num_tokens, pick
 
 Asked = Mapping[int, Request]
 """Rows of which a plan's result may bring something, and whose prompts they compute."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from engine_core.refused import Code, Refused
 from engine_core.request import Request
-from pagewire.comebacks import UNKNOWN_S
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.retry_after import UNKNOWN_S
 
 if TYPE_CHECKING:
     from engine_core.scheduler import Scheduler

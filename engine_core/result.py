@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine_core.plan import Plan
-from pagewire.columns import unpack_f32, unpack_u32
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from pagewire.logprob_columns import check
+from pagewire.ipc.columns import unpack_f32, unpack_u32
+from pagewire.ipc.logprob_columns import check
 
 
 class Result(NamedTuple):

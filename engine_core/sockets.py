@@ -23,9 +23,9 @@ import zmq
 from google.protobuf.message import DecodeError
 
 from engine_core.events import FrontendGone, Inbox, Received, SocketsFailed
-from pagewire.curve import EngineKey
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
-from pagewire.transport import BadFrame, bind_router, is_readable, pack, send_to, unpack
+from pagewire.ipc.curve import EngineKey
+from pagewire.ipc.transport import BadFrame, bind_router, is_readable, pack, send_to, unpack
 
 log = logging.getLogger(__name__)
 

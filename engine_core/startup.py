@@ -16,12 +16,12 @@ from engine_core.swap import SwapCosts
 from engine_core.tenants import Weights
 from engine_core.validation import MAX_PRIORITY, Limits
 from pagewire import __version__
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
+from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
-from pagewire.liveness import LEAST_PATIENCE_S
-from pagewire.models import checkpoint_folder
 from pagewire.v1.admin_pb2 import Parallelism
 
 log = logging.getLogger(__name__)

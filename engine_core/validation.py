@@ -18,9 +18,9 @@ from engine_core.beam_validation import read_beams
 from engine_core.refused import Refused
 from engine_core.request import PromptWish, Request, RowParameters
 from engine_core.suspects import key_of
-from pagewire.columns import unpack_u32_array
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.ipc.columns import unpack_u32_array
+from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
 
 M = TypeVar("M", bound=Message)

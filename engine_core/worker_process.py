@@ -11,7 +11,7 @@ import subprocess
 import zmq
 
 from pagewire.errors import PagewireError
-from pagewire.transport import is_readable
+from pagewire.ipc.transport import is_readable
 
 SEE_ABOVE = "see the lines above, then start again"
 SHUTDOWN_GRACE_S = 0.5

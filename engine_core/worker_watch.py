@@ -1,7 +1,7 @@
 """Whether the worker hangs: it owes a result, or has to load, and nothing comes of it.
 
 No clock and no process in here: whoever waits for the worker looks a few times in a second, and says how
-long it was awake since the last look, and what the kernel says of the worker (see pagewire.liveness).
+long it was awake since the last look, and what the kernel says of the worker (see pagewire.host.liveness).
 
     limit    = max(patience, 20 * expected)
     expected = the longest of the last small steps + tokens of the plan * seconds per token of the large ones
@@ -13,8 +13,8 @@ on a slow machine, or compile something; it gets five times the limit.
 
 from collections import deque
 
-from pagewire.liveness import Liveness
-from pagewire.vitals import Vitals
+from pagewire.host.liveness import Liveness
+from pagewire.host.proc_stat import Vitals
 
 LOADING_PATIENCE_S = 30.0
 """For a worker that loads and neither computes, nor reads a disk, nor says a word."""

@@ -22,12 +22,12 @@ from engine_core.result import Result, decode_result
 from engine_core.stop import Stopped, StopSignal
 from engine_core.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerConnection, WorkerDied
 from engine_core.worker_watch import WorkerWatch
-from pagewire import process
-from pagewire.curve import EngineKey
+from pagewire.host import spawn as process
+from pagewire.host.liveness import AwakeTime
+from pagewire.host.proc_stat import read_vitals
 from pagewire.internal.v1.worker_pb2 import Failed, Initialize, Ready, Shutdown, WorkerCommand, WorkerMessage
-from pagewire.liveness import AwakeTime
-from pagewire.transport import BadFrame, bind_router, is_readable, pack, receive, send_to, unpack
-from pagewire.vitals import read_vitals
+from pagewire.ipc.curve import EngineKey
+from pagewire.ipc.transport import BadFrame, bind_router, is_readable, pack, receive, send_to, unpack
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ message has all sequences. Both are judged before anything is computed, by the m
 from frontend.errors import InvalidRequest
 from frontend.resolve import Resolved
 from frontend.rules import num_candidates
-from pagewire.logprob_columns import MAX_OUTPUT_VALUES
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from frontend.errors import FrontendFull
-from pagewire.comebacks import Comebacks
+from pagewire.retry_after import Comebacks
 
 
 class Capacity:

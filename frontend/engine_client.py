@@ -28,7 +28,7 @@ from frontend.routing import ANYWHERE, Routing, choose
 from frontend.state import FAILED, SERVING, ServingState
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.transport import new_identity
+from pagewire.ipc.transport import new_identity
 from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)

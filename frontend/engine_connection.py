@@ -17,9 +17,9 @@ from frontend.journal import Entry
 from frontend.questions import Questions
 from frontend.step_outputs import dispatch
 from pagewire import __version__
-from pagewire.discretion import places_of
 from pagewire.internal.v1 import engine_pb2
-from pagewire.transport import BadFrame, pack, unpack
+from pagewire.ipc.transport import BadFrame, pack, unpack
+from pagewire.log_redaction import places_of
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from pagewire.curve import ClientKey
 from pagewire.errors import StartupError
-from pagewire.transport import connect_dealer, is_readable, receive
+from pagewire.ipc.curve import ClientKey
+from pagewire.ipc.transport import connect_dealer, is_readable, receive
 
 log = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from frontend.stream import Delivery, Header, Stream
 from frontend.timings import Ledger
 from frontend.tracing import current_call
 from frontend.validation import check_generate
-from pagewire.columns import pack_u32
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 

@@ -23,8 +23,8 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.errors import EngineDead, ServiceError
 from frontend.routing import ANYWHERE, Routing
 from frontend.scores import Scores
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
 
 MAX_RESENT = 3
 """Times that a request is sent again without a new token in between, as a core that lives lost it or counts

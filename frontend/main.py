@@ -9,10 +9,10 @@ from functools import partial
 from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
-from pagewire.discretion import tell_of_loop_error
 from pagewire.errors import StartupError
-from pagewire.heap import give_back_freed_memory, settle
-from pagewire.process import Pulse, Status
+from pagewire.host.gc_tuning import give_back_freed_memory, settle
+from pagewire.host.spawn import Pulse, Status
+from pagewire.log_redaction import tell_of_loop_error
 
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop

@@ -19,11 +19,11 @@ from frontend.tokenizer_files import (
 from frontend.validation import MAX_SCORED_BYTES
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.checkpoint_files import inside
+from pagewire.checkpoint_paths import checkpoint_folder, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
-from pagewire.models import checkpoint_folder, default_served_name
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
 from pagewire.v1 import generation_pb2, model_pb2
 
 DEFAULT_SAMPLING = {

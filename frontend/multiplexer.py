@@ -28,7 +28,7 @@ from frontend.generation import Generator
 from frontend.state import ServingState
 from frontend.stream import Stream, settle
 from frontend.validation import check_abort
-from pagewire.discretion import places_of
+from pagewire.log_redaction import places_of
 from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from frontend.errors import ServiceError
 from frontend.model_info import load_model
 from frontend.readers import LENGTH
 from frontend.reading import Reading
-from pagewire.columns import pack_u32
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
+from pagewire.ipc.columns import pack_u32
 
 CPU_LIMIT = 5.0
 """Seconds of computing per request. 2 MiB of text, the most there is, take about one."""

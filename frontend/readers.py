@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.reading import TokenizedPrompt
-from pagewire import process
-from pagewire.columns import unpack_u32, unpack_u32_array
 from pagewire.config import FrontendConfig
+from pagewire.host import spawn as process
 from pagewire.internal.v1 import reader_pb2
+from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Self
 
 from frontend.errors import InvalidRequest
 from frontend.rules import num_candidates
-from pagewire.columns import unpack_f32_array, unpack_u8, unpack_u32_array
 from pagewire.internal.v1 import engine_pb2
-from pagewire.logprob_columns import MAX_PROMPT_CANDIDATES, check
+from pagewire.ipc.columns import unpack_f32_array, unpack_u8, unpack_u32_array
+from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES, check
 from pagewire.v1 import generation_pb2
 
 TokenBytes = Callable[[int], bytes]

@@ -41,8 +41,8 @@ from frontend.tls import certificates_of
 from frontend.tracing import TraceInterceptor, close_tracer, make_tracer
 from frontend.watched_files import FileWatch
 from pagewire.config import FrontendConfig
-from pagewire.curve import read_client_key
-from pagewire.transport import default_folder, frontends_address
+from pagewire.ipc.curve import read_client_key
+from pagewire.ipc.transport import default_folder, frontends_address
 from pagewire.v1 import (
     admin_pb2,
     admin_pb2_grpc,

@@ -8,8 +8,8 @@ from typing import Protocol
 from frontend.errors import ProtocolError
 from frontend.journal import Entry
 from frontend.scores import Scores, split_scores
-from pagewire.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 
 _OURS = KeyboardInterrupt, SystemExit
 """What is about the process. Any other BaseException is about one request: a panic in a tokenizer's Rust is

@@ -16,7 +16,7 @@ from frontend.errors import ProtocolError, ServiceError
 from frontend.scores import PromptScores, Scores, TokenBytes
 from frontend.sequence import Sequence, likeliest
 from frontend.timings import Ledger
-from pagewire.logprob_columns import MAX_OUTPUT_VALUES
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
 ABORTED = generation_pb2.FINISH_REASON_ABORTED

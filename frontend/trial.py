@@ -11,8 +11,8 @@ import signal
 from collections.abc import Callable
 
 from frontend.bounds import limit_memory, lower
-from pagewire import process
 from pagewire.errors import StartupError
+from pagewire.host import spawn as process
 
 CPU_SECONDS = 60
 """The largest tokenizers take about two."""

@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 
-from pagewire import cli, logs, process
+from pagewire import cli, logs
 from pagewire.errors import PagewireError, StartupError
 from pagewire.flags import UsageError
+from pagewire.host import spawn as process
 
 
 def main() -> int:

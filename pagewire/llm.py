@@ -15,7 +15,7 @@ from pagewire.client.errors import from_grpc
 from pagewire.client.params import Message, PromptLike, SamplingParams, generate_request
 from pagewire.client.results import Generation
 from pagewire.config import DEMO_MODEL, ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
 
 _AHEAD = 2

@@ -10,7 +10,7 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from pagewire.discretion import Discreet
+from pagewire.log_redaction import Discreet
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(message)s"
 _CLEAR_LINE = "\r\x1b[K"

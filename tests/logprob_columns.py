@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from pagewire.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
+from pagewire.ipc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, TokenLogprobs
 from pagewire.v1.prompt_pb2 import TokenIds
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 FREED = """
-from pagewire.heap import give_back_freed_memory
+from pagewire.host.gc_tuning import give_back_freed_memory
 
 def resident() -> int:
     (line,) = (line for line in open("/proc/self/status") if line.startswith("VmRSS:"))

@@ -7,7 +7,7 @@ import pytest
 
 from engine_core import metrics as engine_core
 from frontend import metrics as frontend
-from pagewire import supervisor_metrics as supervisor
+from pagewire.supervisor import metrics as supervisor
 from pagewire.telemetry.figures import Metric
 
 METRICS = [*frontend.METRICS, *engine_core.METRICS, *supervisor.METRICS]

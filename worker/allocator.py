@@ -6,7 +6,7 @@ import mmap
 import re
 from pathlib import Path
 
-from pagewire.heap import give_back_freed_memory
+from pagewire.host.gc_tuning import give_back_freed_memory
 
 _LIBRARY = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) r-[x-]p .*\.so[.0-9]*\n(?:[A-Z].*\n)*?Anonymous: +0 kB", re.MULTILINE

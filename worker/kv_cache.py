@@ -13,8 +13,8 @@ import torch
 from kernels import memory
 from kernels.copy_blocks import copy_blocks
 from kernels.paged_attention import CacheShape
-from pagewire.cgroups import memory_left
 from pagewire.errors import StartupError
+from pagewire.host.cgroups import memory_left
 from worker.layers.attention import LayerCache
 
 MEMORY_PART = 0.5

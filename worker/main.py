@@ -18,13 +18,13 @@ from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
-from pagewire.cores import GPU, parse_cores, pin
-from pagewire.curve import ClientKey, read_client_key
 from pagewire.errors import StartupError
-from pagewire.heap import settle
+from pagewire.host.cores import GPU, parse_cores, pin
+from pagewire.host.gc_tuning import settle
+from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
-from pagewire.process import Status
-from pagewire.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
+from pagewire.ipc.curve import ClientKey, read_client_key
+from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
 from worker.execution import BlockingRunner, StepRunner, execute_steps
 from worker.faults import Faults, FaultyExecute
 from worker.precompile import precompile

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from worker.runner import GREEDY
 
 LONG_ENOUGH_US = 5_000

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kernels.cpu.support import why_not
-from pagewire import process
+from pagewire.host import spawn as process
 
 SAMPLER, MODEL = "sampler", "model"
 """Groups of kernels: of kernels.sampling_kernels, for any CPU, and of a model in bfloat16."""

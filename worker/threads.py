@@ -2,8 +2,8 @@
 
 import os
 
-from pagewire.cores import SMALL_MODEL_BYTES, available_cores
-from pagewire.process import is_child
+from pagewire.host.cores import SMALL_MODEL_BYTES, available_cores
+from pagewire.host.spawn import is_child
 
 
 def prepare_threads() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from engine_core.batch import first_numbers
 from engine_core.plan import NewRow, Plan
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
+from pagewire.ipc.columns import pack_u32, unpack_u32
 
 NumberOf = Callable[[NewRow], int]
 """The number of the request of a row."""

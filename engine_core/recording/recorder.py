@@ -18,8 +18,8 @@ from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Statu
 from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from pagewire import __version__
-from pagewire.columns import pack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
+from pagewire.ipc.columns import pack_u32
 
 HASH_BYTES = 8
 """Of each hash, in the file. Among ten million blocks, two different ones look equal once in 10^5 times."""

@@ -12,8 +12,8 @@ from itertools import cycle, islice
 from engine_core.beam_rows import BeamRows
 from engine_core.beams import Beam, BeamParameters, BeamSearch, Hypothesis, Offers
 from engine_core.request import Request
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedChoice
+from pagewire.ipc.columns import unpack_u32
 
 TokenOf = Callable[[int, int, bytes | None], int]
 """The token of a beam: its position in the output, which beam it is, the hash of the block that it fills."""

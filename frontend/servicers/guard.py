@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 
 from frontend.errors import InternalError, ServiceError, to_grpc
-from pagewire.discretion import places_of
+from pagewire.log_redaction import places_of
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pagewire.cli.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
 from pagewire.config import DemoConfig, ServeConfig
-from pagewire.progress import LoadingLine
-from pagewire.service import Service
+from pagewire.local_service import Service
+from pagewire.supervisor.progress import LoadingLine
 
 CONFIG = DemoConfig
 

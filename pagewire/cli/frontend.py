@@ -1,8 +1,9 @@
 """`pagewire frontend`."""
 
-from pagewire import logs, process
+from pagewire import logs
 from pagewire.config import FrontendConfig
-from pagewire.exposure import tell_exposure
+from pagewire.host import spawn as process
+from pagewire.supervisor.exposure_warning import tell_exposure
 
 CONFIG = FrontendConfig
 

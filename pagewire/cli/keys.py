@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pagewire.config import KeysConfig
-from pagewire.curve import make_keys
 from pagewire.flags import UsageError
+from pagewire.ipc.curve import make_keys
 
 CONFIG = KeysConfig
 

@@ -3,13 +3,14 @@
 import sys
 from functools import partial
 
-from pagewire import logs, process
-from pagewire.child import Facts
+from pagewire import logs
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.cli.extras import require_worker
 from pagewire.config import ServeConfig
-from pagewire.exposure import tell_exposure
-from pagewire.models import checkpoint_folder
-from pagewire.supervisor import Supervisor
+from pagewire.host import spawn as process
+from pagewire.supervisor.child import Facts
+from pagewire.supervisor.exposure_warning import tell_exposure
+from pagewire.supervisor.supervisor import Supervisor
 
 CONFIG = ServeConfig
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 from pagewire import Client
 from pagewire.client import recovery
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 from tests.chaos.cases import make_cases
 from tests.chaos.checker import Finding, check

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pagewire import Client, process
+from pagewire import Client
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.host import spawn as process
+from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import trustme
 
 from pagewire import AsyncClient, Client
 from pagewire.client.errors import PermissionDenied, Unauthenticated, Unavailable
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 PROMPT = list(range(10, 110))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import Generation
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
 from tests.worker.test_beam_parity import CASES, expected, prompt

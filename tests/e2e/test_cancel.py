@@ -18,7 +18,7 @@ import pytest
 
 from pagewire import Client
 from pagewire.client.errors import Unavailable
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 from tests.e2e import services
 from tests.e2e.proxy import Proxy

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 from tests.e2e.services import PATIENCE_S, ROOT, is_idle, wait_until
 from tests.e2e.test_simulated import without_weights

@@ -11,7 +11,7 @@ import pytest
 
 from pagewire import AsyncClient, Client
 from pagewire.client.results import Generation
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 PROMPT = "1, 2, 3,"

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from pagewire import Client, SamplingParams
 from pagewire.client.errors import DeadlineExceeded, InvalidArgument, NotFound
 from pagewire.client.results import FinishReason
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, prompt_pb2
 from tests.e2e import services
 

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.client.errors import Unavailable
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 from tests.e2e.services import Serve
 from tests.e2e.test_simulated import CANDIDATES, without_weights
@@ -219,7 +219,7 @@ def test_a_worker_that_hangs_at_the_same_step_of_each_life(folder: Path, serve: 
     assert answer.token_ids == [token_reference(prompt, 3, 0, at, CANDIDATES) for at in range(25)]
     running.process.send_signal(signal.SIGINT)
     code, words = running.end()
-    said = [line for line in words.splitlines() if "pagewire.supervisor" in line]
+    said = [line for line in words.splitlines() if "pagewire.supervisor.supervisor" in line]
     assert code == 0
     assert [("hangs: a step has taken" in line, "is back after" in line) for line in said] == [
         (True, False),

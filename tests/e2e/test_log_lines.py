@@ -25,7 +25,7 @@ from frontend.auth.listing import entry_line
 from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
 from pagewire.client.errors import RpcError, from_grpc
-from pagewire.columns import pack_u32
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2
 from tests.e2e import services
 

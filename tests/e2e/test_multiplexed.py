@@ -12,7 +12,7 @@ import pytest
 from pagewire import AsyncClient, Client
 from pagewire.client.exchange import MultiplexedRequest
 from pagewire.client.results import Output
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 LONG = {"max_tokens": 300, "ignore_eos": True}

@@ -13,7 +13,7 @@ import trustme
 from frontend.auth.listing import entry_line
 from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 LONG = 300

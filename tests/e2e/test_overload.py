@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from pagewire import Client
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 from tests.e2e import services
 from tests.e2e.test_simulated import without_weights

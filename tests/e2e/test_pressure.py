@@ -10,7 +10,7 @@ import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.client.results import FinishReason, Generation
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 

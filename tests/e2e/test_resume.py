@@ -13,7 +13,7 @@ import pytest
 
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.results import Generation, Output
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 SEED = 6

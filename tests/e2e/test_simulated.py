@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.client.errors import InternalError, Unavailable
 from pagewire.client.results import Delta, FinishReason
-from pagewire.models import checkpoint_folder
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
 from tests.e2e import services
 from worker.simulated.tokens import token_reference

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pagewire import Client, transport
+from pagewire import Client
 from pagewire.client.errors import Unavailable
+from pagewire.ipc import transport
 from tests.e2e.services import ROOT
 
 PARTS = ("frontend", "engine", "worker")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pagewire import Client, SamplingParams
-from pagewire.curve import make_keys
+from pagewire.ipc.curve import make_keys
 from tests.e2e.services import PATIENCE_S, _read, alone
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}

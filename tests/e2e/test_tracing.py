@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from frontend.tracing import make_tracer
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 from tests.e2e import services
 

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from engine_core import main, workers
-from pagewire import logs, transport
+from pagewire import logs
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
+from pagewire.ipc import transport
 from tests.engine_core.processes import spawn_fake_worker
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ import time
 
 import zmq
 
-from pagewire import process, transport
-from pagewire.columns import pack_u32
+from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     Failed,
@@ -25,6 +24,8 @@ from pagewire.internal.v1.worker_pb2 import (
     WorkerHello,
     WorkerMessage,
 )
+from pagewire.ipc import transport
+from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fakes import EOS, VOCAB, FakeWorker, decode_plan
 
 MAX_MODEL_LEN = 2048

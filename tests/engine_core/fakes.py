@@ -18,9 +18,9 @@ from engine_core.result import Result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits, make_request
 from engine_core.workers import WorkerLink
-from pagewire.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs, TenantTerms
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
+from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
 from tests.logprob_columns import Scored, put_together, take_apart

@@ -9,8 +9,8 @@ from typing import Self
 
 import zmq
 
-from pagewire import transport
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage, Hello
+from pagewire.ipc import transport
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 30
@@ -26,7 +26,7 @@ def python(module: str, *arguments: str, **options: object) -> "subprocess.Popen
 
 
 def spawn_fake_worker(arguments: Sequence[str]) -> "tuple[subprocess.Popen[bytes], int]":
-    """As pagewire.process.spawn, with the fake worker."""
+    """As pagewire.host.spawn.spawn, with the fake worker."""
     reading, writing = os.pipe()
     environment = {"PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
     child = python("tests.engine_core.fake_worker_process", *arguments, env=environment, pass_fds=(writing,))

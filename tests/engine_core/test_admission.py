@@ -6,8 +6,8 @@ import pytest
 
 from engine_core.admission import REASON, predicted_wait
 from engine_core.refused import Code
-from pagewire.comebacks import LATEST_S, SOONEST_S
 from pagewire.internal.v1.engine_pb2 import AddRequest, RequestFailed
+from pagewire.retry_after import LATEST_S, SOONEST_S
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.house import House
 

@@ -7,8 +7,8 @@ import pytest
 
 from engine_core.refused import Code, Refused
 from pagewire.beam_limits import MAX_STOPS
-from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fake_beams import EOS, beam_search
 from tests.engine_core.fakes import LIMITS, add_request, make
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.beams import BeamParameters, BeamSearch
-from pagewire.columns import unpack_u32
+from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fake_beams import EOS, beam_search, expected_beams, fake_offers
 from tests.engine_core.fakes import LIMITS, add_request
 

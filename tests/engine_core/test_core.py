@@ -10,7 +10,6 @@ from engine_core.refused import Code
 from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.result import Result
 from engine_core.stop import Stopped
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,
@@ -19,6 +18,7 @@ from pagewire.internal.v1.engine_pb2 import (
     ResetCache,
     Utility,
 )
+from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fakes import add_request, expected_output
 from tests.engine_core.house import EPOCH, House
 

@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from engine_core.request import FinishReason
-from pagewire import transport
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, GetLoad, Hello, Utility
+from pagewire.ipc import transport
 from pagewire.v1.admin_pb2 import RankLoad
 from tests.engine_core.fakes import Ledger, add_request, expected_output
 from tests.engine_core.processes import PATIENCE_S, FakeFrontend, python

@@ -6,8 +6,8 @@ import pytest
 
 from engine_core.outputs import Outputs, Start, encode_outputs
 from engine_core.request import FinishReason, Request
-from pagewire.columns import unpack_u8, unpack_u32, unpack_u64
 from pagewire.internal.v1.engine_pb2 import LogprobColumns, PromptLogprobs
+from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u64
 from pagewire.v1 import generation_pb2
 from tests.engine_core.fakes import add_request, make
 from tests.logprob_columns import Scored, put_together, take_apart, top

@@ -4,8 +4,8 @@ import pytest
 
 from engine_core.overload import QUEUE_FULL, WAIT_TOO_LONG, QueueBounds
 from engine_core.refused import Code
-from pagewire.comebacks import LATEST_S, SOONEST_S, UNKNOWN_S
 from pagewire.internal.v1.engine_pb2 import AddRequest, RequestFailed, TenantTerms
+from pagewire.retry_after import LATEST_S, SOONEST_S, UNKNOWN_S
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
 

@@ -4,9 +4,9 @@ import pytest
 
 from engine_core.plan import Plan
 from engine_core.result import decode_result
-from pagewire.columns import pack_f32, pack_u32
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepResult
+from pagewire.ipc.columns import pack_f32, pack_u32
 
 PLAN = Plan(step=7, sample_rows=[2, 5])
 

@@ -28,8 +28,8 @@ from engine_core.request import FinishReason
 from engine_core.scheduler import Scheduler
 from engine_core.swap import SwapCosts
 from engine_core.validation import Limits
-from pagewire.columns import unpack_u32, unpack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.ipc.columns import unpack_u32, unpack_u64
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import (
     EOS,

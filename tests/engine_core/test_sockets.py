@@ -12,9 +12,9 @@ import zmq
 from engine_core import sockets
 from engine_core.events import Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.sockets import FrontendSockets
-from pagewire import transport
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage, Hello, RequestFailed
+from pagewire.ipc import transport
 from tests.engine_core.processes import PATIENCE_S, FakeFrontend
 
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.worker_watch import LOADING_PATIENCE_S, WorkerWatch
-from pagewire.vitals import Vitals
+from pagewire.host.proc_stat import Vitals
 
 PATIENCE, LOOK = 3.0, 0.25
 ASLEEP, STOPPED = Vitals("S", 1.0, 0.0), Vitals("T", 1.0, 0.0)

@@ -14,8 +14,8 @@ from engine_core.scheduler import Scheduler
 from engine_core.stop import Stopped, StopSignal
 from engine_core.worker_process import WorkerDied
 from engine_core.workers import WorkerLink
-from pagewire import transport
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, WorkerHello, WorkerMessage
+from pagewire.ipc import transport
 from tests.engine_core.fakes import Ledger, add_request, expected_output, make, run
 from tests.engine_core.processes import python, spawn_fake_worker
 

@@ -1,8 +1,8 @@
 """What the fake engine says where tests cut a stream: a function of sequence and position, as a real one's
 answers are."""
 
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import END, Output, encode
 

@@ -21,10 +21,10 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
-from pagewire.columns import pack_u8, pack_u32, pack_u64, unpack_u32
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.transport import configure, pack, unpack
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64, unpack_u32
+from pagewire.ipc.transport import configure, pack, unpack
 from pagewire.v1 import (
     admin_pb2,
     admin_pb2_grpc,

@@ -5,7 +5,7 @@ import pytest
 from frontend.answer_size import check_answer_size
 from frontend.errors import InvalidRequest
 from frontend.resolve import resolve
-from pagewire.logprob_columns import MAX_OUTPUT_VALUES
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
 VOCAB, CONTEXT, PROMPT = 100_000, 10_000, 1_000

@@ -11,7 +11,7 @@ from grpc_status import rpc_status
 
 from frontend.capacity import Capacity
 from frontend.errors import RETRY_PUSHBACK, FrontendFull
-from pagewire.comebacks import UNKNOWN_S
+from pagewire.retry_after import UNKNOWN_S
 from pagewire.v1 import tokenizer_pb2
 from tests.frontend.fakes import END, Output, make_request, run_service
 

@@ -5,8 +5,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from frontend.chat_template import ChatTemplate
 from frontend.errors import InvalidRequest, Unsupported
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.errors import StartupError
-from pagewire.models import checkpoint_folder
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import TEMPLATE
 

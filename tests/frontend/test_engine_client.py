@@ -14,10 +14,10 @@ from frontend.engine_client import EngineClient
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
 from frontend.scores import Scores
 from frontend.state import FAILED, SERVING, STARTING, ServingState
-from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.transport import HIGH_WATER_MARK
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
+from pagewire.ipc.transport import HIGH_WATER_MARK
 from tests.frontend.fakes import FakeEngine, Output, engine_address
 
 
@@ -382,7 +382,7 @@ async def test_frames_that_make_no_sense_are_counted_and_dropped(frame, caplog):
 
 async def test_a_core_that_does_not_read_is_not_ready(monkeypatch):
     """Sending never waits: beyond the high-water mark it is a refusal."""
-    monkeypatch.setattr("pagewire.transport.HIGH_WATER_MARK", 4)
+    monkeypatch.setattr("pagewire.ipc.transport.HIGH_WATER_MARK", 4)
     assert HIGH_WATER_MARK > 4
     with engine_address() as address:
         context = zmq.Context()

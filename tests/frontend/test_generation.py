@@ -9,7 +9,7 @@ import pytest
 from google.rpc import code_pb2
 
 from frontend.servicers import guard
-from pagewire.columns import unpack_u32
+from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import (
     BEGIN,

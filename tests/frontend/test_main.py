@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend import main
 from pagewire.config import FrontendConfig
-from pagewire.process import Status
+from pagewire.host.spawn import Status
 from pagewire.v1 import generation_pb2_grpc
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 

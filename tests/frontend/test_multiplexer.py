@@ -12,8 +12,8 @@ from google.rpc import code_pb2, error_details_pb2
 
 from frontend import multiplexer
 from frontend.state import SERVING
-from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import (
     Output,

@@ -12,8 +12,8 @@ from frontend import reader_main
 from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
 from frontend.prompts import PromptReader
 from frontend.readers import Readers
-from pagewire import process
 from pagewire.config import FrontendConfig
+from pagewire.host import spawn as process
 from pagewire.v1 import prompt_pb2
 
 LONG = "some words é " * 8000

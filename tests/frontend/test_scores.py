@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.scores import PromptScores, Scores, split_scores
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, put_together, read_public
-from tests.pagewire.test_logprob_columns import token_lists
+from tests.pagewire.ipc.test_logprob_columns import token_lists
 
 
 def shown(scores: Scores) -> list[Scored]:

@@ -7,7 +7,7 @@ import pytest
 from google.rpc import code_pb2
 
 from frontend.tokenizer import Tokenizer
-from pagewire.columns import unpack_u32
+from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, pooling_pb2
 from tests.frontend.fakes import details_of, encode, fake_score, run_service, say
 from tests.frontend.test_detokenizer import KINDS

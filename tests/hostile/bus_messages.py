@@ -8,9 +8,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from pagewire.columns import pack_u32
 from pagewire.internal.v1.engine_pb2 import AddRequest, FrontendMessage
-from pagewire.transport import pack
+from pagewire.ipc.columns import pack_u32
+from pagewire.ipc.transport import pack
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import VOCAB, add_request
 from tests.hostile.messages import any_message, damage

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pagewire import Client, SamplingParams
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.e2e import services
 
 ALLOWED = frozenset(

@@ -29,13 +29,13 @@ from frontend.stop_strings import StopMatcher, StopStrings
 from frontend.stream import Delivery, Header, Stream
 from frontend.timings import Ledger
 from frontend.tokenizer import Tokenizer
-from pagewire import columns
-from pagewire.curve import read_client_key, read_engine_key
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import AddRequest, FrontendMessage, LogprobColumns, StepOutputs
 from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
+from pagewire.ipc import columns
+from pagewire.ipc.curve import read_client_key, read_engine_key
+from pagewire.ipc.transport import BadFrame, pack, unpack
 from pagewire.telemetry.http import parse_head
-from pagewire.transport import BadFrame, pack, unpack
 from pagewire.v1.generation_pb2 import GenerateResponse, TokenLogprobs
 from tests.engine_core.fakes import LIMITS, add_request
 from tests.frontend.fakes import byte_level_tokenizer

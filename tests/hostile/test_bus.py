@@ -18,12 +18,12 @@ from engine_core.result import decode_result
 from engine_core.sockets import FrontendSockets
 from engine_core.stop import StopSignal
 from engine_core.workers import WorkerLink
-from pagewire import transport
-from pagewire.columns import pack_u32
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, FrontendMessage, Hello, Utility
 from pagewire.internal.v1.worker_pb2 import Initialize, StepPlan, StepResult, WorkerCommand, WorkerMessage
-from pagewire.service import Service
+from pagewire.ipc import transport
+from pagewire.ipc.columns import pack_u32
+from pagewire.local_service import Service
 from tests.e2e import services
 from tests.engine_core.conftest import context, folder
 from tests.engine_core.fakes import Ledger, add_request, expected_output

@@ -13,9 +13,9 @@ from frontend.errors import EngineRefused, ServiceError, to_status
 from frontend.routing import Routing
 from frontend.state import ServingState
 from frontend.stream import Stream
-from pagewire.columns import pack_u8, pack_u32, pack_u64
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage, FrontendMessage, StepOutputs, Welcome
-from pagewire.transport import pack, unpack
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
+from pagewire.ipc.transport import pack, unpack
 from tests.frontend.test_stream import make_stream
 from tests.hostile.bus_messages import ODD_NUMBERS, bombs, column
 from tests.hostile.messages import any_message, damage

@@ -11,7 +11,7 @@ import h2.errors
 import h2.events
 import pytest
 
-from pagewire.service import Service
+from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
 from tests.hostile.oracle import unharmed
 

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from frontend.server import DESCRIPTORS
-from pagewire.service import Service
+from pagewire.local_service import Service
 from tests.hostile.messages import any_message, damage
 from tests.hostile.oracle import check_error, unharmed
 

@@ -18,7 +18,7 @@ import sys
 import time
 
 from pagewire.errors import StartupError
-from pagewire.process import Status, die_with_parent
+from pagewire.host.spawn import Status, die_with_parent
 
 die_with_parent()
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pagewire import flags, liveness, process, supervisor
+from pagewire import flags
 from pagewire.__main__ import tell
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
+from pagewire.host import liveness
+from pagewire.host import spawn as process
+from pagewire.supervisor import supervisor
 
 BEHAVIOURS = dict(zip(("engine", "frontend"), sys.argv[1:3], strict=True))
 

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 
 from pagewire.client.results import FinishReason
-from pagewire.columns import pack_u32
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from tests.simulation.expected import EOS, Expected, candidates_of, expect, text_of
 from tests.simulation.scores import rank_scores

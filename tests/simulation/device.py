@@ -14,9 +14,9 @@ from engine_core.request import NO_TOKEN
 from engine_core.result import Result, decode_result
 from engine_core.startup import initialize_message
 from engine_core.worker_process import WorkerDied
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u32
 from tests.simulation.machine import Killed, Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons

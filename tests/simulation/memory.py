@@ -9,8 +9,8 @@ that was given to two owners or is taken for what it is not, is found in the ste
 
 from collections.abc import Callable
 
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import unpack_u32
 from worker.rows import RowTable
 
 

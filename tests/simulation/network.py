@@ -19,7 +19,7 @@ from random import Random
 from engine_core.events import FrontendGone, Inbox, Received
 from frontend.engine_socket import Listener
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
-from pagewire.transport import pack, unpack
+from pagewire.ipc.transport import pack, unpack
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.trace import Trace
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import torch
 
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
 from worker.load import load

@@ -9,8 +9,8 @@ import torch
 
 from kernels.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
 from kernels.paged_attention import CacheShape
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from tests.worker.test_rows import new_row
 from worker.block_inputs import CONTEXT_STEP, BlockInputs
 from worker.input_batch import StepBatch, build_input_batch

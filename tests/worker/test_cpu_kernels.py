@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch.overrides import TorchFunctionMode
 
+from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.errors import StartupError
-from pagewire.models import checkpoint_folder
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
 from worker import cpu_kernels, load

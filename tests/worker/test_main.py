@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import zmq
 
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from pagewire.transport import bind_router, pack, unpack, workers_address
+from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire.ipc.transport import bind_router, pack, unpack, workers_address
 from tests.worker.fakes import initialize, resolved_params
 from worker import main
 

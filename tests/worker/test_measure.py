@@ -2,8 +2,8 @@
 
 import pytest
 
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import unpack_u32
 from worker.measure import measure_prefill
 
 

@@ -113,7 +113,7 @@ def refuse(kernel, name):
 compiler.lower = refuse
 import torch
 from engine_core.startup import initialize_message
-from pagewire.columns import pack_u32
+from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import SamplingParams

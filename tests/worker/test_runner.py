@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagewire.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from tests.worker.fakes import Driver, make_runner, resolved_params
 from worker.rows import PlanError
 from worker.step import NO_TOKEN_COLUMN

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagewire.columns import pack_u32
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, make_runner
 from worker import load as loading
 from worker.limits import choose_num_host_blocks

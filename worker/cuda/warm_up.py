@@ -14,8 +14,8 @@ again, and all of them share one block.
 
 from collections.abc import Callable, Iterator
 
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from worker.cuda.graphs import graph_sizes
 from worker.cuda.runner import CudaRunner

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.ranges import Integers
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 
 NO_TOKEN = -1
 """No candidate is left."""

@@ -7,7 +7,7 @@ from harness import Request, Settings, Trace, serve
 
 from pagewire import AsyncClient, SamplingParams, __version__, flags
 from pagewire.config import ServeConfig
-from pagewire.service import Service
+from pagewire.local_service import Service
 
 
 class Pagewire:

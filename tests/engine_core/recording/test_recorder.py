@@ -11,8 +11,8 @@ from engine_core.recording.file import RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay
 from engine_core.request import Request
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1.recording_pb2 import RecordedCall
+from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 

@@ -21,8 +21,8 @@ import torch
 
 from kernels.gpu import support
 from kernels.gpu.offline import Compiled, compiling
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.twin import parts_on

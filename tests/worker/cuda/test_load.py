@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from kernels.gpu import support
-from pagewire.columns import unpack_u32
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.cuda.twin import GIB, SMALL, interpret, parts_on, twin
 from tests.worker.fakes import initialize

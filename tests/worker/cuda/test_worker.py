@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pagewire.columns import unpack_u32
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.twin import interpret, twin
 from tests.worker.fakes import initialize
 from tests.worker.test_main import Checkpoints, Core, WorkerThread, core, one_step

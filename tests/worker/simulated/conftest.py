@@ -12,9 +12,9 @@ from engine_core.plan import Plan, encode_plan
 from engine_core.result import Result, decode_result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
-from pagewire.columns import unpack_u32
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fakes import Ledger, make, run
 from worker.simulated.load import load
 

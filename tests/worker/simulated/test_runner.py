@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from worker.rows import PlanError
 from worker.simulated.clock import Clock

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pagewire.columns import pack_u32, unpack_u32
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u32
 from tests.logprob_columns import EVERYTHING, Scored, listed, take_apart, top
 from tests.worker.fakes import resolved_params
 from worker.simulated.load import load

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pagewire.columns import pack_u32
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from tests.engine_core.fakes import add_request
 from worker.simulated.tokens import NO_TOKEN, TokenSource, mix, mix_all, token_reference

@@ -1,0 +1,1 @@
+"""The host: starting processes, proof of life, CPU cores and control groups."""

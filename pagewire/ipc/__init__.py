@@ -1,0 +1,1 @@
+"""Between processes: framed messages over ZeroMQ, keys, columns, socket folders, ports."""

@@ -1,0 +1,1 @@
+"""`pagewire serve`: starts every process of a service, restarts what dies or hangs."""

@@ -1,0 +1,313 @@
+"""The supervisor with fake children: whatever they do, nothing of the service stays behind."""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+class Serve:
+    """fake_serve.py as a child of the test."""
+
+    def __init__(self, runtime: Path, *arguments: str) -> None:
+        self.runtime = runtime
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(runtime)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("fake_serve.py")), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def facts(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and what stands on standard error."""
+        _, error = self.process.communicate(timeout=30)
+        return self.process.returncode, error
+
+    def folders(self) -> list[Path]:
+        return list(self.runtime.glob("*"))
+
+
+@pytest.fixture(autouse=True)
+def a_terminal() -> Iterator[None]:
+    """Services die with it, also where these tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime, contextlib.ExitStack() as stack:
+
+        def start(*arguments: str) -> Serve:
+            started = Serve(Path(runtime), *arguments)
+            stack.callback(started.process.wait)
+            stack.callback(started.process.kill)
+            stack.callback(started.process.stderr.close)
+            stack.callback(started.process.stdout.close)
+            return started
+
+        yield start
+
+
+def wait_until_gone(pid: int) -> None:
+    """Waits for the death of a process that is not our child."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            readable, _, _ = select.select([descriptor], [], [], 30)
+            assert readable, f"process {pid} lives on"
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_and_leaves_nothing(serve, number: signal.Signals):
+    service = serve("ready", "ready", "--model=m")
+    facts = service.facts()
+    (folder,) = service.folders()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    service.process.send_signal(number)
+    code, error = service.end()
+    assert code == 0
+    assert "Traceback" not in error
+    assert service.folders() == []
+    wait_until_gone(facts["pid"])
+
+
+def test_a_service_that_is_started_with_nohup_survives_its_terminal(serve, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", functools.partial(subprocess.Popen, preexec_fn=ignore_hangup))
+    service = serve("ready", "ready")
+    service.facts()
+    service.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(0.3)
+    service.process.terminate()
+    assert service.end()[0] == 0
+
+
+def ignore_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_children_get_their_flags_and_meet_in_the_folder(serve):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = serve("ready", "ready", f"--port={port}", "--max-num-seqs=3", "--served-model-name=x")
+    facts = service.facts()
+    (folder,) = service.folders()
+    assert facts["model"] == "x" and facts["address"] == f"127.0.0.1:{port}"
+    arguments = facts["arguments"].split()  # of the child that was asked last: the frontend
+    assert arguments[0] == "frontend"
+    assert {f"--port={port}", f"--engine=ipc://{folder}/frontends.ipc", "--served-model-name=x"} <= {
+        *arguments
+    }
+    assert not any("max-num-seqs" in argument for argument in arguments)
+
+
+def test_several_frontends_share_a_port_that_was_reserved(serve):
+    service = serve("ready", "ready", "--port=0", "--frontends=2")
+    arguments = service.facts()["arguments"].split()
+    (port,) = [part for part in arguments if part.startswith("--port=")]
+    assert port != "--port=0" and "--reuse-port" in arguments
+
+
+@pytest.mark.parametrize(
+    ("engine", "frontend", "words"),
+    [
+        ("fails", "ready", ["cannot load the model", "tensor x is missing", "look at the file"]),
+        ("ready", "fails", ["cannot load the model", "tensor x is missing", "look at the file"]),
+        ("fails", "stuck", ["tensor x is missing"]),
+        ("dies", "ready", ["the engine core is gone", "exit code 3"]),
+        ("killed", "stuck", ["the engine core is gone", "SIGKILL", "memory"]),
+        ("ready", "dies", ["the frontend is gone", "exit code 3"]),
+        ("crashes", "ready", ["the engine core is gone", "exit code 4"]),
+        ("ready", "crashes", ["the frontend is gone", "exit code 4"]),
+    ],
+)
+def test_a_child_that_fails_takes_the_service_down_with_its_reason(
+    serve, engine: str, frontend: str, words: list[str]
+):
+    service = serve(engine, frontend, "--no-restart")
+    code, error = service.end()
+    assert code == 1
+    assert "Traceback" not in error
+    last = "\n".join(error.splitlines()[-3:])
+    for word in words:
+        assert word in last
+    assert service.folders() == []
+
+
+@pytest.mark.parametrize(("victim", "name"), [("engine", "engine core"), ("frontend", "frontend")])
+def test_a_child_that_dies_is_replaced(serve, victim: str, name: str):
+    """One line for its death, one for the return; who did not die goes on."""
+    service = serve("ready", "ready")
+    facts = service.facts()
+    os.kill(facts[f"{victim}_pid"], signal.SIGKILL)
+    while (line := service.process.stderr.readline()).startswith("loading"):
+        pass
+    assert line.startswith(f"the {name} is gone: it was killed by SIGKILL")
+    assert line.endswith(f"the {name} starts again at once\n")
+    assert re.fullmatch(rf"the {name} is back after \d+\.\d s\n", service.process.stderr.readline())
+    other = facts["frontend_pid" if victim == "engine" else "engine_pid"]
+    os.kill(other, 0)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    wait_until_gone(other)
+    assert service.folders() == []
+
+
+def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve):
+    service = serve("ready,fails", "ready")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert error.splitlines()[-3:] == [
+        "error: cannot load the model",
+        "why:   tensor x is missing",
+        "do:    look at the file",
+    ]
+    assert service.folders() == []
+
+
+def test_a_child_whose_start_is_disturbed_may_try_again(serve):
+    """Found by killing a worker while its core was starting again: that is no file that is missing."""
+    service = serve("ready,unlucky", "ready", "--max-deaths=3")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert sum("the worker is gone" in line and "starts again" in line for line in error.splitlines()) == 1
+    assert error.splitlines()[-3] == "error: the worker is gone"
+    assert error.splitlines()[-2].startswith("why:   killed by SIGKILL; ")
+
+
+@pytest.mark.parametrize("later", ["crashes", "dies"])
+def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
+    """At once, then after half a second: the third death is the last."""
+    service = serve(f"ready,{later}", "ready", "--max-deaths=3")
+    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    code, error = service.end()
+    assert code == 1
+    assert sum("starts again at once" in line for line in error.splitlines()) == 1
+    assert sum("starts again in 0.5 s" in line for line in error.splitlines()) == 1
+    last = "\n".join(error.splitlines()[-3:])
+    assert "the engine core is gone" in last and "exit code" in last
+    assert "--max-deaths is 3" in last
+    assert service.folders() == []
+
+
+@pytest.mark.parametrize("behaviours", [("hangs,ready", "ready"), ("ready", "hangs,ready")])
+def test_a_child_that_hangs_is_killed_and_replaced(serve, behaviours: tuple[str, str]):
+    """It is alive, so that nothing of the kernel's tells of it."""
+    service = serve(*behaviours, "--hang-timeout=1")
+    facts = service.facts()
+    hangs, name = ("engine", "engine core") if "hangs" in behaviours[0] else ("frontend", "frontend")
+    line = service.process.stderr.readline()
+    while line.startswith("loading"):
+        line = service.process.stderr.readline()
+    assert re.fullmatch(
+        rf"the {name} hangs: it has given no sign of life for \d\.\d s, and was killed;"
+        rf" the {name} starts again at once\n",
+        line,
+    )
+    wait_until_gone(facts[f"{hangs}_pid"])
+    assert service.process.stderr.readline().startswith(f"the {name} is back after")
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    assert service.folders() == []
+
+
+def test_a_child_that_hangs_before_it_says_anything_ends_the_service(serve, monkeypatch):
+    monkeypatch.setenv("STARTING_PATIENCE_S", "0.5")
+    service = serve("frozen", "ready", "--hang-timeout=1")
+    code, error = service.end()
+    assert code == 1
+    what, why, todo = error.splitlines()[-3:]
+    assert what == "error: the engine core hangs" and "no sign of life" in why and "--hang-timeout" in todo
+    assert service.folders() == []
+
+
+def test_a_child_may_be_silent_where_nobody_minds(serve):
+    service = serve("hangs", "ready", "--hang-timeout=0")
+    facts = service.facts()
+    with pytest.raises(subprocess.TimeoutExpired):
+        service.process.wait(1.5)
+    os.kill(facts["engine_pid"], 0)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end()[0] == 0
+
+
+@pytest.mark.parametrize(("later", "line"), [("stuck", "at once"), ("dies", "in 1.0 s")])
+def test_ctrl_c_while_a_child_is_replaced(serve, later: str, line: str):
+    """While the new one starts, and before it is there."""
+    service = serve(f"ready,{later}", "ready")
+    facts = service.facts()
+    os.kill(facts["engine_pid"], signal.SIGKILL)
+    while line not in service.process.stderr.readline():
+        pass
+    service.process.send_signal(signal.SIGINT)
+    code, error = service.end()
+    assert code == 0 and "Traceback" not in error
+    wait_until_gone(facts["frontend_pid"])
+    assert service.folders() == []
+
+
+def test_stopping_while_it_starts(serve):
+    service = serve("stuck", "ready")
+    assert service.process.stderr.readline().startswith("loading weights")
+    service.process.send_signal(signal.SIGINT)
+    assert service.end()[0] == 0
+    assert service.folders() == []
+
+
+def test_a_deaf_child_is_killed(serve):
+    service = serve("deaf", "deaf", "--shutdown-grace=0")
+    facts = service.facts()
+    service.process.send_signal(signal.SIGTERM)
+    assert service.end()[0] == 0
+    wait_until_gone(facts["pid"])
+    assert service.folders() == []
+
+
+def test_a_second_signal_kills_at_once(serve):
+    service = serve("deaf", "deaf", "--shutdown-grace=1000")
+    service.facts()
+    service.process.send_signal(signal.SIGINT)
+    while service.process.poll() is None:  # the first one may not have been taken yet
+        service.process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            service.process.wait(3)  # one that comes when it has all but ended would be Python's to handle
+    assert service.process.returncode == 0
+    assert service.folders() == []
+
+
+def test_sigkill_takes_the_children_along_and_the_next_start_cleans_up(serve):
+    service = serve("deaf", "deaf")
+    facts = service.facts()
+    service.process.kill()
+    wait_until_gone(facts["pid"])
+    (stale,) = service.folders()
+    again = serve("ready", "ready")
+    again.facts()
+    (folder,) = again.folders()
+    assert folder != stale

@@ -25,9 +25,9 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
-from kernels.compact import CompactWeight, compact_weight  # noqa: E402
-from kernels.cpu.support import why_not  # noqa: E402
-from kernels.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
+from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402
+from kernels.cpu.requirements import why_not  # noqa: E402
+from kernels.ops.layers.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker import cpu_kernels  # noqa: E402
@@ -204,7 +204,7 @@ def main() -> None:
     missing = why_not()
     if missing is not None:
         parser.exit(1, f"our CPU kernels cannot run: {missing}\n")
-    from kernels.cpu.team import TEAM
+    from kernels.cpu.runtime.thread_pool import TEAM
 
     torch.set_num_threads(options.threads)
     TEAM.set_threads(options.threads)

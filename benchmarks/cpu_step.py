@@ -9,8 +9,8 @@ With --shared, rows have so many tokens of the prompt in the same blocks, and on
 The step's program (worker.decoder_program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
-own line; in a whole step products ask for its keys and values (kernels.cpu.kv_prefetch), and the last line
-says what the step takes where they do not, in turns with what it takes.
+own line; in a whole step products ask for its keys and values (kernels.cpu.attention.kv_prefetch_kernel),
+and the last line says what the step takes where they do not, in turns with what it takes.
 """
 
 import argparse
@@ -26,7 +26,7 @@ prepare_threads()  # before torch is imported
 import numpy as np  # noqa: E402
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
-from kernels.kv_prefetch import LEAST_ROWS  # noqa: E402
+from kernels.cpu.attention.kv_prefetch import LEAST_ROWS  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -76,7 +76,7 @@ def names() -> dict[int, str]:
 
 def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict[int, str]) -> str:
     """Products by their shape."""
-    from kernels.cpu.linear import linear
+    from kernels.cpu.matmul.gemm import linear
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
@@ -115,7 +115,7 @@ def with_and_without(
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
     """Of the step of so many tokens that has just run. Prints a line per operation."""
-    from kernels.cpu.team import TEAM
+    from kernels.cpu.runtime.thread_pool import TEAM
 
     programs = getattr(runner._model, "_programs", {})
     if not programs:

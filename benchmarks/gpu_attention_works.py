@@ -74,8 +74,8 @@ def make_inputs(
 
 def our_call(inputs: Inputs, quantized: bool) -> Call:
     """Paged attention; quantized: out of a cache of 8 bits."""
-    from kernels.gpu.fp8 import DTYPE, KVScales
-    from kernels.gpu.paged_attention import PagedBatch, paged_attention
+    from kernels.triton.attention.fp8 import DTYPE, KVScales
+    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
     rows, kv_heads, length, _ = inputs.keys.shape
     integers = {"dtype": torch.int32, "device": inputs.query.device}

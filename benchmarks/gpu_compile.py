@@ -5,8 +5,8 @@
     python -m benchmarks.gpu_compile --only attention
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
-(H100, H200) instead of launching: kernels.gpu.offline. Exits with 1 if a kernel spills, or has more shared
-memory than there is.
+(H100, H200) instead of launching: kernels.triton.compile_check. Exits with 1 if a kernel spills, or has more
+shared memory than there is.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from benchmarks.gpu_shapes import FP32, empty
 
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
     """By vocabulary: the number of tiles is a constant of the kernels; and what comes before."""
-    from kernels.gpu.adjust_logits import Adjustments, adjust_logits
-    from kernels.gpu.copy_segments import copy_segments
-    from kernels.gpu.filtered_sample import Filters, filtered_sample
-    from kernels.gpu.philox import uniforms
-    from kernels.gpu.prepare_inputs import StepInputs, append_tokens, prepare_inputs
-    from kernels.gpu.sample import Draws, argmax, sample
-    from kernels.gpu.tile_stats import GROUP, TILE, TileStats, tile_stats
-    from kernels.gpu.token_logprobs import token_logprobs
-    from kernels.gpu.top_n import top_n
+    from kernels.triton.cache.copy_segments import copy_segments
+    from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+    from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+    from kernels.triton.sampling.philox import uniforms
+    from kernels.triton.sampling.sample import Draws, argmax, sample
+    from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
+    from kernels.triton.sampling.token_logprobs import token_logprobs
+    from kernels.triton.sampling.top_n import top_n
+    from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
 
     rows = 32
     numbers, shares = empty(rows), empty(rows, dtype=FP32)
@@ -82,7 +82,7 @@ def launches() -> list[tuple[str, Launch]]:
 
 def compile_share(part: int, parts: int, only: str) -> list[dict[str, Any]]:
     """Every parts-th launch: what a process of its own does."""
-    from kernels.gpu.offline import compiling
+    from kernels.triton.compile_check import compiling
 
     chosen = [(name, launch) for name, launch in launches() if only in name]
     rows = []
@@ -130,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.exit(1, "TRITON_INTERPRET=1 is set: Triton interprets and does not compile\n")
-    from kernels.gpu.offline import SHARED_LIMIT
+    from kernels.triton.compile_check import SHARED_LIMIT
 
     rows = compile_all(options.jobs, options.only)
     if options.json == "-":

@@ -43,8 +43,8 @@ def attention(
     options: tuple[str, ...] = (),
 ) -> None:
     """options: of those in OPTIONS."""
-    from kernels.gpu.fp8 import KVScales
-    from kernels.gpu.paged_attention import PagedBatch, paged_attention
+    from kernels.triton.attention.fp8 import KVScales
+    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
     tokens = rows if decode else 1024
     query = empty(tokens, heads.query, heads.dim, dtype=dtype)
@@ -94,9 +94,9 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
 
 def row_launches() -> Iterator[tuple[str, Launch]]:
     """Norms by width, activations by kind, copies; what comes before attention."""
-    from kernels.gpu.activation import activation, gated_activation
-    from kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
-    from kernels.gpu.rms_norm import add_rms_norm, rms_norm
+    from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
+    from kernels.triton.elementwise.activation import activation, gated_activation
+    from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
 
     for dtype in (BF16, FP32):
         for width in (896, 4096, 8192):
@@ -118,8 +118,8 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
 
 def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
     """Rotation and store: with head norms, and into 8 bits."""
-    from kernels.gpu.fp8 import KVScales
-    from kernels.gpu.store_kv import HeadNorms, rotary_store_kv, store_kv
+    from kernels.triton.attention.fp8 import KVScales
+    from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
 
     qkv = empty(32, heads.query + 2 * heads.kv, heads.dim, dtype=BF16)
     query, key, value = qkv.split([heads.query, heads.kv, heads.kv], 1)
@@ -137,8 +137,8 @@ def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
 
 def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
     """By model, dtype and number of rows, which decides on sizes."""
-    from kernels.gpu.embedding import embed
-    from kernels.gpu.selected_logits import selected_logits
+    from kernels.triton.elementwise.embedding import embed
+    from kernels.triton.sampling.selected_logits import selected_logits
 
     for held, width in ((128256, 4096), (151936, 896), (50257, 768)):
         for dtype in (BF16, FP32):

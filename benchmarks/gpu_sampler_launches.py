@@ -11,12 +11,12 @@ from benchmarks.gpu_shapes import FP32, empty
 
 def sampler_state_launches() -> Iterator[tuple[str, Launch]]:
     """By vocabulary, as benchmarks.gpu_compile has the others."""
-    from kernels.gpu.count_tokens import count_tokens
-    from kernels.gpu.filtered_sample import Filters
-    from kernels.gpu.forbid_tokens import Prohibitions, forbid_tokens
-    from kernels.gpu.record_tokens import History, record_tokens
-    from kernels.gpu.top_n import MOST, top_n
-    from kernels.gpu.typical_p import typical_p
+    from kernels.triton.sampling.filtered_sample import Filters
+    from kernels.triton.sampling.forbid_tokens import Prohibitions, forbid_tokens
+    from kernels.triton.sampling.top_n import MOST, top_n
+    from kernels.triton.sampling.typical_p import typical_p
+    from kernels.triton.step.count_tokens import count_tokens
+    from kernels.triton.step.record_tokens import History, record_tokens
 
     rows, slots = 32, 8
     numbers, shares = empty(rows), empty(rows, dtype=FP32)

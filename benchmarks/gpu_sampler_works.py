@@ -22,10 +22,10 @@ def sampler_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 
 def sampling(setting: Setting, rows: int, what: str) -> Work:
     """Torch's way for top-k and top-p is a sort of the row."""
-    from kernels.gpu.filtered_sample import Filters, filtered_sample
-    from kernels.gpu.sample import Draws, argmax, sample
-    from kernels.gpu.tile_stats import tile_stats
-    from kernels.gpu.token_logprobs import token_logprobs
+    from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+    from kernels.triton.sampling.sample import Draws, argmax, sample
+    from kernels.triton.sampling.tile_stats import tile_stats
+    from kernels.triton.sampling.token_logprobs import token_logprobs
 
     vocab_size = setting.size(VOCAB)
     logits = 3 * setting.random(rows, vocab_size, dtype=torch.float32)
@@ -77,7 +77,7 @@ def _exponential(like: torch.Tensor) -> torch.Tensor:
 
 def penalties(setting: Setting, rows: int) -> Work:
     """All three, of every row, in place; torch is given the prompt's tokens as booleans."""
-    from kernels.gpu.adjust_logits import Adjustments, adjust_logits
+    from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 
     vocab_size, device = setting.size(VOCAB), setting.device
     logits = setting.random(rows, vocab_size, dtype=torch.float32)
@@ -107,7 +107,7 @@ def penalties(setting: Setting, rows: int) -> Work:
 
 def best(setting: Setting, rows: int) -> Work:
     """The 20 likeliest tokens, for log-probabilities."""
-    from kernels.gpu.top_n import top_n
+    from kernels.triton.sampling.top_n import top_n
 
     logits = setting.random(rows, setting.size(VOCAB), dtype=torch.float32)
     return Work(
@@ -120,8 +120,8 @@ def best(setting: Setting, rows: int) -> Work:
 
 def typical(setting: Setting, rows: int) -> Work:
     """Both out of place: ours takes a copy with it."""
-    from kernels.gpu.filtered_sample import Filters
-    from kernels.gpu.typical_p import typical_p
+    from kernels.triton.sampling.filtered_sample import Filters
+    from kernels.triton.sampling.typical_p import typical_p
 
     logits = 3 * setting.random(rows, setting.size(VOCAB), dtype=torch.float32)
     heat = torch.ones(rows, device=setting.device)
@@ -149,7 +149,7 @@ def typical(setting: Setting, rows: int) -> Work:
 
 def inputs(setting: Setting, rows: int) -> Work:
     """Of a step in which all rows decode: one launch, whose bytes are nothing."""
-    from kernels.gpu.prepare_inputs import StepInputs, prepare_inputs
+    from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 
     device, blocks_per_row = setting.device, setting.size(64)
     tokens = torch.randint(0, 1000, (rows, blocks_per_row * BLOCK_SIZE), dtype=torch.int32, device=device)

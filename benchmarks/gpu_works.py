@@ -53,8 +53,8 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 
 
 def norm(setting: Setting, tokens: int) -> Work:
-    from kernels.gpu.rms_norm import add_rms_norm
-    from kernels.rms_norm import add_rms_norm_reference
+    from kernels.ops.layers.rms_norm import add_rms_norm_reference
+    from kernels.triton.elementwise.rms_norm import add_rms_norm
 
     width = setting.size(4096)
     x, residual = setting.random(tokens, width), setting.random(tokens, width)
@@ -69,8 +69,8 @@ def norm(setting: Setting, tokens: int) -> Work:
 
 
 def gated(setting: Setting, tokens: int) -> Work:
-    from kernels.activation import gated_activation_reference
-    from kernels.gpu.activation import gated_activation
+    from kernels.ops.layers.activation import gated_activation_reference
+    from kernels.triton.elementwise.activation import gated_activation
 
     width = setting.size(14336)
     gate_up = setting.random(tokens, 2 * width)
@@ -85,9 +85,9 @@ def gated(setting: Setting, tokens: int) -> Work:
 
 def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
     """norms: over each head of query and key first, as Qwen3 has them."""
-    from kernels.gpu.store_kv import HeadNorms, rotary_store_kv
-    from kernels.rms_norm import rms_norm_reference
-    from kernels.rotary import rotary_reference
+    from kernels.ops.layers.rms_norm import rms_norm_reference
+    from kernels.ops.layers.rotary import rotary_reference
+    from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
 
     qkv = setting.random(tokens, 48, 128)
     query, key, value = qkv.split([32, 8, 8], 1)
@@ -119,7 +119,7 @@ def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
 
 
 def embedding(setting: Setting, tokens: int) -> Work:
-    from kernels.gpu.embedding import embed
+    from kernels.triton.elementwise.embedding import embed
 
     width = setting.size(4096)
     table = setting.random(setting.size(128256), width)
@@ -134,7 +134,7 @@ def embedding(setting: Setting, tokens: int) -> Work:
 
 def logits(setting: Setting, rows: int) -> Work:
     """In float32. Torch rounds the product to the dtype and widens it."""
-    from kernels.gpu.selected_logits import selected_logits
+    from kernels.triton.sampling.selected_logits import selected_logits
 
     width, tokens = setting.size(4096), max(rows, setting.size(512))
     table, hidden = setting.random(setting.size(128256), width), setting.random(tokens, width)
@@ -148,7 +148,7 @@ def logits(setting: Setting, rows: int) -> Work:
 
 
 def copies(setting: Setting) -> Work:
-    from kernels.gpu.copy_blocks import copy_blocks
+    from kernels.triton.cache.copy_blocks import copy_blocks
 
     cache = setting.random(setting.size(32), 2, 64, 8, BLOCK_SIZE, 128)
     order = torch.randperm(64, device=setting.device)

@@ -21,7 +21,7 @@ prepare_threads()  # before torch is imported
 
 import torch  # noqa: E402
 
-from kernels.sampling_kernels import SamplingKernels, sampling_kernels  # noqa: E402
+from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
 from worker.sampler import Sampler  # noqa: E402

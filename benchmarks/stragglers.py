@@ -1,4 +1,5 @@
-"""Decoding steps beside a process that takes a core now and then, with and without kernels.cpu.stragglers.
+"""Decoding steps beside a process that takes a core now and then, with and without
+kernels.cpu.runtime.straggler_recovery.
 
     python benchmarks/stragglers.py MODEL --batch 1,32
 

@@ -6,13 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from kernels.cpu.support import why_not, why_not_int8
+from kernels.cpu.requirements import why_not, why_not_int8
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-collect_ignore = [] if find_spec("triton") else ["kernels/gpu", "worker/cuda"]  # Triton is for Linux alone
+collect_ignore = [] if find_spec("triton") else ["kernels/triton", "worker/cuda"]  # Triton is for Linux alone
 
 
 def on_a_gpu(config: pytest.Config) -> bool:
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Triton decides when it is imported whether it compiles or interprets, once for the process. With
     `-m gpu` it compiles, for the device that must be there; otherwise tests run its interpreter, and
     those that compile do so in a process of their own. Only what Triton brings along is decided here:
-    our kernels are imported as they are by default, and interpreted in tests/kernels/gpu alone.
+    our kernels are imported as they are by default, and interpreted in tests/kernels/triton alone.
     """
     if on_a_gpu(config):
         import torch

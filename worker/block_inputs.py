@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.attention_items import ITEM_WORDS, plan_sizes
-from kernels.block_attention import BlockKernels, block_plan
-from kernels.paged_attention import CacheShape
+from kernels.cpu.attention.block_attention import BlockKernels, block_plan
+from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
+from kernels.ops.attention.paged_attention import CacheShape
 from worker.input_batch import StepBatch, build_input_batch
 from worker.rows import RowTable
 from worker.step import Step
@@ -23,7 +23,7 @@ from worker.step import Step
 CONTEXT_STEP = 256
 """Plans for attention are made for so many positions more than there are, at most, and last as long."""
 _COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _ROOM = 5, 8, 12, 19, 23
-"""Words of a job of kernels.cpu.prepare_inputs."""
+"""Words of a job of kernels.cpu.step.prepare_inputs."""
 
 
 BuildInputs = Callable[[Step, bool], StepBatch]
@@ -76,7 +76,7 @@ class BlockInputs:
         self._layout: _Layout | None = None
         self._batch: StepBatch
         self._made = np.zeros(1, np.int64)
-        self._items = 0  # how many there were: see kernels.block_attention.BlockPlan
+        self._items = 0  # how many there were: see kernels.cpu.attention.block_attention.BlockPlan
 
     def build(self, step: Step, greedy: bool = False) -> StepBatch:
         """It lives until the next call. The same object as the last one: nothing has changed but numbers."""

@@ -17,7 +17,7 @@ from pagewire.errors import StartupError
 WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish")
-"""Those of kernels.activation, which needs torch to be imported."""
+"""Those of kernels.ops.layers.activation, which needs torch to be imported."""
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""
 MAX_LAYERS = 4096
@@ -199,7 +199,7 @@ def head_fields(fields: Fields, head_dim: int | None = None) -> dict[str, int]:
 
 
 def read_activation(fields: Fields, name: str, default: str) -> str:
-    """The name of a function of kernels.activation."""
+    """The name of a function of kernels.ops.layers.activation."""
     activation = fields.text(name, default)
     if activation not in ACTIVATIONS:
         raise fields.wrong(name, f"only these are known: {', '.join(ACTIVATIONS)}")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.block_attention import BlockKernels, block_kernels
-from kernels.cpu.support import why_not, why_not_int8
-from kernels.memory import Arena
-from kernels.row_kernels import row_kernels
+from kernels.cpu.attention.block_attention import BlockKernels, block_kernels
+from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.requirements import why_not, why_not_int8
+from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError
 from worker.layers.layer import Layer
 from worker.models.base import LanguageModel
@@ -69,7 +69,7 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
-    from kernels.cpu.team import TEAM  # compiles, the first time
+    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
 
     TEAM.set_threads(torch.get_num_threads())
     blocks = block_kernels(dtype, block_size, head_dim, group)

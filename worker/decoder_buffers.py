@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.memory import zeros
+from kernels.cpu.runtime.arena import zeros
 
 if TYPE_CHECKING:
     from worker.models.llama import LlamaModel

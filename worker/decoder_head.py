@@ -2,7 +2,8 @@
 rows that want the largest of them and nothing else.
 
     head    [T, E] -> logits [T, V]            where all tokens are sampled from
-    choice  logits -> tokens [T]               where all rows are greedy besides: kernels.greedy_choice
+    choice  logits -> tokens [T]               where all rows are greedy besides:
+    kernels.cpu.sampling.argmax_api
 
 Otherwise these records have no rows, and worker.sampler chooses, which is the twin: the same tokens
 (tests/worker/test_greedy_steps.py).
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.greedy_choice import RECORDS, GreedyChoice, greedy_kernels
-from kernels.memory import zeros
+from kernels.cpu.runtime.arena import zeros
+from kernels.cpu.sampling.argmax_api import RECORDS, GreedyChoice, greedy_kernels
 from worker.input_batch import InputBatch
 
 if TYPE_CHECKING:
-    from kernels.cpu.team import Program
+    from kernels.cpu.runtime.thread_pool import Program
 
 ROWS = 1
 """A word of records."""

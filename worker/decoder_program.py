@@ -1,7 +1,7 @@
 """A Llama-like model's forward pass as one program of the CPU kernels: one call per step.
 
 The layered forward() makes some ten calls per layer, which cost more than a small model's arithmetic.
-This is the same sequence of the same operations, written down once as records (kernels.cpu.program);
+This is the same sequence of the same operations, written down once as records (kernels.cpu.runtime.program);
 a step fills in how many tokens it has and where its positions and plans are. It gives the same bits as
 the layered forward, which stays as its twin.
 
@@ -14,8 +14,8 @@ the layered forward, which stays as its twin.
 
 Activations live in buffers that are made for the most tokens that came so far, and are used again in
 every step, and in every layer or every fourth one: in a step of few tokens a thread that lost its core
-may be some layers behind (kernels.cpu.stragglers), and what it writes then is read by nobody. So what is
-computed twice has a buffer of its own in the layer, which nothing changes in place.
+may be some layers behind (kernels.cpu.runtime.straggler_recovery), and what it writes then is read by
+nobody. So what is computed twice has a buffer of its own in the layer, which nothing changes in place.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kernels.block_attention import SETS, BlockPlan, attention_fields
-from kernels.kv_prefetch import LEAST_ROWS, KVPrefetch
-from kernels.quantized import QuantizedWeight
-from kernels.row_kernels import RowKernels, norm_fields, row_grain
+from kernels.cpu.attention.block_attention import SETS, BlockPlan, attention_fields
+from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
+from kernels.cpu.elementwise.row_kernels import RowKernels, norm_fields, row_grain
+from kernels.cpu.matmul.int8 import QuantizedWeight
 from worker.decoder_buffers import LayerBuffers, make_buffers, make_layer_buffers
 from worker.decoder_head import CHOICE, ROWS, DecoderHead
 from worker.input_batch import InputBatch
@@ -45,7 +45,7 @@ INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 2, 3, 4, 5, 6, 6
 COLUMNS, WORDS, FOLLOWING, STREAM = 6, 7, 9, 10
 """Of products."""
 LISTED_PLAN, LISTED_ITEMS = 2, 4
-"""Of kernels.kv_prefetch."""
+"""Of kernels.cpu.attention.kv_prefetch."""
 FEW = 64
 """Tokens of a step whose layers are so short that they do not wait for a thread without a core, and whose
 attention waits for memory."""
@@ -75,7 +75,7 @@ class DecoderProgram:
         most: int,
     ) -> None:
         """plan: of any step; its kernels are used. most: tokens of a step."""
-        from kernels.cpu.team import Program
+        from kernels.cpu.runtime.thread_pool import Program
 
         self.most_tokens = most
         self._rows, self._blocks = kernels, plan.kernels

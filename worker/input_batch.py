@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kernels.block_attention import BlockPlan, plan_blocks
-from kernels.paged_attention import AttentionPlan, CacheShape, plan_attention
-from kernels.paged_kernels import PagedPlan
-from kernels.ranges import Integers, ranges
-from kernels.store_kv import slot_rows
+from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
+from kernels.ops.attention.paged_attention import AttentionPlan, CacheShape, plan_attention
+from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.attention.store_kv import slot_rows
+from kernels.triton.attention.paged_kernels import PagedPlan
 from worker.rows import RowTable
 
 
@@ -29,7 +29,9 @@ class InputBatch:
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
-    slot_rows: torch.Tensor  # [T * K] int64: where keys and values go, see kernels.store_kv; on CUDA [T]
+    slot_rows: (
+        torch.Tensor
+    )  # [T * K] int64: where keys and values go, see kernels.ops.attention.store_kv; on CUDA [T]
     attention: Mapping[int | None, AttentionPlan | BlockPlan | PagedPlan]  # by window; without padding
 
     @property

@@ -1,8 +1,8 @@
 """The paged KV cache: how many blocks, and the memory that holds them.
 
 One tensor [layers, 2, B, K, S, D] (2: keys, values), so that copying a block is one operation for
-all layers; why K stands before S is said in kernels.paged_attention. The last block is the worker's
-own: padding is written to it and read from it, so that it holds finite values and nobody's.
+all layers; why K stands before S is said in kernels.ops.attention.paged_attention. The last block is the
+worker's own: padding is written to it and read from it, so that it holds finite values and nobody's.
 """
 
 import os
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from kernels import memory
-from kernels.copy_blocks import copy_blocks
-from kernels.paged_attention import CacheShape
+from kernels.cpu.runtime import arena as memory
+from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.host.cgroups import memory_left
 from worker.layers.attention import LayerCache

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from kernels.block_attention import BlockKernels
-from kernels.gpu.support import why_not
-from kernels.memory import Arena
-from kernels.paged_attention import CacheShape
-from kernels.sampling_kernels import sampling_kernels
+from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.sampling.api import sampling_kernels
+from kernels.ops.attention.paged_attention import CacheShape
+from kernels.triton.requirements import why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.allocator import settle

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.memory import Arena
+from kernels.cpu.runtime.arena import Arena
 
 
 @dataclass(frozen=True)

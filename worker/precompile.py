@@ -1,6 +1,6 @@
 """The CPU kernels, compiled and taken from disk while the worker does something else.
 
-What is compiled lies on disk (kernels.cpu.compiler), once for each version of the kernels. At the first
+What is compiled lies on disk (kernels.cpu.compiler.cache), once for each version of the kernels. At the first
 start a process of its own compiles it, beside the worker that imports torch and reads weights; what LLVM
 needs for that is gone with the process. Where it fails, the worker compiles what it does not find.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from kernels.cpu.support import why_not
+from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
 SAMPLER, MODEL = "sampler", "model"
-"""Groups of kernels: of kernels.sampling_kernels, for any CPU, and of a model in bfloat16."""
+"""Groups of kernels: of kernels.cpu.sampling.api, for any CPU, and of a model in bfloat16."""
 SAMPLER_FILES = "sampling_"
 FOLDER = Path(__file__).parents[1] / "kernels" / "cpu"
 LOOK_S = 0.25
@@ -59,7 +59,7 @@ def precompile() -> Precompiled:
     """For a worker on a CPU. Starts a process for what is not on disk."""
     if find_spec("llvmlite") is None:
         return Precompiled([], None)
-    from kernels.cpu.compiler import is_cached
+    from kernels.cpu.compiler.cache import is_cached
 
     groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
     missing = [group for group in groups if is_cached() and not _note(group).exists()]
@@ -85,7 +85,7 @@ def _start(groups: list[str]) -> "subprocess.Popen[bytes]":
 
 def _note(group: str) -> Path:
     """A file that is there when all of a group is."""
-    from kernels.cpu.compiler import cache_folder
+    from kernels.cpu.compiler.cache import cache_folder
 
     return cache_folder() / f"{group}.compiled"
 

@@ -13,7 +13,7 @@ could see, since the worker stops.
 import numpy as np
 import numpy.typing as npt
 
-from kernels.ranges import Integers, ranges
+from kernels.ops.attention.ragged import Integers, ranges
 from pagewire.internal.v1 import worker_pb2
 
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import torch
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.beams import Beams, Offers

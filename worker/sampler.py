@@ -9,12 +9,12 @@ from enum import Enum
 
 import torch
 
-from kernels.argmax import argmax
-from kernels.choose_tokens import UNKNOWN, ChoiceParams, TokenChooser
-from kernels.inverse_cdf import inverse_cdf
-from kernels.log_softmax import log_softmax
-from kernels.ranking import ranking
-from kernels.sampling_kernels import SamplingKernels
+from kernels.cpu.sampling.api import SamplingKernels
+from kernels.cpu.sampling.chooser import UNKNOWN, ChoiceParams, TokenChooser
+from kernels.ops.logits.log_softmax import log_softmax
+from kernels.ops.sampling.argmax import argmax
+from kernels.ops.sampling.inverse_cdf import inverse_cdf
+from kernels.ops.sampling.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
 from worker.logprobs.sampled import SampledScores
 from worker.sampling.bad_tokens import BadTokens
@@ -132,7 +132,7 @@ class Sampler:
 
     def takes_largest(self, rows: list[int]) -> bool:
         """Whether sample() would give each of the rows the token of its largest logit, whatever the logits:
-        kernels.argmax. Who knows these tokens may append() them instead."""
+        kernels.ops.sampling.argmax. Who knows these tokens may append() them instead."""
         return self._plain.issuperset(rows)
 
     def sample(

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.rows import RowTable, column, require
 from worker.step_check import Measures, StepCheck, check_by_numpy

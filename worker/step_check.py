@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from worker.rows import RowTable
 
 _TOKENS, _CONTEXT, _IN_ORDER = 10, 11, 12
@@ -29,7 +29,7 @@ class StepCheck:
     """Of one row table. Its twin is check_by_numpy()."""
 
     def __init__(self, rows: RowTable, kernel: Callable[[int], None]) -> None:
-        """kernel: kernels.cpu.check_step.check_step."""
+        """kernel: kernels.cpu.step.check_step.check_step."""
         self._rows, self._kernel = rows, kernel
         self._marks = np.zeros(rows.max_num_rows, np.int64)
         lengths = rows.num_tokens, rows.num_computed, rows.num_blocks, self._marks

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from kernels.swap_blocks import swap_in, swap_out
+from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from pagewire.errors import StartupError
 from worker.kv_cache import NO_MEMORY, KVCache, zeros
 from worker.limits import NO_SWAP_SPACE

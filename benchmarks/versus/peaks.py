@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from benchmarks.versus.roof import Limits
-from kernels.cpu.support import why_not
+from kernels.cpu.requirements import why_not
 
 BYTES = 1 << 30
 """Of the array."""

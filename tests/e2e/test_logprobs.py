@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kernels.log_softmax import log_softmax_reference
-from kernels.ranking import ranking_reference
+from kernels.ops.logits.log_softmax import log_softmax_reference
+from kernels.ops.sampling.ranking import ranking_reference
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import Generation, TokenLogprob

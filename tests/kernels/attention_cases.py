@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from kernels.paged_attention import AttentionPlan, CacheShape, paged_attention, plan_attention
-from kernels.store_kv import slot_rows, store_kv
+from kernels.ops.attention.paged_attention import AttentionPlan, CacheShape, paged_attention, plan_attention
+from kernels.ops.attention.store_kv import slot_rows, store_kv
 from tests.kernels.tolerances import random
 
 PAD_BLOCK = 0

@@ -18,7 +18,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(params=[1, 2, 3, 8])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """More than there are cores as well: some come late, or never, and others compute what they took."""
-    from kernels.cpu.team import TEAM
+    from kernels.cpu.runtime.thread_pool import TEAM
 
     before = TEAM.threads
     TEAM.set_threads(request.param)

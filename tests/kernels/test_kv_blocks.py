@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.copy_blocks import copy_blocks, copy_blocks_reference
-from kernels.store_kv import slot_rows, store_kv, store_kv_reference
+from kernels.ops.attention.copy_blocks import copy_blocks, copy_blocks_reference
+from kernels.ops.attention.store_kv import slot_rows, store_kv, store_kv_reference
 from tests.kernels.tolerances import random
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.layer_norm import layer_norm, layer_norm_reference
-from kernels.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
+from kernels.ops.layers.layer_norm import layer_norm, layer_norm_reference
+from kernels.ops.layers.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 
 SHAPES = [(1, 1), (1, 192), (7, 123), (3, 5, 16)]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.attention_items import LEAST_SHARED, LOOKED_AT
-from kernels.block_attention import BlockPlan, plan_blocks
+from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
+from kernels.cpu.attention.work_items import LEAST_SHARED, LOOKED_AT
 from tests.kernels.attention_cases import MIXED
-from tests.kernels.test_block_attention import TOLERANCE, BlockCase
+from tests.kernels.cpu.attention.test_block_attention import TOLERANCE, BlockCase
 from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.avx512_bf16
@@ -42,7 +42,7 @@ class SharedCase(BlockCase):
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """It leaves few rows worth two items; tests that want more threads say so."""
-    from kernels.cpu.team import TEAM
+    from kernels.cpu.runtime.thread_pool import TEAM
 
     before = TEAM.threads
     TEAM.set_threads(1)

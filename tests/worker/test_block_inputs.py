@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
-from kernels.paged_attention import CacheShape
+from kernels.cpu.attention.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
+from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.test_rows import new_row

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels.activation import ACTIVATIONS
+from kernels.ops.layers.activation import ACTIVATIONS
 from pagewire.errors import StartupError
 from worker.checkpoint import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.checkpoint import (

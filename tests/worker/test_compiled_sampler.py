@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.sampling_kernels import sampling_kernels
+from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.v1 import generation_pb2
 from tests.worker.sampling_reference import Case
 from tests.worker.test_sampler import add, cases, logits_for, many_cases
@@ -41,7 +41,7 @@ def test_mixed_batches(batch: list[Case], seed: int) -> None:
 @pytest.mark.parametrize("vocab_size", [1024, 33_333])
 def test_large_vocabularies_on_two_threads(vocab_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are added, forked and removed on the way."""
-    monkeypatch.setattr("kernels.row_threads.WORTH_IT", 0)
+    monkeypatch.setattr("kernels.cpu.runtime.row_threads.WORTH_IT", 0)
     samplers = both(16, vocab_size)
     for sampler in samplers:
         for row, case in enumerate(many_cases(14, vocab_size)):
@@ -70,7 +70,7 @@ def test_alone_and_in_a_crowd() -> None:
 
 
 def test_what_the_kernel_does_not_know() -> None:
-    """See tests/kernels/test_choose_tokens.py; torch chooses, from logits that were penalized once."""
+    """See tests/kernels/cpu/sampling/test_chooser.py; torch chooses, from logits that were penalized once."""
     sampling = {"temperature": 1.0, "top_p": 1 - 2**-24, "presence_penalty": 0.5, "seed": 3}
     logits = torch.full((1, 20_000), -26.0)
     logits[0, 123] = 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.block_attention import BlockPlan
+from kernels.cpu.attention.block_attention import BlockPlan
 from tests.worker.fakes import Driver
 from worker.decoder_program import DecoderProgram
 from worker.input_batch import InputBatch

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kernels.paged_attention import CacheShape
+from kernels.ops.attention.paged_attention import CacheShape
 from tests.worker.test_rows import new_row
 from worker.input_batch import build_input_batch
 from worker.rows import RowTable

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.paged_attention import CacheShape
+from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from worker import kv_cache
 from worker.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks

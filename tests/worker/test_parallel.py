@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.paged_attention import CacheShape
+from kernels.ops.attention.paged_attention import CacheShape
 from tests.worker.test_rows import new_row
 from worker.configs.registry import read_model_config
 from worker.input_batch import build_input_batch

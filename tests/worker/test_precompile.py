@@ -32,8 +32,8 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         groups.extend(missing)
         return Failed()
 
-    monkeypatch.setattr("kernels.cpu.compiler.cache_folder", lambda: tmp_path)
-    monkeypatch.setattr("kernels.cpu.compiler.is_cached", lambda: True)
+    monkeypatch.setattr("kernels.cpu.compiler.cache.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: True)
     monkeypatch.setattr(precompile, "_start", start)
     monkeypatch.setattr(precompile, "why_not", lambda: None)
     return groups
@@ -64,7 +64,7 @@ def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: py
     monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX512-BF16")
     precompile.precompile()
     assert starts == ["sampler"]
-    monkeypatch.setattr("kernels.cpu.compiler.is_cached", lambda: False)  # nowhere to leave it
+    monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: False)  # nowhere to leave it
     precompile.precompile()
     assert starts == ["sampler"]
 
@@ -101,11 +101,11 @@ def test_groups_are_all_files() -> None:
     names = [path.stem for path in precompile.FOLDER.glob("*.py")]
     assert any(name.startswith(precompile.SAMPLER_FILES) for name in names) and "linear" in names
     precompile.import_group("sampler")
-    assert "kernels.cpu.sampling_choose" in sys.modules
+    assert "kernels.cpu.sampling.choose" in sys.modules
 
 
 SERVE = """
-from kernels.cpu import compiler
+from kernels.cpu.compiler.cache import cache as compiler
 
 def refuse(kernel, name):
     raise AssertionError(f"{name} is compiled late")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from tests.worker.test_rows import new_row
 from worker.rows import PlanError, RowTable
 from worker.step_check import Measures, StepCheck, check_by_numpy
@@ -27,7 +27,7 @@ def rows() -> RowTable:
 
 @pytest.fixture(scope="module")
 def compiled(rows: RowTable) -> StepCheck:
-    from kernels.cpu.check_step import check_step
+    from kernels.cpu.step.check_step import check_step
 
     return StepCheck(rows, check_step)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.memory import Arena
+from kernels.cpu.runtime.arena import Arena
 from pagewire.internal.v1.worker_pb2 import Initialize
 from worker.weights_memory import WeightsMemory, weights_memory
 

@@ -1,9 +1,10 @@
 """A step's inputs on the device, at addresses that stay: captured graphs know no others.
 
 What differs between two steps that decode the same number of rows is a few columns of numbers, sent from
-pinned memory in one copy; a kernel makes the rest of them and of the rows (kernels.gpu.prepare_inputs):
-token ids, positions, slots, lengths, block tables. Steps are computed one after another in one stream, so
-that one set of buffers serves all of them, also those that are still in flight.
+pinned memory in one copy; a kernel makes the rest of them and of the rows
+(kernels.triton.step.prepare_inputs): token ids, positions, slots, lengths, block tables. Steps are computed
+one after another in one stream, so that one set of buffers serves all of them, also those that are still in
+flight.
 """
 
 from collections.abc import Iterable
@@ -13,10 +14,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from kernels.gpu.paged_attention import PagedBatch
-from kernels.gpu.prepare_inputs import StepInputs, prepare_inputs
-from kernels.paged_kernels import PagedPlan, paged_kernels
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.attention.paged_attention import PagedBatch
+from kernels.triton.attention.paged_kernels import PagedPlan, paged_kernels
+from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.input_batch import InputBatch

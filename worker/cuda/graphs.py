@@ -2,8 +2,8 @@
 
 A graph repeats launches, with their sizes and addresses, on what the buffers hold by then. So one is captured
 for each of a few numbers of rows, and a step is padded to the next of them with rows that compute token 0,
-store nothing and see nothing (kernels.gpu.prepare_inputs). Steps with prompts in them are of any size: they
-are launched one kernel at a time, where there is enough in each to hide the launch of the next.
+store nothing and see nothing (kernels.triton.step.prepare_inputs). Steps with prompts in them are of any
+size: they are launched one kernel at a time, where there is enough in each to hide the launch of the next.
 """
 
 from bisect import bisect_left

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.gpu.support import INTERPRETED, why_not
+from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.checkpoint import ModelConfig

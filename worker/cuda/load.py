@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.paged_attention import CacheShape
+from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.checkpoint import ModelConfig

@@ -13,9 +13,9 @@ A step that only decodes changes a table's entry in every S-th step of a row, an
 import numpy as np
 import torch
 
-from kernels.gpu.copy_segments import copy_segments
-from kernels.gpu.prepare_inputs import append_tokens
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.cache.copy_segments import copy_segments
+from kernels.triton.step.prepare_inputs import append_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device import Device
 from worker.rows import RowTable, column

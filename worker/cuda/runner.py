@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.beams import Beams
 from worker.cuda.batch import StepBuffers, StepLayout, StepShape

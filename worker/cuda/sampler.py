@@ -10,13 +10,13 @@ from enum import IntFlag
 import numpy as np
 import torch
 
-from kernels.gpu.filtered_sample import filtered_sample
-from kernels.gpu.record_tokens import History, record_tokens
-from kernels.gpu.sample import argmax, sample
-from kernels.gpu.tile_stats import tile_stats
-from kernels.gpu.typical_p import typical_p
-from kernels.log_softmax import log_softmax
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.ops.logits.log_softmax import log_softmax
+from kernels.triton.sampling.filtered_sample import filtered_sample
+from kernels.triton.sampling.sample import argmax, sample
+from kernels.triton.sampling.tile_stats import tile_stats
+from kernels.triton.sampling.typical_p import typical_p
+from kernels.triton.step.record_tokens import History, record_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.likeliest import likeliest
 from worker.cuda.sampling.adjusting import Adjusting

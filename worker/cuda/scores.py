@@ -1,8 +1,8 @@
 """Log-probabilities on a CUDA device: worker.logprobs, without a wait.
 
 What is asked for goes to the host behind the kernels that find it; columns() may be called when the device
-has done the step. Up to kernels.gpu.top_n.MOST candidates of a token are found by kernels that neither sort
-nor write log-probabilities of a whole vocabulary. More are sorted by torch, row by row.
+has done the step. Up to kernels.triton.sampling.top_n.MOST candidates of a token are found by kernels that
+neither sort nor write log-probabilities of a whole vocabulary. More are sorted by torch, row by row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.gpu.token_logprobs import token_logprobs
-from kernels.gpu.top_n import MOST
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.sampling.token_logprobs import token_logprobs
+from kernels.triton.sampling.top_n import MOST
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.cuda.likeliest import likeliest
 from worker.cuda.upload import upload

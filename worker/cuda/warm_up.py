@@ -3,7 +3,7 @@
 What Triton compiles for, and what a step can change of it:
 
     rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
-    rows of a step       the width of the sum over rows in kernels.gpu.prepare_inputs: a power of two
+    rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
     prompts              a kernel of their own
     sampling             what a row asks for: worker.cuda.sampling.examples
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernels.row_kernels import RowKernels
+from kernels.cpu.elementwise.row_kernels import RowKernels
 
 
 class Layer(torch.nn.Module):

@@ -2,10 +2,10 @@
 
 import torch
 
-from kernels.compact import CompactWeight, compact_weight
-from kernels.linear import PackedWeight, linear
-from kernels.quantized import QuantizedWeight, quantize_weight
-from kernels.row_kernels import RowKernels
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
+from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
+from kernels.ops.layers.linear import PackedWeight, linear
 from worker.layers.layer import WeightOwner
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.layer_norm import layer_norm
-from kernels.rms_norm import add_rms_norm, rms_norm
-from kernels.row_kernels import RowKernels
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.ops.layers.layer_norm import layer_norm
+from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
 from worker.layers.layer import Weight, WeightOwner
 from worker.parallel import Placement
 

@@ -17,9 +17,9 @@ import math
 
 import torch
 
-from kernels.block_attention import BlockPlan
-from kernels.rotary import rotary
-from kernels.row_kernels import RowKernels
+from kernels.cpu.attention.block_attention import BlockPlan
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.ops.layers.rotary import rotary
 from worker.checkpoint import RopeConfig
 from worker.input_batch import InputBatch
 
@@ -28,7 +28,7 @@ TABLE_POSITIONS = 1 << 14
 
 
 class Rotation:
-    """The angles of one step, for all layers: cos and sin as kernels.rotary wants them."""
+    """The angles of one step, for all layers: cos and sin as kernels.ops.layers.rotary wants them."""
 
     def __init__(self, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None) -> None:
         """cos, sin: [P, D] float32. index: [T] int64, the row of each token; None: its own number."""

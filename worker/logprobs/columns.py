@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2
 
 Floats = npt.NDArray[np.floating]

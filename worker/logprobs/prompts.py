@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.logprobs.columns import to_columns
 from worker.logprobs.scores import Scores, score

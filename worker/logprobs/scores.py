@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.log_softmax import log_softmax
-from kernels.ranking import ranking
-from kernels.token_ranks import token_ranks
+from kernels.ops.logits.log_softmax import log_softmax
+from kernels.ops.logits.token_ranks import token_ranks
+from kernels.ops.sampling.ranking import ranking
 from worker.logprobs.columns import ScoreTable
 from worker.logprobs.wishes import Candidates
 

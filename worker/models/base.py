@@ -28,8 +28,8 @@ class LanguageModel(Layer):
         raise NotImplementedError
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """[A, E] -> [A] int64 as of kernels.argmax, where forward() has chosen them already, as it may for an
-        InputBatch that is greedy; they last until the next step. None: choose by logits()."""
+        """[A, E] -> [A] int64 as of kernels.ops.sampling.argmax, where forward() has chosen them already, as
+        it may for an InputBatch that is greedy; they last until the next step. None: choose by logits()."""
         return None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.activation import activation
+from kernels.ops.layers.activation import activation
 from worker.configs.gpt2 import GPT2Config
 from worker.input_batch import InputBatch
 from worker.layers.attention import Attention, LayerCache

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.activation import gated_activation
-from kernels.block_attention import BlockPlan
-from kernels.row_kernels import RowKernels
+from kernels.cpu.attention.block_attention import BlockPlan
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.ops.layers.activation import gated_activation
 from worker.configs.llama import LlamaConfig
 from worker.decoder_program import FEW, DecoderProgram, fits
 from worker.input_batch import InputBatch

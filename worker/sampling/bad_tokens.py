@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.token_masks import forbid_tokens
+from kernels.ops.logits.token_masks import forbid_tokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 

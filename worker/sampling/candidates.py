@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.temperature import temperature_weights
-from kernels.top_k import top_k
+from kernels.ops.logits.temperature import temperature_weights
+from kernels.ops.sampling.top_k import top_k
 from worker.sampling.batch import NewSequence
 from worker.sampling.tables import RowScalars
 

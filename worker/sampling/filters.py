@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from kernels.min_p import min_p
-from kernels.top_mass import top_mass
-from kernels.typical_p import typical_p
+from kernels.ops.sampling.min_p import min_p
+from kernels.ops.sampling.top_p import top_mass
+from kernels.ops.sampling.typical_p import typical_p
 from worker.sampling.batch import NewSequence
 from worker.sampling.candidates import Candidates
 from worker.sampling.tables import RowScalars

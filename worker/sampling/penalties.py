@@ -2,8 +2,8 @@
 
 import torch
 
-from kernels.penalties import TablePenalties, Users, penalties
-from kernels.sampling_kernels import SamplingKernels
+from kernels.cpu.sampling.api import SamplingKernels
+from kernels.ops.logits.penalties import TablePenalties, Users, penalties
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 

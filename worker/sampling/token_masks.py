@@ -7,7 +7,7 @@ early stop tokens to both.
 
 import torch
 
-from kernels.token_masks import allow_tokens, forbid_tokens
+from kernels.ops.logits.token_masks import allow_tokens, forbid_tokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from kernels.philox import philox4x32, uniform53
-from kernels.philox_constants import MASK
+from kernels.ops.sampling.philox import philox4x32, uniform53
+from kernels.ops.sampling.philox_constants import MASK
 from worker.sampling.batch import NewSequence
 
 # Numbers made at a time for a row. Philox costs the same 60 us for 1 number as for several hundred:

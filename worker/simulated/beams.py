@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.beams import Beams, Offers
 from worker.simulated.tokens import GAMMA, TokenSource, mix, prompt_hash

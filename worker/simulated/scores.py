@@ -16,7 +16,7 @@ from itertools import groupby
 
 import numpy as np
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.logprobs.columns import ScoreTable, to_columns
 from worker.logprobs.wishes import Candidates, LogprobWishes, PromptPart

@@ -19,7 +19,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 

@@ -4,9 +4,9 @@ Words that they share: ENTERED: how often the unit was begun. FINISHED: how ofte
 the straggler. RELEASE: the straggler may go on. LEFT: it has gone on. GAVE_UP: it did without.
 """
 
-from kernels.cpu import atomics
-from kernels.cpu.compiler import operation
-from kernels.cpu.vectors import read_i64
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.isa import atomics
+from kernels.cpu.isa.vectors import read_i64
 
 ENTERED, FINISHED, RELEASE, LEFT, GAVE_UP = range(5)
 PATIENCE = 1 << 28

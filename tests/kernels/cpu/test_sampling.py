@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.philox import philox4x32_reference, uniform53_reference
+from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 
 pytest.importorskip("llvmlite")
-from kernels.cpu import sampling_cut, sampling_limits, sampling_uniform  # noqa: E402
-from kernels.cpu.compiler import compiled  # noqa: E402
-from kernels.cpu.sampling_cut import UNKNOWN, cut_bytes  # noqa: E402
-from kernels.cpu.sampling_masses import ABOUT, chunk_mass  # noqa: E402
-from kernels.cpu.sampling_scratch import BEST, TEMPERATURE, scratch_bytes  # noqa: E402
-from kernels.cpu.sampling_vectors import weigh  # noqa: E402
+from kernels.cpu.compiler.cache import compiled  # noqa: E402
+from kernels.cpu.sampling import thresholds as sampling_limits
+from kernels.cpu.sampling import top_k_cut as sampling_cut  # noqa: E402
+from kernels.cpu.sampling import uniform as sampling_uniform
+from kernels.cpu.sampling.scratch import BEST, TEMPERATURE, scratch_bytes  # noqa: E402
+from kernels.cpu.sampling.top_k_cut import UNKNOWN, cut_bytes  # noqa: E402
+from kernels.cpu.sampling.vector_loops import weigh  # noqa: E402
+from kernels.cpu.sampling.weight_sums import ABOUT, chunk_mass  # noqa: E402
 
 cut, uniform = compiled(sampling_cut.cut), compiled(sampling_uniform.uniform)
 lowest_score, next_above = compiled(sampling_limits.lowest_score), compiled(sampling_limits.next_above)

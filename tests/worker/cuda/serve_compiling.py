@@ -19,8 +19,8 @@ from unittest import mock
 
 import torch
 
-from kernels.gpu import support
-from kernels.gpu.offline import Compiled, compiling
+from kernels.triton import requirements as support
+from kernels.triton.compile_check import Compiled, compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions

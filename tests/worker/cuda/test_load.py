@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.gpu import support
+from kernels.triton import requirements as support
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32

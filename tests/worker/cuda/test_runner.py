@@ -13,7 +13,7 @@ from engine_core.plan import Plan, encode_plan
 from engine_core.result import Result, decode_result
 from engine_core.scheduler import Scheduler
 from engine_core.validation import Limits
-from kernels.gpu.copy_segments import copy_segments_reference
+from kernels.triton.cache.copy_segments import copy_segments_reference
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions

@@ -1,6 +1,6 @@
 """The sampler of the CUDA worker against that of the CPU, which is its definition: the same tokens.
 
-Tokens must be equal: see tests/kernels/gpu/test_sample.py.
+Tokens must be equal: see tests/kernels/triton/sampling/test_sample.py.
 """
 
 import random

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kernels.gpu import support
+from kernels.triton import requirements as support
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device import Device, Event, Memory
 from worker.cuda.host_device import HostDevice

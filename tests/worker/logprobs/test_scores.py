@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.log_softmax import log_softmax_reference
-from kernels.ranking import ranking_reference
+from kernels.ops.logits.log_softmax import log_softmax_reference
+from kernels.ops.sampling.ranking import ranking_reference
 from tests.logprob_columns import Scored, take_apart
 from worker.logprobs.columns import to_columns
 from worker.logprobs.scores import score

@@ -1,10 +1,11 @@
-"""Penalties, bias and allowed tokens on the device: what kernels.gpu.adjust_logits needs of rows."""
+"""Penalties, bias and allowed tokens on the device: what kernels.triton.sampling.adjust_logits needs of
+rows."""
 
 import numpy as np
 import torch
 
-from kernels.gpu.adjust_logits import Adjustments, adjust_logits
-from kernels.gpu.count_tokens import count_tokens
+from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+from kernels.triton.step.count_tokens import count_tokens
 from worker.cuda.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.penalties import OFF

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.gpu.filtered_sample import Filters
-from kernels.gpu.sample import Draws
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.sampling.filtered_sample import Filters
+from kernels.triton.sampling.sample import Draws
 from worker.cuda.upload import upload
 from worker.sampling.batch import NewSequence
 
@@ -100,7 +100,7 @@ class Columns:
         return positions
 
     def advance(self, rows: Integers) -> None:
-        """Each of the rows gets a token, on the host. On the device: kernels.gpu.record_tokens."""
+        """Each of the rows gets a token, on the host. On the device: kernels.triton.step.record_tokens."""
         self._numbers[POSITION, rows] += 1
 
     def bring_over(self) -> None:

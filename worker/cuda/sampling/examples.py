@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kernels.gpu.top_n import MOST
+from kernels.triton.sampling.top_n import MOST
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2
 from worker.cuda.likeliest import USUAL

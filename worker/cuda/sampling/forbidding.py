@@ -1,10 +1,11 @@
-"""Bad words, bad token ids and min_tokens on the device: what kernels.gpu.forbid_tokens needs, in a slot."""
+"""Bad words, bad token ids and min_tokens on the device: what kernels.triton.sampling.forbid_tokens needs,
+in a slot."""
 
 import numpy as np
 import torch
 
-from kernels.gpu.forbid_tokens import ANY, Prohibitions, forbid_tokens
-from kernels.ranges import Integers
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.sampling.forbid_tokens import ANY, Prohibitions, forbid_tokens
 from worker.cuda.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.tables import Slots, Table

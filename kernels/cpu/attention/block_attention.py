@@ -1,0 +1,228 @@
+"""kernels.ops.attention.paged_attention on a CPU with AVX512-BF16: blocks are read where they lie, nothing
+is gathered.
+
+The operation, its shapes and the reference are those of kernels.ops.attention.paged_attention. What differs
+is the order of the cache within a block, which kernels.cpu.attention.store_kv writes and
+kernels.cpu.attention.attention reads; copying whole blocks works on both. Block sizes must be multiples of
+16, head sizes of 32, up to 512. A query's result is bitwise the same in any company, in any chunk and in any
+blocks.
+
+Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kernels.cpu.attention.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
+from kernels.cpu.elementwise.row_kernels import float_bits, row_grain
+from kernels.cpu.runtime.arena import zeros
+from kernels.ops.attention.ragged import Integers
+
+if TYPE_CHECKING:
+    from kernels.cpu.runtime.thread_pool import Team
+
+SETS = 4
+"""Of places for parts, as of the other buffers of a layer (worker.decoder_program): so many layers after this
+one, somebody may still be writing there."""
+
+
+class Scratch:
+    """Memory of the threads of a team, as large as any step has needed."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def address(self, nbytes: int) -> int:
+        """Of so many bytes."""
+        if len(self._memory) < nbytes:
+            self._memory = zeros((1 << (nbytes - 1).bit_length(),), torch.uint8)
+        return self._memory.data_ptr()
+
+
+@dataclass(frozen=True)
+class BlockKernels:
+    """The compiled operations on a cache in this order."""
+
+    team: "Team"
+    store: int  # kernels.cpu.attention.store_kv.store_kv
+    attend: int  # kernels.cpu.attention.attention.attention
+    combine: int  # kernels.cpu.attention.split_kv.combine_parts
+    check: Callable[[int], None]  # kernels.cpu.step.check_step.check_step
+    prepare: Callable[[int], None]  # kernels.cpu.step.prepare_inputs.prepare_inputs
+    scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
+    partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
+    part: int  # kernels.cpu.attention.vector_loops.PART
+    group: int  # query heads per KV head
+    block_size: int
+    joins: bool  # whether two rows may be one item
+    scratch: Scratch
+
+    def store_kv(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> None:
+        """As kernels.ops.attention.store_kv.store_kv."""
+        tokens, heads, head_dim = key.shape
+        if key.stride() != value.stride() or key.stride()[1:] != (head_dim, 1):
+            key, value = key.contiguous(), value.contiguous()
+        fields = (
+            key.data_ptr(),
+            value.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            rows.data_ptr(),
+            2 * key.stride(0),
+            heads,
+            head_dim,
+        )
+        self.team.run_one(self.store, tokens, fields, row_grain(2 * heads * head_dim))
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What the layers of one step with one window share."""
+
+    kernels: BlockKernels
+    items: Int64s  # [I, 9]: see kernels.cpu.attention.work_items_kernel
+    made: Int64s  # [1]: so many of them are taken by themselves; behind these is the company of others
+    addresses: Int64s  # [6]: the plan as kernels.cpu.attention.attention reads it
+    tables: Int64s  # that the items point at
+    context: int  # the most positions of a row
+    partials: torch.Tensor  # [bytes]: the places for results of parts; empty where no row is split
+
+
+def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
+    """None where sizes do not fit. Call where kernels.cpu.requirements.why_not() is None."""
+    if dtype != torch.bfloat16 or block_size % 16 or head_dim % 32:
+        return None
+    from kernels.cpu.attention.attention import attention, scratch_bytes  # compiles, the first time
+    from kernels.cpu.attention.split_kv import combine_parts, partial_bytes
+    from kernels.cpu.attention.store_kv import store_kv
+    from kernels.cpu.attention.vector_loops import MOST_HEAD_DIM, PART
+    from kernels.cpu.runtime.thread_pool import TEAM
+    from kernels.cpu.step.check_step import check_step
+    from kernels.cpu.step.prepare_inputs import prepare_inputs
+
+    if head_dim > MOST_HEAD_DIM:
+        return None
+    return BlockKernels(
+        team=TEAM,
+        store=store_kv,
+        attend=attention,
+        combine=combine_parts,
+        check=check_step,
+        prepare=prepare_inputs,
+        scratch_bytes=scratch_bytes,
+        partial_bytes=partial_bytes,
+        part=PART,
+        group=group,
+        block_size=block_size,
+        joins=group in JOINED_GROUPS and head_dim % 64 == 0,
+        scratch=Scratch(),
+    )
+
+
+def plan_blocks(
+    kernels: BlockKernels,
+    starts: Integers,
+    counts: Integers,
+    block_tables: Integers,
+    window: int | None,
+    head_dim: int,
+    kv_heads: int,
+) -> BlockPlan:
+    """starts, counts, block_tables: as in kernels.ops.attention.paged_attention.plan_attention."""
+    tables = np.ascontiguousarray(block_tables, np.int64)
+    context = int((starts + counts).max())
+    sizes = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
+    if window is not None:
+        sizes = sizes._replace(joined=0)
+    items, made = list_items(kernels, starts, counts, tables, sizes)
+    shape = kv_heads, head_dim
+    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape)
+
+
+def block_plan(
+    kernels: BlockKernels,
+    items: Int64s,
+    made: Int64s,
+    tables: Int64s,
+    context: int,
+    places: int,
+    window: int | None,
+    shape: tuple[int, int],
+) -> BlockPlan:
+    """items, made, tables, context: see BlockPlan. places: for results of parts. shape: KV heads and
+    head size."""
+    kv_heads, head_dim = shape
+    size = kernels.scratch_bytes(head_dim)
+    scratch = kernels.scratch.address(kernels.team.threads * size)
+    set_bytes = places * kv_heads * kernels.partial_bytes(head_dim)
+    partials = torch.empty(SETS * set_bytes, dtype=torch.uint8)
+    addresses = items.ctypes.data, window or 0, scratch, size, partials.data_ptr(), set_bytes
+    return BlockPlan(kernels, items, made, np.array(addresses, np.int64), tables, context, partials)
+
+
+def attention_fields(
+    query: int,
+    out: int,
+    cache: tuple[torch.Tensor, torch.Tensor],
+    plan: int,
+    strides: tuple[int, int],
+    num_heads: int,
+    scale: float,
+    places: int = 0,
+) -> tuple[int, ...]:
+    """Of a record (kernels.cpu.attention.attention), and of that of combine_parts() after it. query, out,
+    plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of queries and
+    results. places: which set of them the layer has."""
+    _, num_kv_heads, block_size, head_dim = cache[0].shape
+    return (
+        query,
+        cache[0].data_ptr(),
+        cache[1].data_ptr(),
+        out,
+        plan,
+        *strides,
+        num_kv_heads,
+        num_heads // num_kv_heads,
+        head_dim,
+        block_size,
+        float_bits(scale) & 0xFFFFFFFF | places << 32,
+    )
+
+
+def block_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: BlockPlan,
+    scale: float,
+) -> torch.Tensor:
+    """[T, H, D] -> [T, H, D], contiguous."""
+    num_heads, head_dim = query.shape[1:]
+    if query.stride()[1:] != (head_dim, 1):
+        query = query.contiguous()
+    out = query.new_empty(query.shape)
+    fields = attention_fields(
+        query.data_ptr(),
+        out.data_ptr(),
+        (key_cache, value_cache),
+        plan.addresses.ctypes.data,
+        (2 * query.stride(0), 2 * num_heads * head_dim),
+        num_heads,
+        scale,
+    )
+    units = int(plan.made[0]) * key_cache.shape[1]
+    plan.kernels.team.run_one(plan.kernels.attend, units, fields, 1)
+    if len(plan.partials):
+        plan.kernels.team.run_one(plan.kernels.combine, units, fields, 1)
+    return out

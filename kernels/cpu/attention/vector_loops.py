@@ -1,0 +1,182 @@
+"""The loops of kernels.cpu.attention.attention on vectors: scores and mixing. kernels.cpu.attention.softmax
+is between.
+
+Tiles of 16 positions are found through a list of their addresses: the keys of a part, its values, then
+what is needed next. While a tile is computed with, the one that stands `ahead` bytes further in the list is
+asked for from memory, line by line.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.vectors import (
+    F32S,
+    I32S,
+    I64,
+    LANES,
+    dot_pairs,
+    load,
+    pairs_at,
+    prefetch,
+    repeat,
+    repeated_pair,
+    store,
+    word,
+    zeros,
+)
+
+PART = 512
+"""Positions. A prompt's attention takes 4 % longer in parts of 256, which are found and merged more often. In
+parts of 512 two threads share 3000 positions of a row evenly, and scores stay in the first-level cache."""
+QUERIES = 8
+"""(query, head) pairs of an item: registers are enough for so many."""
+SCORES = 64 * (PART // LANES + 1)
+"""Bytes of a pair's scores; one tile more than there are: see _make_scores(). A constant, as the queries'
+distances are: an address for each pair would take more registers than there are."""
+QUERY = 1024 + 64
+"""Bytes from one query of an item to the next: a constant too. A power of two would have all of them in the
+same few places of the first-level cache."""
+MOST_HEAD_DIM = (QUERY - 64) // 2
+
+
+def _make_scores(rows: int, side: int) -> Any:
+    """scores(q, tiles, count, ahead, out, words): 16 positions of each of `count` tiles, for each of the
+    rows. q: of a row [words] pairs of bfloat16, QUERY bytes from row to row. tiles: address of their list. So
+    many tiles side by side: sums of few rows would wait for one another. Where they do not divide the count,
+    one tile more is computed."""
+
+    @intrinsic(types.void(*[types.int64] * 6))
+    def scores(builder: Any, q: Any, tiles: Any, count: Any, ahead: Any, out: Any, words: Any) -> None:
+        def score_tiles(step: Any, nothing: list[Any]) -> list[Any]:
+            entry = builder.add(tiles, builder.mul(step, word(8 * side)))
+            entries = [builder.add(entry, word(8 * i)) for i in range(side)]
+            keys = [load(builder, at, I64) for at in entries]
+            later = [load(builder, builder.add(at, ahead), I64) for at in entries]
+
+            def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
+                offset = builder.mul(k, word(64))
+                for at in later:
+                    prefetch(builder, builder.add(at, offset))
+                pairs = [pairs_at(builder, builder.add(at, offset)) for at in keys]
+                q_at = builder.add(q, builder.mul(k, word(4)))
+                after = []
+                for m in range(rows):
+                    pair = repeated_pair(builder, builder.add(q_at, word(QUERY * m)))
+                    of_row = zip(sums[m * side : (m + 1) * side], pairs, strict=True)
+                    after += [dot_pairs(builder, total, one, pair) for total, one in of_row]
+                return after
+
+            to = builder.add(out, builder.mul(step, word(64 * side)))
+            for number, total in enumerate(repeat(builder, words, zeros(rows * side), add_pairs)):
+                offset = SCORES * (number // side) + 64 * (number % side)
+                store(builder, total, builder.add(to, word(offset)))
+            return nothing
+
+        repeat(builder, builder.sdiv(builder.add(count, word(side - 1)), word(side)), [], score_tiles)
+
+    return scores
+
+
+def _make_mix(rows: int, vectors: int) -> Any:
+    """mix(p, tiles, ahead, column, stride, sums, pairs): adds p * v of so many pairs of positions
+    to 16 * vectors columns of the rows' sums. tiles: address of the list of values. column: bytes before the
+    first. stride: bytes of a pair of values, and of a row of sums."""
+
+    @intrinsic(types.void(*[types.int64] * 7))
+    def mix(
+        builder: Any,
+        p: Any,
+        tiles: Any,
+        ahead: Any,
+        column: Any,
+        stride: Any,
+        sums: Any,
+        pairs: Any,
+    ) -> None:
+        to = builder.add(sums, column)
+        at = [
+            builder.add(builder.add(to, builder.mul(stride, word(m))), word(64 * v))
+            for m in range(rows)
+            for v in range(vectors)
+        ]
+
+        def add_pairs(k: Any, before: list[Any]) -> list[Any]:
+            entry = builder.add(tiles, builder.mul(builder.lshr(k, word(3)), word(8)))
+            offset = builder.add(column, builder.mul(builder.and_(k, word(7)), stride))
+            v_at, later = (
+                builder.add(load(builder, address, I64), offset)
+                for address in (entry, builder.add(entry, ahead))
+            )
+            for v in range(vectors):
+                prefetch(builder, builder.add(later, word(64 * v)))
+            values = [pairs_at(builder, builder.add(v_at, word(64 * v))) for v in range(vectors)]
+            p_at = builder.add(p, builder.mul(k, word(4)))
+            after = []
+            for m in range(rows):
+                pair = repeated_pair(builder, builder.add(p_at, word(SCORES * m)))
+                of_row = zip(before[m * vectors : (m + 1) * vectors], values, strict=True)
+                after += [dot_pairs(builder, total, one, pair) for total, one in of_row]
+            return after
+
+        totals = repeat(builder, pairs, [load(builder, address, F32S) for address in at], add_pairs)
+        for total, address in zip(totals, at, strict=True):
+            store(builder, total, address)
+
+    return mix
+
+
+scores_3, scores_4, scores_6, scores_8 = (
+    _make_scores(rows, side) for rows, side in ((3, 2), (4, 2), (6, 2), (8, 1))
+)
+mix_3, mix_4, mix_6, mix_8 = (_make_mix(rows, vectors) for rows, vectors in ((3, 4), (4, 4), (6, 2), (8, 2)))
+
+
+@intrinsic(types.void(*[types.int64] * 3))
+def copy_first_halves(builder: Any, source: Any, to: Any, vectors: Any) -> None:
+    """So many times 16 pairs, the second of each replaced by 0."""
+    mask = ir.Constant(I32S, [0xFFFF] * LANES)
+
+    def move(v: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(64))
+        halves = builder.and_(load(builder, builder.add(source, at), I32S), mask)
+        store(builder, halves, builder.add(to, at))
+        return nothing
+
+    repeat(builder, vectors, [], move)
+
+
+@intrinsic(types.void(*[types.int64] * 3))
+def copy(builder: Any, source: Any, to: Any, vectors: Any) -> None:
+    """So many times 64 bytes."""
+
+    def move(v: Any, nothing: list[Any]) -> list[Any]:
+        at = builder.mul(v, word(64))
+        store(builder, load(builder, builder.add(source, at), F32S), builder.add(to, at))
+        return nothing
+
+    repeat(builder, vectors, [], move)
+
+
+@intrinsic(types.void(*[types.int64] * 2))
+def clear(builder: Any, to: Any, vectors: Any) -> None:
+    """So many times 64 bytes."""
+
+    def write(v: Any, nothing: list[Any]) -> list[Any]:
+        store(builder, zeros(1)[0], builder.add(to, builder.mul(v, word(64))))
+        return nothing
+
+    repeat(builder, vectors, [], write)
+
+
+@intrinsic(types.void(*[types.int64] * 2))
+def ask(builder: Any, address: Any, lines: Any) -> None:
+    """For so many cache lines."""
+
+    def ask_one(line: Any, nothing: list[Any]) -> list[Any]:
+        prefetch(builder, builder.add(address, builder.mul(line, word(64))))
+        return nothing
+
+    repeat(builder, lines, [], ask_one)

@@ -1,0 +1,154 @@
+"""What attention over blocks is divided into: items, for any thread to take.
+
+An item is up to 8 (query, head) pairs of a row that share a KV head: the group of one decoding token, or some
+tokens of a prompt. Long rows that decode are split into parts, an item each. Two rows that decode and begin
+with the same blocks are one item, where that leaves work enough for every thread: the second row's item is
+the company of the first. kernels.cpu.attention.work_items_kernel has an item's words, and finds the same
+ones in compiled code.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.ops.attention.ragged import Integers
+
+if TYPE_CHECKING:
+    from kernels.cpu.attention.block_attention import BlockKernels
+
+Int64s = npt.NDArray[np.int64]
+
+ITEM_WORDS = 9
+START, COMPANY = 0, 7
+QUERIES = 8
+"""(query, head) pairs that are computed together; kernels.cpu.attention.attention has registers for so
+many."""
+SPLIT_TOKENS = 8
+"""Rows of more tokens have items enough for all threads."""
+SHARES = 8
+"""A row is split that is more than one of so many shares of a thread of all work."""
+JOINED_SHARES = 2
+"""Two rows are one item that is no more than one of so many shares: there is an item for each KV head."""
+LEAST_SHARED = 64
+"""Positions that two rows in an item have in common; as in kernels.cpu.attention.work_items_kernel."""
+LOOKED_AT = 32
+"""Items among which a row looks for company; as in kernels.cpu.attention.work_items_kernel."""
+JOINED_GROUPS = (3, 4)
+"""Query heads per KV head for whose pairs, of one row and of two, attention has loops of just as many."""
+
+
+class PlanSizes(NamedTuple):
+    """What a plan needs room for."""
+
+    items: int  # I
+    places: int  # for results of parts
+    whole: int  # rows of more positions are split
+    joined: int  # two rows of no more positions together may be one item
+
+
+def plan_sizes(
+    kernels: "BlockKernels", starts: Integers, counts: Integers, num_tokens: int, context: int
+) -> PlanSizes:
+    """starts, counts: of rows, that compute so many tokens. context: the most positions of a row."""
+    group, part, rows, threads = kernels.group, kernels.part, len(counts), kernels.team.threads
+    whole, joined = max(context, part), 0
+    if context > part or kernels.joins and rows >= 2 * JOINED_SHARES:
+        ends = starts + counts
+        work = int(ends @ counts)
+        joined = work // (JOINED_SHARES * threads) if kernels.joins else 0
+        whole = max(part, work // (SHARES * threads)) if context > part else whole
+    if context <= whole and num_tokens == rows:
+        return PlanSizes(rows * -(-group // QUERIES), 0, whole, joined)
+    items = -(-counts * group // QUERIES)
+    if context <= whole:
+        return PlanSizes(int(items.sum()), 0, whole, joined)
+    split = (ends > whole) & (counts <= SPLIT_TOKENS)
+    items = np.where(split, items * -(-ends // part), items)
+    return PlanSizes(int(items.sum()), int(items[split].sum()), whole, joined)
+
+
+@dataclass
+class _Item:
+    """As numbers, but for the row's block table [its blocks], and its company."""
+
+    words: tuple[int, ...]  # [7]: see kernels.cpu.attention.work_items_kernel
+    table: Int64s
+    company: "_Item | None" = None
+    shared: int = 0  # of a company: positions that it has in common with the other row
+
+
+def list_items(
+    kernels: "BlockKernels", starts: Integers, counts: Integers, tables: Int64s, sizes: PlanSizes
+) -> tuple[Int64s, int]:
+    """[I, 9], and how many of them are taken by themselves: what is in company is behind them. Long ones
+    come first, so that no thread begins one when the others are done."""
+    items: list[_Item] = []
+    places = token = 0
+    for start, count, table in zip(starts.tolist(), counts.tolist(), tables, strict=True):
+        pairs, end = count * kernels.group, start + count
+        split = count <= SPLIT_TOKENS and end > sizes.whole
+        for first in range(0, pairs, QUERIES):
+            item = start, table.ctypes.data, token, first, min(QUERIES, pairs - first)
+            if split:
+                parts = -(-end // kernels.part)
+                items += [_Item((*item, part, places + part), table) for part in range(parts)]
+                places += parts
+            else:
+                items.append(_Item((*item, -1, 0), table))
+        _join(kernels, items, sizes.joined)
+        token += count
+    items.sort(key=lambda item: _length(kernels, item), reverse=True)
+    return _words(items), len(items)
+
+
+def _join(kernels: "BlockKernels", items: list[_Item], most: int) -> None:
+    """The last one becomes the company of an earlier one, if there is one for it."""
+    item = items[-1]
+    if not _may_join(kernels, item):
+        return
+    for other in items[-2 : -2 - LOOKED_AT : -1]:
+        shared = _shared_positions(kernels, item, other)
+        if shared >= LEAST_SHARED and _may_join(kernels, other) and _fit(kernels, item, other, most):
+            items.pop()
+            other.company, item.shared = item, shared
+            return
+
+
+def _may_join(kernels: "BlockKernels", item: _Item) -> bool:
+    """A whole row that decodes, alone."""
+    _, _, _, first, pairs, part, _ = item.words
+    return item.company is None and part < 0 and first == 0 and pairs == kernels.group
+
+
+def _fit(kernels: "BlockKernels", item: _Item, other: _Item, most: int) -> bool:
+    """Both rows end in the same part, and are not too long for one thread."""
+    start, other_start = item.words[START], other.words[START]
+    return start // kernels.part == other_start // kernels.part and start + other_start + 2 <= most
+
+
+def _shared_positions(kernels: "BlockKernels", item: _Item, other: _Item) -> int:
+    """In the blocks that two rows have in common at their beginning, and that both have filled."""
+    blocks = min(item.words[START], other.words[START]) // kernels.block_size
+    equal = item.table[:blocks] == other.table[:blocks]
+    return kernels.block_size * (blocks if equal.all() else int(equal.argmin()))
+
+
+def _length(kernels: "BlockKernels", item: _Item) -> int:
+    """The positions that an item looks at, with its company's."""
+    start, _, _, first, pairs, part, _ = item.words
+    end = start + (first + pairs - 1) // kernels.group + 1
+    if part >= 0:
+        return min(end - part * kernels.part, kernels.part)
+    return end if item.company is None else end + item.company.words[START] + 1
+
+
+def _words(items: list[_Item]) -> Int64s:
+    """See list_items()."""
+    companies = [item.company for item in items if item.company is not None]
+    words = np.array([(*item.words, 0, item.shared) for item in [*items, *companies]], np.int64)
+    joined = [number for number, item in enumerate(items) if item.company is not None]
+    behind = np.arange(len(items), len(words))
+    words[joined, COMPANY] = words.ctypes.data + behind * words.strides[0]
+    return words

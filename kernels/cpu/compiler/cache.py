@@ -1,0 +1,97 @@
+"""Compiles kernels when their file is imported, and keeps the machine code on disk.
+
+Nothing is compiled later: a kernel has one signature. The code is kept in a folder of the user's own, named
+by what it is made from: the kernels, LLVM and the CPU. What lies there is executed, as a .pyc file is, so
+that a folder which others may write to is not used.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+import typing
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from kernels.cpu.compiler.llvm import assemble, load, target_name
+from kernels.cpu.compiler.lowering import lower
+
+logger = logging.getLogger(__name__)
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+_C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, type(None): None}
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
+    hints = typing.get_type_hints(kernel)
+    kinds: list[Any] = [_C_TYPES[hints[name]] for name in ("return", *signature(kernel).parameters)]
+    return cast(Kernel, ctypes.CFUNCTYPE(*kinds)(_address(kernel)))
+
+
+def operation(kernel: Callable[[int, int, int, int], None]) -> int:
+    """Decorates an operation of a program: it becomes its address.
+
+    (record, first, count, thread): computes units first .. first + count of a record; see
+    kernels.cpu.runtime.program.
+    """
+    return _address(kernel)
+
+
+def _address(kernel: Callable[..., Any]) -> int:
+    """Of its machine code, which is made where it is not on disk."""
+    name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
+    file = cache_folder() / f"{name}.o" if kernel.__module__.startswith(__package__ + ".") else None
+    if file is not None and is_cached() and file.exists():
+        return load(file.read_bytes(), name)
+    machine_code = assemble(lower(kernel, name))
+    if file is not None and is_cached():
+        _keep(machine_code, file)
+    return load(machine_code, name)
+
+
+def _keep(machine_code: bytes, file: Path) -> None:
+    """Another process sees all of it or nothing. Where there is no room, it is not kept."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
+            temporary.write(machine_code)
+        os.replace(temporary.name, file)
+    except OSError as error:
+        logger.warning("a CPU kernel is compiled at every start: %s", error)
+
+
+@cache
+def cache_folder() -> Path:
+    """Where the machine code of these kernels for this CPU is kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    digest = hashlib.sha256(target_name().encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return Path(base) / "pagewire" / f"kernels-{digest.hexdigest()[:16]}"
+
+
+@cache
+def is_cached() -> bool:
+    """Whether code can be kept. If not, a warning says why."""
+    return use_cache(cache_folder())
+
+
+def use_cache(folder: Path) -> bool:
+    """Makes the folder. False, with a warning, where that is impossible or unsafe."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"others may write to {folder}")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(f"{folder} is read-only")
+    except OSError as error:
+        logger.warning("the CPU kernels are compiled at every start, which takes seconds: %s", error)
+        return False
+    return True

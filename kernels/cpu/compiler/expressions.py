@@ -1,0 +1,198 @@
+"""Expressions of kernels; see kernels.cpu.compiler.language."""
+
+import ast
+import builtins
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler import language
+from kernels.cpu.compiler.arithmetic import (
+    BOOL,
+    FLOAT,
+    FLOAT32,
+    INT,
+    CompileError,
+    Value,
+    binary,
+    common,
+    compare,
+    convert,
+    extreme,
+    is_constant,
+    truth,
+    type_of,
+    unary,
+)
+from kernels.cpu.compiler.types import Type
+
+FunctionOf = Callable[[Any], Any]
+"""LLVM's function for a Python function, compiled when it is asked for first."""
+
+
+class Expressions:
+    """Evaluates expressions of one function, where its builder stands."""
+
+    def __init__(self, builder: Any, names: dict[str, Any], function_of: FunctionOf) -> None:
+        """names: globals of the function."""
+        self.builder, self._names, self._function_of = builder, names, function_of
+        self.variables: dict[str, Any] = {}  # their places on the stack
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """Raises CompileError."""
+        match node:
+            case ast.Constant(value=value) if is_constant(value):
+                return value
+            case ast.Name(id=name) if name in self.variables:
+                return self.builder.load(self.variables[name])
+            case ast.Name() | ast.Attribute():
+                return self._global_number(node)
+            case ast.Tuple(elts=elements):
+                return tuple(self.evaluate(element) for element in elements)
+            case ast.Subscript(value=values, slice=ast.Constant(value=int() as number)):
+                return self._part(self.evaluate(values), number)
+            case ast.UnaryOp(op=operation, operand=operand):
+                return unary(self.builder, type(operation), self.evaluate(operand))
+            case ast.BinOp(left=left, op=operation, right=right):
+                return binary(self.builder, type(operation), self.evaluate(left), self.evaluate(right))
+            case ast.Compare():
+                return self._compare(node)
+            case ast.BoolOp(op=operation, values=values):
+                return self._either(isinstance(operation, ast.Or), values)
+            case ast.IfExp(test=test, body=body, orelse=otherwise):
+                return self._choose(
+                    self.condition(test), lambda: self.evaluate(body), lambda: self.evaluate(otherwise)
+                )
+            case ast.Call(func=function, args=arguments, keywords=[]):
+                return self._call(self._global(function), [self.evaluate(one) for one in arguments])
+        raise CompileError(f"{type(node).__name__} is not in the language")
+
+    def condition(self, node: ast.expr) -> Any:
+        """A BOOL, or a Python bool."""
+        return truth(self.builder, self.evaluate(node))
+
+    def _global(self, node: ast.expr) -> Any:
+        """What a name outside the function stands for."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self._global(node.value), node.attr)
+        if isinstance(node, ast.Name) and node.id in self._names:
+            return self._names[node.id]
+        if isinstance(node, ast.Name) and hasattr(builtins, node.id):
+            return getattr(builtins, node.id)
+        raise CompileError(f"{ast.unparse(node)} is not known")
+
+    def _global_number(self, node: ast.expr) -> Value:
+        value = self._global(node)
+        if not is_constant(value):
+            raise CompileError(f"{ast.unparse(node)} is no number")
+        return value
+
+    def _part(self, values: Value, number: int) -> Value:
+        """One of a function's results."""
+        if not isinstance(values, tuple) or number >= len(values):
+            raise CompileError(f"there is no value {number}")
+        return values[number]
+
+    def _compare(self, node: ast.Compare) -> Value:
+        """a < b < c: all are evaluated."""
+        values = [self.evaluate(operand) for operand in (node.left, *node.comparators)]
+        result: Value = True
+        for operation, left, right in zip(node.ops, values, values[1:], strict=False):
+            one = compare(self.builder, type(operation), left, right)
+            result = one if result is True else binary(self.builder, ast.BitAnd, result, one)
+        return result
+
+    def _either(self, is_or: bool, nodes: list[ast.expr]) -> Value:
+        """x or y, x and y: the second is evaluated where it is needed."""
+        first = self.evaluate(nodes[0])
+        if len(nodes) == 1:
+            return first
+
+        def rest() -> Value:
+            return self._either(is_or, nodes[1:])
+
+        yes = truth(self.builder, first)
+        return self._choose(yes, lambda: first, rest) if is_or else self._choose(yes, rest, lambda: first)
+
+    def _choose(self, test: Any, then: Callable[[], Value], otherwise: Callable[[], Value]) -> Value:
+        """One of two values, of which only one is computed."""
+        if isinstance(test, bool):
+            return then() if test else otherwise()
+        builder = self.builder
+        blocks = [builder.append_basic_block() for _ in range(3)]
+        builder.cbranch(test, *blocks[:2])
+        values, ends = [], []
+        for block, compute in zip(blocks, (then, otherwise), strict=False):
+            builder.position_at_end(block)
+            values.append(compute())
+            ends.append(builder.block)
+        kind = common(type_of(values[0]), type_of(values[1]))
+        converted = []
+        for value, end in zip(values, ends, strict=True):
+            builder.position_at_end(end)
+            converted.append(convert(builder, value, kind))
+            builder.branch(blocks[2])
+        builder.position_at_end(blocks[2])
+        phi = builder.phi(kind)
+        for value, end in zip(converted, ends, strict=True):
+            phi.add_incoming(value, end)
+        return phi
+
+    def _call(self, function: Any, arguments: list[Value]) -> Value:
+        builder = self.builder
+        if function in (min, max):
+            return extreme(builder, "<" if function is min else ">", arguments)
+        if function is abs:
+            return self._absolute(arguments[0])
+        if function is math.log:
+            return self._in_c("log", FLOAT, arguments)
+        if function in (int, float, language.float32):
+            return self._converted(function, arguments[0])
+        if isinstance(function, language.Intrinsic):
+            kind = function.signature
+            given = self._given(arguments, [one.llvm for one in kind.arguments])
+            return self._widened(function.write(builder, *given), kind.result)
+        if isinstance(function, language.External):
+            kind = function.signature
+            return self._in_c(function.name, kind.result.llvm, arguments, [a.llvm for a in kind.arguments])
+        callee = self._function_of(function)
+        result = builder.call(callee, self._given(arguments, callee.function_type.args))
+        if isinstance(callee.function_type.return_type, ir.LiteralStructType):
+            count = len(callee.function_type.return_type.elements)
+            return tuple(builder.extract_value(result, i) for i in range(count))
+        return None if isinstance(callee.function_type.return_type, ir.VoidType) else result
+
+    def _given(self, arguments: list[Value], kinds: Any) -> list[Any]:
+        if len(arguments) != len(kinds):
+            raise CompileError(f"{len(kinds)} arguments are needed, not {len(arguments)}")
+        return [convert(self.builder, one, kind) for one, kind in zip(arguments, kinds, strict=True)]
+
+    def _widened(self, value: Any, kind: Type) -> Value:
+        """What an intrinsic returned, as a type of the language."""
+        if isinstance(kind.llvm, ir.VoidType):
+            return None
+        wanted = kind.llvm if kind.llvm in (BOOL, FLOAT, FLOAT32) else INT
+        return convert(self.builder, value, wanted, kind.signed)
+
+    def _in_c(self, name: str, result: Any, arguments: list[Value], kinds: list[Any] | None = None) -> Value:
+        kinds = kinds or [FLOAT] * len(arguments)
+        module = self.builder.module
+        callee = module.globals.get(name) or ir.Function(module, ir.FunctionType(result, kinds), name)
+        return self.builder.call(callee, self._given(arguments, kinds))
+
+    def _absolute(self, value: Value) -> Value:
+        if is_constant(value):
+            return abs(value)
+        if type_of(value) in (FLOAT, FLOAT32):
+            name = "llvm.fabs.f64" if type_of(value) == FLOAT else "llvm.fabs.f32"
+            return self._in_c(name, type_of(value), [value], [type_of(value)])
+        return extreme(self.builder, ">", [value, unary(self.builder, ast.USub, value)])
+
+    def _converted(self, function: Any, value: Value) -> Value:
+        """int(), of a bool; float(); float32()."""
+        if function is not language.float32 and is_constant(value):
+            return function(value)
+        kinds: dict[Any, Any] = {int: INT, float: FLOAT, language.float32: FLOAT32}
+        return convert(self.builder, value, kinds[function])

@@ -1,0 +1,244 @@
+"""From a kernel (kernels.cpu.compiler.language) to LLVM code: one module for the kernel and all that it
+calls.
+
+A name is a place on the stack; LLVM makes registers of those. There is no optimization here: LLVM does that.
+"""
+
+import ast
+import inspect
+import textwrap
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler.arithmetic import (
+    BOOL,
+    FLOAT,
+    INT,
+    CompileError,
+    Value,
+    binary,
+    compare,
+    convert,
+    is_constant,
+    type_of,
+)
+from kernels.cpu.compiler.expressions import Expressions
+
+KINDS = {int: INT, float: FLOAT, bool: BOOL, type(None): ir.VoidType()}
+
+
+def lower(kernel: Callable[..., Any], name: str) -> str:
+    """LLVM code in which the kernel has that name. Raises CompileError, which says where."""
+    module = ir.Module(name)
+    functions: dict[Any, Any] = {}
+
+    def function_of(python: Any) -> Any:
+        if not inspect.isfunction(python):
+            raise CompileError(f"{python} cannot be called in a kernel")
+        if python not in functions:
+            functions[python] = _declare(python, module, f"{python.__name__}.{len(functions)}")
+            functions[python].linkage = "internal"
+            _define(python, functions[python], function_of)
+        return functions[python]
+
+    try:
+        functions[kernel] = _declare(kernel, module, name)
+        _define(kernel, functions[kernel], function_of)
+    except CompileError as error:
+        error.place = error.place or _place(kernel, 1)
+        raise
+    return str(module)
+
+
+def _place(python: Any, line: int) -> str:
+    """Of a line of the function, from 1 on: FILE:LINE."""
+    return f"{python.__code__.co_filename}:{python.__code__.co_firstlineno + line - 1}"
+
+
+def _declare(python: Any, module: Any, name: str) -> Any:
+    """By its annotations."""
+    hints = typing.get_type_hints(python)
+    parameters = list(inspect.signature(python).parameters)
+    if not {"return", *parameters} <= hints.keys():
+        raise CompileError(f"{python.__qualname__} lacks annotations")
+    kinds = [_kind(hints[parameter]) for parameter in parameters]
+    function = ir.Function(module, ir.FunctionType(_kind(hints["return"]), kinds), name)
+    function.attributes.add("nounwind")
+    return function
+
+
+def _kind(annotation: Any) -> Any:
+    """LLVM's type."""
+    if typing.get_origin(annotation) is tuple:
+        return ir.LiteralStructType([_kind(one) for one in typing.get_args(annotation)])
+    if annotation not in KINDS:
+        raise CompileError(f"{annotation} is no type of the language")
+    return KINDS[annotation]
+
+
+def _define(python: Any, function: Any, function_of: Callable[[Any], Any]) -> None:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(python))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    body = _Body(function, python.__globals__, function_of)
+    try:
+        body.write(tree)
+    except CompileError as error:
+        error.place = error.place or _place(python, body.line)
+        raise
+
+
+class _Body(Expressions):
+    """Statements of one function."""
+
+    def __init__(self, function: Any, names: dict[str, Any], function_of: Callable[[Any], Any]) -> None:
+        self._places = ir.IRBuilder(function.append_basic_block("places"))
+        super().__init__(ir.IRBuilder(function.append_basic_block("body")), names, function_of)
+        self._function = function
+        self._loops: list[tuple[Any, Any]] = []  # where continue and break go
+        self.line = 1
+
+    def write(self, tree: ast.FunctionDef) -> None:
+        """The whole function."""
+        for name, value in zip((one.arg for one in tree.args.args), self._function.args, strict=True):
+            self._assign(name, value)
+        self._block(tree.body)
+        if not self.builder.block.is_terminated:
+            if isinstance(self._function.function_type.return_type, ir.VoidType):
+                self.builder.ret_void()
+            else:
+                self.builder.unreachable()
+        self._places.branch(self._function.blocks[1])
+
+    def _block(self, statements: list[ast.stmt]) -> None:
+        """What follows a return, a break or a continue is never reached."""
+        for statement in statements:
+            if not self.builder.block.is_terminated:
+                self.line = statement.lineno
+                self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                pass
+            case ast.Expr(value=value):
+                self.evaluate(value)
+            case ast.Assign(targets=targets, value=value):
+                result = self.evaluate(value)
+                for target in targets:
+                    self._assign_to(target, result)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                self._assign(name, self.evaluate(value))
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=operation, value=value):
+                before = self.evaluate(ast.Name(id=name, ctx=ast.Load()))
+                self._assign(name, binary(self.builder, type(operation), before, self.evaluate(value)))
+            case ast.If():
+                self._if(node)
+            case ast.While(test=test, body=body, orelse=[]):
+                self._loop(lambda: self.condition(test), lambda: None, body, lambda: None)
+            case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range")), orelse=[]):
+                self._for(node)
+            case ast.Break() | ast.Continue():
+                self.builder.branch(self._loops[-1][isinstance(node, ast.Break)])
+            case ast.Return(value=value):
+                self._return(None if value is None else self.evaluate(value))
+            case _:
+                raise CompileError(f"{type(node).__name__} is not in the language")
+
+    def _assign_to(self, target: ast.expr, value: Value) -> None:
+        """Tuples: all values are there before the first name changes."""
+        match target:
+            case ast.Name(id=name):
+                self._assign(name, value)
+            case ast.Tuple(elts=targets) if isinstance(value, tuple) and len(targets) == len(value):
+                for one, part in zip(targets, value, strict=True):
+                    self._assign_to(one, part)
+            case _:
+                raise CompileError("values go to names, as many as there are")
+
+    def _assign(self, name: str, value: Value) -> None:
+        kind = type_of(value)
+        if name not in self.variables:
+            self.variables[name] = self._places.alloca(kind)
+        place = self.variables[name]
+        wanted = place.allocated_type
+        if wanted not in (kind, FLOAT):
+            raise CompileError(f"{name} is {wanted}, and this is {kind}")
+        self.builder.store(convert(self.builder, value, wanted), place)
+
+    def _if(self, node: ast.If) -> None:
+        test = self.condition(node.test)
+        if isinstance(test, bool):
+            return self._block(node.body if test else node.orelse)
+        then, otherwise, after = (self.builder.append_basic_block() for _ in range(3))
+        self.builder.cbranch(test, then, otherwise)
+        for block, statements in ((then, node.body), (otherwise, node.orelse)):
+            self.builder.position_at_end(block)
+            self._block(statements)
+            self._go_on(after)
+        self.builder.position_at_end(after)
+
+    def _for(self, node: ast.For) -> None:
+        """The loop counts by itself: what the body does with the name is no matter."""
+        assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
+        bounds = [self.evaluate(one) for one in node.iter.args]
+        first, end, step = {1: [0, *bounds, 1], 2: [*bounds, 1], 3: bounds}[len(bounds)]
+        down = is_constant(step) and step < 0
+        count, name = self._places.alloca(INT), node.target.id
+        self.builder.store(convert(self.builder, first, INT), count)
+        end = convert(self.builder, end, INT)
+
+        def more() -> Any:
+            return compare(self.builder, ast.Gt if down else ast.Lt, self.builder.load(count), end)
+
+        def enter() -> None:
+            self._assign(name, self.builder.load(count))
+
+        def advance() -> None:
+            self.builder.store(binary(self.builder, ast.Add, self.builder.load(count), step), count)
+
+        self._loop(more, enter, node.body, advance)
+
+    def _loop(
+        self,
+        more: Callable[[], Any],
+        enter: Callable[[], None],
+        body: list[ast.stmt],
+        advance: Callable[[], None],
+    ) -> None:
+        test, inside, following, after = (self.builder.append_basic_block() for _ in range(4))
+        self.builder.branch(test)
+        self.builder.position_at_end(test)
+        goes_on = convert(self.builder, more(), BOOL)
+        self.builder.cbranch(goes_on, inside, after)
+        self._loops.append((following, after))
+        self.builder.position_at_end(inside)
+        enter()
+        self._block(body)
+        self._go_on(following)
+        self._loops.pop()
+        self.builder.position_at_end(following)
+        advance()
+        self.builder.branch(test)
+        self.builder.position_at_end(after)
+
+    def _go_on(self, block: Any) -> None:
+        if not self.builder.block.is_terminated:
+            self.builder.branch(block)
+
+    def _return(self, value: Value) -> None:
+        kind = self._function.function_type.return_type
+        if isinstance(kind, ir.VoidType):
+            self.builder.ret_void()
+            return
+        if not isinstance(kind, ir.LiteralStructType):
+            self.builder.ret(convert(self.builder, value, kind))
+            return
+        if not isinstance(value, tuple) or len(value) != len(kind.elements):
+            raise CompileError("as many values are returned as the annotation says")
+        result: Any = ir.Constant(kind, ir.Undefined)
+        for i, (part, wanted) in enumerate(zip(value, kind.elements, strict=True)):
+            result = self.builder.insert_value(result, convert(self.builder, part, wanted), i)
+        self.builder.ret(result)

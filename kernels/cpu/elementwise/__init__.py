@@ -1,0 +1,1 @@
+"""Norms, rotary embedding and activations on a CPU."""

@@ -1,0 +1,53 @@
+"""kernels.ops.layers.rotary in bfloat16, in place or to another place: both halves of a head at once, 16
+pairs per step. Head sizes are multiples of 32."""
+
+from typing import Any
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.vectors import F32S, load, read_i64, repeat, rounded, store, widened, word
+
+
+@intrinsic(types.void(*[types.int64] * 5))
+def _rotate(builder: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> None:
+    """One head. half: of its size."""
+    to_second = builder.mul(half, word(2))
+
+    def turn(v: Any, nothing: list[Any]) -> list[Any]:
+        at, wide_at = builder.mul(v, word(32)), builder.mul(v, word(64))
+        second_at = builder.add(to_second, at)
+        a, b = (widened(builder, builder.add(x, offset)) for offset in (at, second_at))
+        cosine = load(builder, builder.add(cos, wide_at), F32S)
+        sine = load(builder, builder.add(sin, wide_at), F32S)
+        to_a = builder.fsub(builder.fmul(a, cosine), builder.fmul(b, sine))
+        to_b = builder.fadd(builder.fmul(b, cosine), builder.fmul(a, sine))
+        store(builder, rounded(builder, to_a), builder.add(out, at))
+        store(builder, rounded(builder, to_b), builder.add(out, second_at))
+        return nothing
+
+    repeat(builder, builder.sdiv(half, word(16)), [], turn)
+
+
+@operation
+def rotary(record: int, first: int, count: int, thread: int) -> None:
+    """record: tokens, addresses of x, cos, sin and rows, stride, heads, head size, address of the result.
+
+    x, result: [tokens, heads, D], `stride` bytes from token to token; they may be the same. cos, sin:
+    [P, D] float32, see kernels.ops.layers.rotary; their second halves are as the formula has them. rows:
+    [tokens] int64, those of cos and sin; 0: one after the other.
+    """
+    x, cos, sin, rows = (
+        read_i64(record + 16),
+        read_i64(record + 24),
+        read_i64(record + 32),
+        read_i64(record + 40),
+    )
+    stride, heads, head_dim = read_i64(record + 48), read_i64(record + 56), read_i64(record + 64)
+    out = read_i64(record + 72)
+    for token in range(first, first + count):
+        row = read_i64(rows + 8 * token) if rows else token
+        at = 4 * head_dim * row + 2 * head_dim
+        for head in range(heads):
+            offset = stride * token + 2 * head_dim * head
+            _rotate(x + offset, out + offset, cos + at, sin + at, head_dim // 2)

@@ -1,0 +1,114 @@
+"""rms_norm, gated_activation and rotary on a CPU with AVX512-BF16: one call each, where torch needs
+several and rounds in between.
+
+The operations are those of kernels.ops.layers.rms_norm, kernels.ops.layers.activation (silu) and
+kernels.ops.layers.rotary, for bfloat16. A row's result depends on that row alone, bit for bit. At few tokens
+the call is what costs: a norm with its addition takes 3 us instead of 16 for one row of 576 values. Widths
+are multiples of 16 and head sizes of 32, otherwise torch computes.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kernels.cpu.runtime.arena import Arena
+
+if TYPE_CHECKING:
+    from kernels.cpu.runtime.thread_pool import Team
+
+
+@dataclass(frozen=True)
+class RowKernels:
+    """The compiled operations."""
+
+    team: "Team"
+    norm: int  # kernels.cpu.elementwise.rms_norm.rms_norm
+    silu: int  # kernels.cpu.elementwise.activation.gated_silu
+    rotary: int  # kernels.cpu.elementwise.rotary.rotary
+    arena: Arena  # of the model's packed weights
+    quantized: bool = False  # these are integers of 8 bits
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """[..., E] -> [..., E], contiguous."""
+        x = x.contiguous()
+        normed = torch.empty_like(x)
+        self._norm(x, 0, weight, normed, x, eps)
+        return normed
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The normed sum and the sum, both [..., E]. Neither input is changed."""
+        x, residual = x.contiguous(), residual.contiguous()
+        normed, total = torch.empty_like(x), torch.empty_like(x)
+        self._norm(x, residual.data_ptr(), weight, normed, total, eps)
+        return normed, total
+
+    def _norm(
+        self,
+        x: torch.Tensor,
+        residual: int,
+        weight: torch.Tensor,
+        normed: torch.Tensor,
+        total: torch.Tensor,
+        eps: float,
+    ) -> None:
+        """residual: address, or 0."""
+        width = weight.shape[0]
+        addresses = x.data_ptr(), residual, weight.data_ptr(), normed.data_ptr(), total.data_ptr()
+        fields = norm_fields(addresses, width, eps)
+        self.team.run_one(self.norm, x.numel() // width, fields, row_grain(width))
+
+    def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2 * I] -> [T, I]."""
+        gate_up = gate_up.contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty((rows, width))
+        fields = (gate_up.data_ptr(), out.data_ptr(), width)
+        self.team.run_one(self.silu, rows, fields, row_grain(width))
+        return out
+
+    def rotate(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[T, N, D] -> x itself, changed; its heads are contiguous, its tokens may be strided.
+
+        cos, sin: [P, D] float32. index: [T] int64, rows of these; None: one after the other."""
+        tokens, heads, head_dim = x.shape
+        assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
+        rows = 0 if index is None else index.data_ptr()
+        angles = cos.data_ptr(), sin.data_ptr(), rows
+        fields = x.data_ptr(), *angles, 2 * x.stride(0), heads, head_dim, x.data_ptr()
+        self.team.run_one(self.rotary, tokens, fields, row_grain(heads * head_dim))
+        return x
+
+
+def norm_fields(
+    addresses: tuple[int, int, int, int, int], width: int, eps: float, heads: int = 1, stride: int = 0
+) -> tuple[int, ...]:
+    """Of a record (kernels.cpu.elementwise.rms_norm). addresses: x, residual or 0, weight, normed, total.
+    stride: bytes from row to row; 0: rows lie side by side."""
+    return (*addresses, width, float_bits(eps), heads, stride or 2 * width * heads)
+
+
+def row_grain(width: int) -> int:
+    """The fewest rows that a thread takes: below a microsecond or two, another thread only costs."""
+    return max(1, 4096 // width)
+
+
+def float_bits(value: float) -> int:
+    """A float32 as a field of a record holds it."""
+    return int(np.float32(value).view(np.int32))
+
+
+def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKernels:
+    """Call where kernels.cpu.requirements.why_not() is None. quantized: weights are packed as integers.
+    arena: that of the model's weights, if they are in one."""
+    from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
+    from kernels.cpu.elementwise.rms_norm import rms_norm
+    from kernels.cpu.elementwise.rotary import rotary
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary, arena or Arena(), quantized)

@@ -1,0 +1,1 @@
+"""Operations that are specific to an instruction set."""

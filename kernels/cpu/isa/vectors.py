@@ -1,0 +1,185 @@
+"""LLVM's vector types, and the instructions on them.
+
+A kernel's innermost loop is an `@intrinsic`: it writes LLVM code itself, because no compiler finds
+these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()`): an array argument
+costs ten times as much per call. All vectors fill one register of 512 bits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import intrinsic
+
+LANES = 16
+"""float32 values in a register."""
+
+I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+F32 = ir.FloatType()
+F32S = ir.VectorType(F32, LANES)
+I32S = ir.VectorType(I32, LANES)
+I16S = ir.VectorType(I16, LANES)
+I8S = ir.VectorType(ir.IntType(8), LANES)
+BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+BITS = ir.VectorType(ir.IntType(1), LANES)
+
+
+class BFloats(ir.types.Type):
+    """A vector of bfloat, a type that llvmlite does not know: no literals, but it can be cast to."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def _to_string(self) -> str:
+        return f"<{self.length} x bfloat>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloats) and other.length == self.length
+
+    def __hash__(self) -> int:
+        return hash((BFloats, self.length))
+
+
+BF16S = BFloats(LANES)
+BF16_PAIRS = BFloats(2 * LANES)
+
+
+def word(value: int) -> Any:
+    """A constant of 64 bits."""
+    return ir.Constant(I64, value)
+
+
+def repeat(
+    builder: Any, times: Any, values: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """A loop, run at least once: values = body(0, values), then body(1, values), ... Returns the last."""
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    current = [builder.phi(value.type) for value in values]
+    following = list(body(index, current))
+    step = builder.add(index, word(1))
+    for phi, first, next_one in zip([index, *current], [word(0), *values], [step, *following], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(next_one, builder.block)
+    builder.cbranch(builder.icmp_signed("<", step, times), loop, after)
+    builder.position_at_end(after)
+    return following
+
+
+def zeros(count: int) -> list[Any]:
+    """F32S to begin sums with."""
+    return [ir.Constant(F32S, [0.0] * LANES)] * count
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """One of LLVM's own functions."""
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args)
+
+
+def load(builder: Any, address: Any, kind: Any) -> Any:
+    """A value of this type at an address, which need not be aligned beyond 2 bytes."""
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
+
+
+def broadcast(builder: Any, value: Any) -> Any:
+    """An i32 or a float in every lane."""
+    nothing = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    one = builder.insert_element(nothing, value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(I32S, [0] * LANES))
+
+
+def widened(builder: Any, address: Any) -> Any:
+    """16 bfloat16 values as F32S."""
+    bits = builder.zext(load(builder, address, I16S), I32S)
+    return builder.bitcast(builder.shl(bits, ir.Constant(I32S, [16] * LANES)), F32S)
+
+
+def dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
+    """sums[i] + left[2 i] * right[2 i] + left[2 i + 1] * right[2 i + 1]: F32S and two BF16_PAIRS."""
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, left, right)
+
+
+def dot_quads(builder: Any, sums: Any, left: Any, right: Any) -> Any:
+    """sums[i] + left[4 i] * right[4 i] + ...: I32S, and 64 bytes each as BF16_PAIRS: signed ones on the left,
+    unsigned ones on the right."""
+    signed, unsigned = (builder.bitcast(side, BYTES) for side in (left, right))
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
+
+
+def repeated_pair(builder: Any, address: Any) -> Any:
+    """Two neighbouring bfloat16 values, 16 times: BF16_PAIRS."""
+    return builder.bitcast(broadcast(builder, load(builder, address, I32)), BF16_PAIRS)
+
+
+def pairs_at(builder: Any, address: Any) -> Any:
+    """64 bytes as BF16_PAIRS."""
+    return builder.bitcast(load(builder, address, I32S), BF16_PAIRS)
+
+
+def prefetch(builder: Any, address: Any) -> None:
+    """Asks for the cache line of an address, which need not be one, to come into the second-level cache:
+    twice as many of these can be under way as for the first level (KV blocks at random: 27 GB/s for 19)."""
+    none, kind = ir.VoidType(), ir.IntType(8).as_pointer()
+    constants = (ir.Constant(I32, value) for value in (0, 2, 1))  # to read; second-level cache; data
+    call(builder, "llvm.prefetch.p0", none, builder.inttoptr(address, kind), *constants)
+
+
+def first_lanes(builder: Any, count: Any) -> Any:
+    """A mask of the lanes below count, an i64 of any size."""
+    capped = builder.select(builder.icmp_signed("<", count, word(LANES)), count, word(LANES))
+    lanes = ir.Constant(I32S, list(range(LANES)))
+    return builder.icmp_signed("<", lanes, broadcast(builder, builder.trunc(capped, I32)))
+
+
+def store(builder: Any, values: Any, address: Any) -> None:
+    """All lanes of a vector."""
+    builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=2)
+
+
+def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
+    """The masked lanes of F32S or I16S."""
+    pointer = builder.inttoptr(address, values.type.as_pointer())
+    name = "v16f32" if values.type == F32S else "v16i16"
+    none = ir.VoidType()
+    call(builder, f"llvm.masked.store.{name}.p0", none, values, pointer, ir.Constant(I32, 2), mask)
+
+
+def rounded(builder: Any, values: Any) -> Any:
+    """F32S to bfloat16 (nearest, ties to even), as I16S."""
+    return builder.bitcast(call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BF16S, values), I16S)
+
+
+def make_reader(kind: Any, result: Any) -> Any:
+    """read(address). kind: LLVM's type of what lies there; result: what it is read as."""
+
+    @intrinsic(result(types.int64))
+    def read(builder: Any, address: Any) -> Any:
+        return load(builder, address, kind)
+
+    return read
+
+
+def make_writer(value_type: Any) -> Any:
+    """write(address, value)."""
+
+    @intrinsic(types.void(types.int64, value_type))
+    def write(builder: Any, address: Any, value: Any) -> None:
+        store(builder, value, address)
+
+    return write
+
+
+# What lies at an address, and what is to lie there.
+read_i64: Callable[[int], int] = make_reader(I64, types.int64)
+read_u32: Callable[[int], int] = make_reader(I32, types.uint32)
+read_u16: Callable[[int], int] = make_reader(I16, types.uint16)
+read_f32: Callable[[int], float] = make_reader(F32, types.float32)
+write_i64 = make_writer(types.int64)
+write_u32 = make_writer(types.uint32)
+write_u16 = make_writer(types.uint16)

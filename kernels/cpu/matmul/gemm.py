@@ -1,0 +1,293 @@
+"""The product of kernels.ops.layers.linear on packed weights: in bfloat16, or in 8-bit integers.
+
+A tile is MR rows of x times 48 columns of the weight: MR x 3 registers of sums. Each step of its loop
+over k loads three registers of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
+products per row.
+
+                  48 columns
+             w  [k, k+1] x 16 | 16 | 16          loaded once for MR rows
+    x row 0  [k, k+1]   sums    sums  sums
+    x row 1  [k, k+1]   sums    sums  sums       up to 8 rows: 24 of the 32 registers
+
+Every tile adds the pairs of k in ascending order, so that a result does not depend on the tile, that
+is, on how many rows there are. In integers a word holds four of k, the sums are exact, and a tile ends
+with what makes numbers of them (kernels.cpu.matmul.int8).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.attention.kv_prefetch_kernel import LINES, Ahead, part_of_tile, pieces_of_block
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.vectors import (
+    F32,
+    F32S,
+    I32S,
+    LANES,
+    broadcast,
+    dot_pairs,
+    dot_quads,
+    first_lanes,
+    load,
+    pairs_at,
+    read_i64,
+    read_u32,
+    repeat,
+    repeated_pair,
+    rounded,
+    store_lanes,
+    word,
+    write_u32,
+    zeros,
+)
+from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
+
+SOON = 2
+"""Tiles of 8 rows in which a block's successor is asked for."""
+
+
+@dataclass(frozen=True)
+class _Product:
+    """What a tile needs to know; all but the flag are values of LLVM. Addresses; strides in bytes."""
+
+    quantized: bool
+    x_stride: Any
+    w: Any
+    params: Any  # of the columns, see linear()
+    out_stride: Any
+    words: Any  # of a row of x
+    columns: Any  # how many of those that the registers hold exist
+    width: Any  # bytes of a result; 4: float32, 2: bfloat16
+
+
+def _multiply(
+    builder: Any,
+    product: _Product,
+    rows: int,
+    vectors: int,
+    x: Any,
+    ahead: Ahead | None,
+    out: Any,
+    scales: Any,
+) -> None:
+    """A tile: so many rows, times 16 * vectors columns. ahead: what is asked for from memory meanwhile.
+    scales: address of the scales of x, if it is integers."""
+    dot = dot_quads if product.quantized else dot_pairs
+
+    def add_words(k: Any, sums: list[Any]) -> list[Any]:
+        w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
+        weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
+        x_at = builder.add(x, builder.mul(k, word(4)))
+        totals = []
+        for m in range(rows):
+            pair = repeated_pair(builder, _at(builder, x_at, product.x_stride, m))
+            of_row = sums[m * vectors : (m + 1) * vectors]
+            totals += [dot(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
+        return totals
+
+    whole = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors)
+    begin = whole if product.quantized else zeros(rows * vectors)
+    if ahead is None:
+        totals = repeat(builder, product.words, begin, add_words)
+    else:
+        totals = _ask_meanwhile(builder, product.words, begin, add_words, ahead)
+    to = [_at(builder, out, product.out_stride, m) for m in range(rows)]
+    for v in range(vectors):
+        results = totals[v::vectors]
+        planes = builder.add(product.params, word((3 if product.quantized else 1) * 64 * v))
+        if product.quantized:
+            results = _numbers(builder, results, planes, scales)
+        bias = load(builder, planes, F32S)
+        results = [builder.fadd(result, bias) for result in results]
+        write_columns(builder, product.columns, product.width, v, results, to)
+
+
+def _ask_meanwhile(
+    builder: Any, words: Any, values: list[Any], body: Callable[[Any, list[Any]], list[Any]], ahead: Ahead
+) -> list[Any]:
+    """repeat(), and what is asked for meanwhile."""
+
+    def some_words(number: Any, before: list[Any]) -> list[Any]:
+        first = builder.mul(number, word(LINES))
+        left = builder.sub(words, first)
+        count = builder.select(builder.icmp_signed("<", left, word(LINES)), left, word(LINES))
+
+        def one_word(i: Any, current: list[Any]) -> list[Any]:
+            line = ahead.ask(builder, current[0])
+            return [line, *body(builder.add(first, i), current[1:])]
+
+        return repeat(builder, count, [ahead.first_line(builder, number), *before], one_word)[1:]
+
+    times = builder.udiv(builder.add(words, word(LINES - 1)), word(LINES))
+    return repeat(builder, times, values, some_words)
+
+
+def _at(builder: Any, address: Any, stride: Any, row: int) -> Any:
+    return builder.add(address, builder.mul(stride, word(row)))
+
+
+def _numbers(builder: Any, totals: list[Any], planes: Any, scales: Any) -> list[Any]:
+    """(sum - correction) * scale of the column * scale of the row, of each row."""
+    correction = load(builder, builder.add(planes, word(128)), I32S)
+    column = load(builder, builder.add(planes, word(64)), F32S)
+    numbers = []
+    for m, total in enumerate(totals):
+        row = broadcast(builder, load(builder, builder.add(scales, word(4 * m)), F32))
+        number = builder.sitofp(builder.sub(total, correction), F32S)
+        numbers.append(builder.fmul(builder.fmul(number, column), row))
+    return numbers
+
+
+def write_columns(
+    builder: Any, columns: Any, width: Any, vector: int, results: list[Any], rows: list[Any]
+) -> None:
+    """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
+    result; 4: float32, 2: bfloat16. rows: their addresses."""
+    mask = first_lanes(builder, builder.sub(columns, word(vector * LANES)))
+    offset = builder.mul(width, word(vector * LANES))
+    to = [builder.add(row, offset) for row in rows]
+    with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
+        with wide:
+            for result, address in zip(results, to, strict=True):
+                store_lanes(builder, result, address, mask)
+        with narrow:
+            for result, address in zip(results, to, strict=True):
+                store_lanes(builder, rounded(builder, result), address, mask)
+
+
+def _make_strip(vectors: int, quantized: bool) -> Any:
+    """strip(x, x_stride, w, soon, soon_tiles, pieces, keys, params, out, out_stride, words, columns, width,
+    scales, rows): all rows of 16 * vectors columns, in tiles of 8, 4, 2 and 1 rows.
+
+    soon: the columns that come next. They are asked for with the first tiles of 8, so many. Else the first
+    tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what
+    the other tiles of 8 ask for, see kernels.cpu.attention.kv_prefetch_kernel.
+    """
+
+    @intrinsic(types.void(*[types.int64] * 15))
+    def strip(
+        builder: Any,
+        x: Any,
+        x_stride: Any,
+        w: Any,
+        soon: Any,
+        soon_tiles: Any,
+        pieces: Any,
+        keys: Any,
+        params: Any,
+        out: Any,
+        out_stride: Any,
+        words: Any,
+        columns: Any,
+        width: Any,
+        scales: Any,
+        rows: Any,
+    ) -> None:
+        product = _Product(quantized, x_stride, w, params, out_stride, words, columns, width)
+
+        def tile(size: int, row: Any, ahead: Ahead | None) -> None:
+            x_at, out_at = (
+                builder.add(at, builder.mul(row, stride)) for at, stride in ((x, x_stride), (out, out_stride))
+            )
+            scales_at = builder.add(scales, builder.mul(row, word(4)))
+            _multiply(builder, product, size, vectors, x_at, ahead, out_at, scales_at)
+
+        def tile_of_eight(i: Any, nothing: list[Any]) -> list[Any]:
+            ahead = part_of_tile(builder, i, words, (soon, soon_tiles), (pieces, keys), w)
+            tile(8, builder.mul(i, word(8)), ahead)
+            return nothing
+
+        eights = builder.lshr(rows, word(3))
+        with builder.if_then(builder.icmp_signed(">", eights, word(0))):
+            repeat(builder, eights, [], tile_of_eight)
+        for size in (4, 2, 1):
+            with builder.if_then(builder.icmp_signed("!=", builder.and_(rows, word(size)), word(0))):
+                tile(size, builder.and_(rows, word(-2 * size)), None)
+
+    return strip
+
+
+packed_block, packed_strip = _make_strip(VECTORS, False), _make_strip(1, False)
+_block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
+
+
+@operation
+def linear(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
+    needed next, of the stream (kernels.cpu.attention.kv_prefetch_kernel) and of the scales of x; 0: there is
+    none; without scales x is no integers. What is needed next: the addresses of two blocks of the next
+    product's weight, where threads begin (PackedWeight.halves).
+
+    x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.ops.layers.linear,
+    kernels.cpu.matmul.int8). Params: of every 16 columns the biases [16] float32; in integers then the
+    scales [16] float32 and the corrections [16] int32. Result: [rows, columns], float32 where width is 4,
+    bfloat16 where it is 2.
+    """
+    rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
+    params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
+    words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
+    stream, scales = read_i64(record + 80), read_i64(record + 88)
+    strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
+    row = first // strips * ROWS
+    strip, end = first % strips, first % strips + count
+    x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
+    rows, pitch, stride = min(rows - row, ROWS), 4 * words, columns * width
+    last = last_block(strips, thread)
+    while strip < end:
+        block, inner = strip // VECTORS, strip % VECTORS
+        w_at = w + block * words * 4 * COLUMNS + 64 * inner
+        p_at, out_at = params + plane * strip, out + strip * LANES * width
+        left = columns - strip * LANES
+        soon = following_block(following, thread, w_at) if block == last else w_at + words * 4 * COLUMNS
+        whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
+        keys = read_i64(stream + 8) if pieces else 0
+        if whole and scales:
+            _block_int8(
+                x,
+                pitch,
+                w_at,
+                soon,
+                SOON,
+                pieces,
+                keys,
+                p_at,
+                out_at,
+                stride,
+                words,
+                left,
+                width,
+                scale_at,
+                rows,
+            )
+        elif whole:
+            packed_block(
+                x, pitch, w_at, soon, SOON, pieces, keys, p_at, out_at, stride, words, left, width, 0, rows
+            )
+        elif scales:
+            _strip_int8(
+                x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
+            )
+        else:
+            packed_strip(x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
+        strip += VECTORS if whole else 1
+
+
+@operation
+def packed_rows(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of indexes, weight and result, pairs. Rows of a packed weight as they were.
+
+    Indexes: [rows] int64. Result: [rows, 2 * pairs] bfloat16.
+    """
+    indexes, w, out = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    pairs = read_i64(record + 40)
+    for row in range(first, first + count):
+        index = read_i64(indexes + 8 * row)
+        at = w + index // COLUMNS * pairs * 4 * COLUMNS + index % COLUMNS * 4
+        for k in range(pairs):
+            write_u32(out + 4 * (row * pairs + k), read_u32(at + 4 * COLUMNS * k))

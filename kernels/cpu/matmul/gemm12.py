@@ -1,0 +1,129 @@
+"""The product of kernels.cpu.matmul.packed12: weights are read in 12 bits, and computed with in the 16 that
+they are.
+
+Up to eight rows multiply as they unpack (kernels.cpu.matmul.gemm12_tiles), while memory delivers the next
+weights. More than eight are multiplied as kernels.cpu.matmul.gemm does it, with a block that the first eight
+have unpacked, into a place that stays in the second-level cache.
+"""
+
+from kernels.cpu.attention.kv_prefetch_kernel import pieces_of_block
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
+from kernels.cpu.matmul.gemm import packed_block, packed_strip
+from kernels.cpu.matmul.gemm12_tiles import (
+    FEW,
+    FIRST,
+    few_rows,
+    first_rows,
+    one_row,
+    one_row_of_strip,
+    unpack_strip,
+)
+from kernels.cpu.matmul.unpack12 import GROUP, STRIP, WORDS
+from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
+
+SOON = 1
+"""Tiles of 8 rows, behind the first, in which a block's successor is asked for: 12 bits need fewer."""
+
+
+@operation
+def compact_linear(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
+    needed next and of the stream (both as kernels.cpu.matmul.gemm.linear has them), of the addresses of the
+    strips' lists, base, and address of the addresses of each thread's scratch memory (words * 192 bytes).
+
+    As kernels.cpu.matmul.gemm.linear, with a weight of kernels.cpu.matmul.packed12; words is a multiple of
+    4, and at least 8.
+    """
+    rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
+    params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
+    words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
+    stream, lists, base = read_i64(record + 80), read_i64(record + 88), read_i64(record + 96)
+    scratch = read_i64(read_i64(record + 104) + 8 * thread)
+    strips, groups = (columns + LANES - 1) // LANES, words // WORDS
+    row = first // strips * ROWS
+    strip, end = first % strips, first % strips + count
+    x, out = x + row * words * 4, out + row * columns * width
+    rows, stride, out_stride = min(rows - row, ROWS), words * 4, columns * width
+    final, last = rows - 1, last_block(strips, thread)
+    while strip < end:
+        block, inner = strip // VECTORS, strip % VECTORS
+        w_at = w + block * groups * GROUP + inner * STRIP
+        p_at, out_at = params + 64 * strip, out + strip * LANES * width
+        list_at, left = lists + 8 * strip, columns - strip * LANES
+        soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
+        whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        if rows == 1 and whole:
+            one_row(
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+            )
+        elif rows == 1:
+            one_row_of_strip(
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+            )
+        elif rows <= FEW and whole:
+            few_rows(
+                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+            )
+        elif whole:
+            first_rows(
+                x,
+                stride,
+                final,
+                w_at,
+                soon,
+                list_at,
+                base,
+                groups,
+                scratch,
+                p_at,
+                out_at,
+                out_stride,
+                left,
+                width,
+            )
+            if rows > FIRST:
+                pieces = pieces_of_block(stream, block, words, (rows - FIRST) // 8 - SOON)
+                packed_block(
+                    x + FIRST * stride,
+                    stride,
+                    scratch,
+                    soon,
+                    SOON,
+                    pieces,
+                    read_i64(stream + 8) if pieces else 0,
+                    p_at,
+                    out_at + FIRST * out_stride,
+                    out_stride,
+                    words,
+                    left,
+                    width,
+                    0,
+                    rows - FIRST,
+                )
+        else:
+            unpack_strip(w_at, list_at, base, groups, scratch)
+            packed_strip(
+                x, stride, scratch, scratch, 0, 0, 0, p_at, out_at, out_stride, words, left, width, 0, rows
+            )
+        strip += VECTORS if whole else 1
+
+
+@operation
+def compact_rows(record: int, first: int, count: int, thread: int) -> None:
+    """record: rows, addresses of indexes, weight and result, words, address of the addresses of the strips'
+    lists, base, address of the addresses of each thread's scratch memory. Rows of a weight as they were.
+
+    Indexes: [rows] int64. Result: [rows, 2 * words] bfloat16.
+    """
+    indexes, w, out = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    words, lists, base = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
+    scratch = read_i64(read_i64(record + 64) + 8 * thread)
+    groups = words // WORDS
+    for row in range(first, first + count):
+        index = read_i64(indexes + 8 * row)
+        strip = index // LANES
+        at = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
+        unpack_strip(at, lists + 8 * strip, base, groups, scratch)
+        for k in range(words):
+            write_u32(out + 4 * (row * words + k), read_u32(scratch + 4 * COLUMNS * k + 4 * (index % LANES)))

@@ -1,0 +1,216 @@
+"""Tiles of the product of kernels.cpu.matmul.packed12: some rows of x times a block, or a strip, in 12 bits.
+
+Up to four rows multiply what was unpacked while it is in registers. Eight need those for their sums: what
+is unpacked goes through memory, where further rows find it. It is read a group later than it was written:
+a processor that reads at once what it has just stored waits for that, and unpacking would cost half of
+what these rows' products do, not a twentieth.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.vectors import (
+    BF16_PAIRS,
+    F32S,
+    dot_pairs,
+    load,
+    pairs_at,
+    prefetch,
+    repeat,
+    repeated_pair,
+    word,
+    zeros,
+)
+from kernels.cpu.matmul.gemm import write_columns
+from kernels.cpu.matmul.unpack12 import (
+    AHEAD,
+    GROUP,
+    STRIP,
+    WORDS,
+    Strip,
+    lists_of_strips,
+    table_of,
+    unpack,
+    write_rare,
+    write_words,
+)
+from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
+
+FEW, FIRST = 4, 8
+"""Rows of the tiles that unpack; the second keeps what it unpacks, for further rows."""
+
+EVERY = 5
+"""Rows of a word, between which something is unpacked: 6 times in 4 words of 8 rows."""
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A block or a strip, in 12 bits. All but the number are values of LLVM; addresses."""
+
+    builder: Any
+    at: Any
+    soon: Any  # the block that comes next
+    groups: Any
+    table: Any
+    vectors: int  # strips
+
+    def ask(self, group: Any) -> None:
+        """For a group that comes AHEAD groups later, in this block or in the next one."""
+        builder, later = self.builder, self.builder.add(group, word(AHEAD))
+        behind = builder.sub(later, self.groups)
+        inside = builder.icmp_signed("<", behind, word(0))
+        at = builder.mul(builder.select(inside, later, behind), word(GROUP))
+        at = builder.add(builder.select(inside, self.at, self.soon), at)
+        for line in range(0, STRIP * self.vectors, 64):
+            prefetch(builder, builder.add(at, word(line)))
+
+    def strips(self, group: Any) -> list[Strip]:
+        """Side by side."""
+        builder = self.builder
+        at = builder.add(self.at, builder.mul(group, word(GROUP)))
+        return [Strip(builder, builder.add(at, word(STRIP * v)), self.table) for v in range(self.vectors)]
+
+
+@intrinsic(types.void(*[types.int64] * 5))
+def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
+    """As kernels.ops.layers.linear has it. rare: address of the address of its list."""
+    weight = _Weight(builder, w, w, groups, table_of(builder, base), 1)
+
+    def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
+        weight.ask(group)
+        to = _at_group(builder, out, group)
+        list(_written(weight, group, to))
+        return write_rare(builder, weight.strips(group), lists, to)
+
+    repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
+
+
+def _at_group(builder: Any, kept: Any, group: Any) -> Any:
+    """Address of a group's words, as kernels.ops.layers.linear has them."""
+    return builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+
+
+def _written(weight: _Weight, group: Any, to: Any) -> Iterator[None]:
+    """Writes a group's words as if no number were rare, two of a strip whenever it is resumed."""
+    for half in (0, 1):
+        for v, strip in enumerate(weight.strips(group)):
+            write_words(weight.builder, strip.two_words(half), 2 * half, v, to)
+            yield
+
+
+def _add_group(
+    builder: Any,
+    rows: list[Any],
+    group: Any,
+    weights: Callable[[int], list[Any]],
+    sums: list[Any],
+    meanwhile: Iterator[None] | None = None,
+) -> list[Any]:
+    """The sums of each row, and a group's products with it. rows: their addresses. weights: registers of
+    each of the group's words. meanwhile: is resumed between the rows."""
+    totals, x_at = list(sums), builder.mul(group, word(4 * WORDS))
+    for place in range(WORDS):
+        columns = weights(place)
+        for m, row in enumerate(rows):
+            pair = repeated_pair(builder, builder.add(builder.add(row, x_at), word(4 * place)))
+            for v, of_columns in enumerate(columns):
+                i = m * len(columns) + v
+                totals[i] = dot_pairs(builder, totals[i], of_columns, pair)
+            if meanwhile and (place * len(rows) + m) % EVERY == EVERY - 1:
+                next(meanwhile, None)
+    return totals
+
+
+def _multiply_unpacked(weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any]) -> list[Any]:
+    """The sums, of what was unpacked into registers."""
+    builder = weight.builder
+
+    def multiply(group: Any, before: list[Any]) -> list[Any]:
+        weight.ask(group)
+        words, after = unpack(builder, weight.strips(group), before[len(sums) :])
+
+        def weights(place: int) -> list[Any]:
+            return [builder.bitcast(of_strip[place], BF16_PAIRS) for of_strip in words]
+
+        return [*_add_group(builder, rows, group, weights, before[: len(sums)]), *after]
+
+    return repeat(builder, weight.groups, [*sums, *lists], multiply)[: len(sums)]
+
+
+def _multiply_kept(
+    weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any], kept: Any
+) -> list[Any]:
+    """The sums, of what was unpacked into memory: while a group is multiplied, the next one is written. Rare
+    numbers are put in before it is multiplied. The weight has at least 2 groups."""
+    builder = weight.builder
+
+    def multiply(group: Any, before: list[Any], written: Iterator[None] | None) -> list[Any]:
+        sums, lists = before[: -weight.vectors], before[-weight.vectors :]
+        at = _at_group(builder, kept, group)
+        after = write_rare(builder, weight.strips(group), lists, at)
+
+        def weights(place: int) -> list[Any]:
+            word_at = builder.add(at, word(4 * COLUMNS * place))
+            return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(weight.vectors)]
+
+        return [*_add_group(builder, rows, group, weights, sums, written), *after]
+
+    def multiply_and_write(group: Any, before: list[Any]) -> list[Any]:
+        later = builder.add(group, word(1))
+        weight.ask(later)
+        return multiply(group, before, _written(weight, later, _at_group(builder, kept, later)))
+
+    weight.ask(word(0))
+    list(_written(weight, word(0), kept))
+    last = builder.sub(weight.groups, word(1))
+    return multiply(last, repeat(builder, last, [*sums, *lists], multiply_and_write), None)[: len(sums)]
+
+
+def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
+    """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
+    so many rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
+    computed as it is. soon: address of the block that comes next. keeps: a block is left at `kept` as
+    kernels.ops.layers.linear has it."""
+
+    @intrinsic(types.void(*[types.int64] * 14))
+    def tile(
+        builder: Any,
+        x: Any,
+        stride: Any,
+        last: Any,
+        w: Any,
+        soon: Any,
+        rare: Any,
+        base: Any,
+        groups: Any,
+        kept: Any,
+        params: Any,
+        out: Any,
+        out_stride: Any,
+        columns: Any,
+        width: Any,
+    ) -> None:
+        numbers = [
+            builder.select(builder.icmp_signed("<", word(m), last), word(m), last) for m in range(num_rows)
+        ]
+        rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
+        out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
+        weight = _Weight(builder, w, soon, groups, table_of(builder, base), vectors)
+        sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
+        if keeps:
+            totals = _multiply_kept(weight, rows, sums, lists, kept)
+        else:
+            totals = _multiply_unpacked(weight, rows, sums, lists)
+        for v in range(vectors):
+            bias = load(builder, builder.add(params, word(64 * v)), F32S)
+            results = [builder.fadd(total, bias) for total in totals[v::vectors]]
+            write_columns(builder, columns, width, v, results, out_rows)
+
+    return tile
+
+
+one_row, one_row_of_strip, few_rows = _make_tile(1, VECTORS), _make_tile(1, 1), _make_tile(FEW, VECTORS)
+first_rows = _make_tile(FIRST, VECTORS, keeps=True)

@@ -1,0 +1,114 @@
+"""Makes weights of kernels.cpu.matmul.packed12 from packed ones (kernels.ops.layers.linear), strip by
+strip."""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
+from kernels.cpu.matmul.unpack12 import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP, WORDS, each
+from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
+
+
+def _base_in_each(builder: Any, base: Any) -> Any:
+    """HALVES."""
+    nothing = ir.Constant(HALVES, ir.Undefined)
+    one = builder.insert_element(nothing, builder.trunc(base, I16), ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * (2 * LANES)))
+
+
+def _codes_of(builder: Any, halves: Any, base: Any) -> tuple[Any, Any]:
+    """Of 32 bfloat16, and which of them are rare: three bits of their code are 0. base: in all lanes."""
+    codes = builder.sub(builder.and_(builder.lshr(halves, each(8)), each(0x7F)), base)
+    # Below the first one: a large number.
+    is_rare = builder.icmp_unsigned(">=", builder.sub(codes, each(1)), each(NUM_CODES))
+    signs = builder.and_(builder.lshr(halves, each(12)), each(8))
+    return builder.or_(builder.select(is_rare, each(0), codes), signs), is_rare
+
+
+def _together(builder: Any, first: Any, second: Any) -> Any:
+    """Bytes of two words, as Strip.two_words() takes them apart. Numbers below 256."""
+    words = ir.VectorType(I16, 2 * LANES)
+    return call(
+        builder, "llvm.x86.avx512.packuswb.512", BYTES, *(builder.bitcast(v, words) for v in (first, second))
+    )
+
+
+@intrinsic(types.int64(*[types.int64] * 3))
+def _count_rare(builder: Any, pairs: Any, words: Any, base: Any) -> Any:
+    """Of a strip of a packed weight."""
+    bases = _base_in_each(builder, base)
+
+    def count(k: Any, before: list[Any]) -> list[Any]:
+        halves = load(builder, builder.add(pairs, builder.mul(k, word(4 * COLUMNS))), HALVES)
+        _, is_rare = _codes_of(builder, halves, bases)
+        found = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
+        return [builder.add(before[0], builder.zext(found, I64))]
+
+    return repeat(builder, words, [word(0)], count)[0]
+
+
+@intrinsic(types.void(*[types.int64] * 5))
+def _make_compact(builder: Any, pairs: Any, w: Any, rare: Any, groups: Any, base: Any) -> None:
+    """A strip of a packed weight becomes one of a compact weight. rare: address of its list."""
+    bases = _base_in_each(builder, base)
+
+    def put(group: Any, values: list[Any]) -> list[Any]:
+        (rare,), to = values, builder.add(w, builder.mul(group, word(GROUP)))
+        at = builder.add(pairs, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+        lower, codes = [], []
+        for place in range(WORDS):
+            halves = load(builder, builder.add(at, word(4 * COLUMNS * place)), HALVES)
+            code, is_rare = _codes_of(builder, halves, bases)
+            lower.append(builder.and_(halves, each(0xFF)))
+            codes.append(code)
+            rare = _list(builder, halves, is_rare, rare)
+        store(builder, _together(builder, *lower[:2]), to)
+        store(builder, _together(builder, *lower[2:]), builder.add(to, word(64)))
+        both = [builder.bitcast(_together(builder, *codes[i : i + 2]), HALVES) for i in (0, 2)]
+        both[1] = builder.shl(both[1], each(4))
+        store(builder, builder.or_(*both), builder.add(to, word(CODES)))
+        return [rare]
+
+    repeat(builder, groups, [rare], put)
+
+
+def _list(builder: Any, halves: Any, chosen: Any, to: Any) -> Any:
+    """The chosen ones of a vector, one after the other. Returns where the next ones are to be."""
+    bits = builder.bitcast(chosen, I32)
+    with builder.if_then(builder.icmp_unsigned("!=", bits, ir.Constant(I32, 0)), likely=False):
+        pointer = builder.inttoptr(to, I16.as_pointer())
+        call(builder, "llvm.masked.compressstore.v32i16", ir.VoidType(), halves, pointer, chosen)
+    count = builder.zext(call(builder, "llvm.ctpop.i32", I32, bits), I64)
+    return builder.add(to, builder.shl(count, word(1)))
+
+
+def _packed_strip_at(pairs: int, strip: int, words: int) -> int:
+    """Address, in a weight of kernels.ops.layers.linear."""
+    address: int = pairs + strip // VECTORS * words * 4 * COLUMNS + strip % VECTORS * 4 * LANES
+    return address
+
+
+@operation
+def count_rare(record: int, first: int, count: int, thread: int) -> None:
+    """record: strips, addresses of a packed weight (kernels.ops.layers.linear), of the compact one and of
+    numbers, words, base. The numbers become: how many halves of each strip are rare, [strips] int64."""
+    pairs, numbers = read_i64(record + 16), read_i64(record + 32)
+    words, base = read_i64(record + 40), read_i64(record + 48)
+    for strip in range(first, first + count):
+        write_i64(numbers + 8 * strip, _count_rare(_packed_strip_at(pairs, strip, words), words, base))
+
+
+@operation
+def make_compact(record: int, first: int, count: int, thread: int) -> None:
+    """record: as count_rare has it; the numbers are the addresses of the strips' lists, which are filled."""
+    pairs, w, lists = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+    words, base = read_i64(record + 40), read_i64(record + 48)
+    groups = words // WORDS
+    for strip in range(first, first + count):
+        to = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
+        at = _packed_strip_at(pairs, strip, words)
+        _make_compact(at, to, read_i64(lists + 8 * strip), groups, base)

@@ -1,0 +1,1 @@
+"""Runs compiled kernels: programs of records, the thread pool, work splitting, memory."""

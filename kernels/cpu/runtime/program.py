@@ -1,0 +1,236 @@
+"""A program: operations one after the other, each shared among threads. A whole forward pass is one call.
+
+    head     256 bytes       0  number of records            8  slack: by how many records a thread may be
+                                                            behind the others; 0: nothing is computed twice
+    record   256 bytes       0  address of the operation     8  rows     16 .. 111  its own fields
+                           112  units     120  grain: the fewest rows that a thread takes; 0: a product;
+                                               with REPEATABLE: it may be computed twice
+                           128  claim: run << 44 | next unit of the first half << 22 | of the second
+                           136  middle: where the second half begins
+                           192  done: units that are computed
+
+A thread takes some units of the operation at hand, computes them, and takes more; when all are taken it
+waits until they are done, then goes on to the next operation. Threads with even numbers take from the
+first half, those with odd ones from the second, so that each goes through memory in one direction, and
+knows what it will need next; whose half is taken helps with the other. So a thread that comes late, or
+whose core is busy with another process, is not waited for: the others compute what it did not take, and
+in the end what it did take (kernels.cpu.runtime.straggler_recovery). Which thread computes a unit changes no
+result.
+
+A thread that comes too late finds other runs' numbers in the claims, and leaves. That is why the
+records of a program stay in memory for as long as the process lives.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.cache import compiled
+from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa import atomics
+from kernels.cpu.isa.vectors import I64, read_i64, write_i64
+from kernels.cpu.runtime import straggler_recovery as stragglers
+from kernels.cpu.runtime.work_split import linear_middle, linear_share, linear_units
+
+RECORD = 256
+SLACK = 8
+_UNITS, _GRAIN, _CLAIM, _MIDDLE, _DONE = 112, 120, 128, 136, 192
+REPEATABLE = 1 << 32
+_HALF = 22
+"""Bits of a unit's number: 4 million units, more than 16 thousand rows times a vocabulary of a million."""
+_NEXT = (1 << _HALF) - 1
+_TAKEN = (1 << 2 * _HALF) - 1
+_RUNS = (1 << 63 - 2 * _HALF) - 1
+
+# The control block, a cache line for each word that is written while threads run.
+MOST_THREADS = 1024
+_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS, _LATE, _POSTS = 0, 64, 128, 192, 256, 320, 384
+CONTROL = _POSTS + 64 * MOST_THREADS
+"""_LATE: how many threads are stragglers, or might become some. _POSTS: see
+kernels.cpu.runtime.straggler_recovery."""
+
+
+def _units(record: int) -> int:
+    """A unit is a row, except in products."""
+    units: int = read_i64(record + 8) if _grain(record) else linear_units(record)
+    return units
+
+
+def _middle(record: int, units: int) -> int:
+    middle: int = units // 2 if _grain(record) else linear_middle(record, units)
+    return middle
+
+
+def _grain(record: int) -> int:
+    grain: int = read_i64(record + _GRAIN) & (REPEATABLE - 1)
+    return grain
+
+
+def _share(record: int, unit: int, left: int, threads: int) -> int:
+    """Large shares first, small ones at the end, so that all threads end at about the same time. left: units
+    of this half."""
+    grain = _grain(record)
+    if grain == 0:
+        share: int = linear_share(record, unit, left, threads)
+    else:
+        share = min(left, max(grain, left // max(2, threads)))
+    return share
+
+
+@intrinsic(types.void(*[types.int64] * 5))
+def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
+    """Calls an operation."""
+    kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
+    builder.call(builder.inttoptr(operation, kind.as_pointer()), [record, first, count, thread])
+
+
+def _take_part(control: int, program: int, run: int, thread: int, threads: int) -> None:
+    """program: address of its head. Until all is done, or another run has begun."""
+    slack = read_i64(program + SLACK)
+    for index in range(read_i64(program)):
+        record = program + RECORD * (index + 1)
+        if slack > 0 and atomics.read(control + _LATE) > 0:
+            _wait_for_stragglers(control, record, run, threads, index - slack)
+        repeatable = slack > 0 and read_i64(record + _GRAIN) >= REPEATABLE
+        if not _compute_shares(control, record, run, index, thread, threads, repeatable):
+            return
+        units, spins = read_i64(record + _UNITS), 0
+        while atomics.read(record + _DONE) < units:
+            if atomics.read(record + _CLAIM) >> 2 * _HALF != run:
+                return
+            if repeatable and stragglers.lost_patience(spins):
+                _compute_too(control, record, run, index, thread, threads)
+            spins = stragglers.pause_or_give_way(spins)
+
+
+def _goes_on(record: int, run: int) -> bool:
+    """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
+    claim: int = atomics.read(record + _CLAIM)
+    return claim >> 2 * _HALF == run and claim & _TAKEN != _TAKEN
+
+
+def _wait_for_stragglers(control: int, record: int, run: int, threads: int, behind: int) -> None:
+    """Until nobody is at a record up to number `behind`. record: the one at hand."""
+    for other in range(threads):
+        spins = 0
+        while _goes_on(record, run) and stragglers.is_behind(control + _POSTS + 64 * other, behind):
+            spins = stragglers.pause_or_give_way(spins)
+
+
+def _compute_shares(
+    control: int, record: int, run: int, index: int, thread: int, threads: int, repeatable: bool
+) -> bool:
+    """Until all units are taken. False: another run has begun."""
+    own = control + _POSTS + 64 * thread
+    while True:
+        claim = atomics.read(record + _CLAIM)
+        if claim >> 2 * _HALF != run:
+            return False
+        unit, left, step = _next_units(record, claim, thread)
+        if left <= 0:
+            return True
+        count = _share(record, unit, left, threads)
+        if atomics.replace(record + _CLAIM, claim, claim + count * step):
+            word = stragglers.post(index, unit, count)
+            if repeatable:
+                atomics.write(own, word)
+            _compute(read_i64(record), record, unit, count, thread)
+            if not repeatable or stragglers.was_in_time(own, word, control + _LATE):
+                atomics.add(record + _DONE, count)
+
+
+def _next_units(record: int, claim: int, thread: int) -> tuple[int, int, int]:
+    """The next unit for a thread, how many are left from there on, and what a unit adds to the claim."""
+    first, second = claim >> _HALF & _NEXT, claim & _NEXT
+    left, left_behind = read_i64(record + _MIDDLE) - first, read_i64(record + _UNITS) - second
+    if left > 0 and (thread % 2 == 0 or left_behind <= 0):
+        return first, left, 1 << _HALF
+    return second, left_behind, 1
+
+
+def next_unit(record: int, thread: int) -> int:
+    """Which this thread would take next; as many as there are, or more: all are taken."""
+    unit, left, _ = _next_units(record, atomics.read(record + _CLAIM), thread)
+    return unit if left > 0 else read_i64(record + _UNITS)
+
+
+def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:
+    """What the others are at. Whoever does this may be late itself, and is counted before it looks whether
+    the run still goes on: _end() looks at the number after it has ended the run."""
+    own, late = control + _POSTS + 64 * thread, control + _LATE
+    atomics.add(late, 1)
+    atomics.write(own, stragglers.post(index, 0, 0))
+    while _goes_on(record, run):
+        at = stragglers.units_of_another(control + _POSTS, thread, threads, index)
+        if at == 0:
+            break
+        word = atomics.read(at)
+        first, count = stragglers.first_and_count(word)
+        if word >> 40 == index + 1:
+            _compute(read_i64(record), record, first, count, thread)
+            atomics.add(late, 1)
+            if stragglers.take_over(at, word):
+                atomics.add(record + _DONE, count)
+            else:
+                atomics.add(late, -1)
+    atomics.write(own, 0)
+    atomics.add(late, -1)
+
+
+def _begin(control: int, program: int) -> int:
+    """Makes the records ready and calls the helpers. Returns the number of the run."""
+    run: int = (atomics.read(control + _RUN) + 1) & _RUNS
+    for index in range(read_i64(program)):
+        record = program + RECORD * (index + 1)
+        units = _units(record)
+        middle = _middle(record, units)
+        write_i64(record + _UNITS, units)
+        write_i64(record + _MIDDLE, middle)
+        atomics.write(record + _DONE, 0)
+        atomics.write(record + _CLAIM, run << 2 * _HALF | middle)
+    atomics.write(control + _PROGRAM, program)
+    atomics.add(control + _RUN, run - atomics.read(control + _RUN))
+    if atomics.read(control + _SLEEPERS):
+        atomics.wake_all(control + _RUN)
+    return run
+
+
+def _end(control: int, program: int, run: int) -> None:
+    """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
+    for index in range(read_i64(program)):
+        atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 2 * _HALF | _TAKEN)
+    spins = 0
+    while atomics.add(control + _LATE, 0) > 0:
+        spins = stragglers.pause_or_give_way(spins)
+
+
+def _help(control: int, thread: int) -> None:
+    """Takes part in every run, until the process is to end."""
+    seen = spins = 0
+    while atomics.read(control + _STOP) == 0:
+        run = atomics.read(control + _RUN)
+        if run != seen:
+            seen, spins = run, 0
+            helpers = atomics.read(control + HELPERS)
+            if thread <= helpers:
+                _take_part(control, atomics.read(control + _PROGRAM), run, thread, helpers + 1)
+        elif spins < stragglers.SPINS:
+            spins += 1
+            atomics.pause()
+        else:
+            atomics.add(control + _SLEEPERS, 1)
+            atomics.sleep_while(control + _RUN, seen)
+            atomics.add(control + _SLEEPERS, -1)
+            spins = 0
+
+
+@compiled
+def enter(control: int, program: int, thread: int) -> None:
+    """Thread 0 runs the program; others help with every run from now on. Addresses."""
+    if thread > 0:
+        _help(control, thread)
+    else:
+        run, threads = _begin(control, program), atomics.read(control + HELPERS) + 1
+        _take_part(control, program, run, 0, threads)
+        _end(control, program, run)

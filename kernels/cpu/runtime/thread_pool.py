@@ -1,0 +1,125 @@
+"""The threads that run programs (kernels.cpu.runtime.program): the caller's, and helpers that wait for runs.
+
+Helpers are threads of this process that never hold the interpreter's lock while they compute. Between
+runs they look for work for about 50 us, then sleep. There is one team in a process; who calls it while
+it runs waits.
+"""
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.runtime import program
+
+Words = npt.NDArray[np.int64]
+WORDS = program.RECORD // 8
+LINE = 64
+
+
+class Program:
+    """Records that run one after the other. Their memory is never freed: see kernels.cpu.runtime.program."""
+
+    _all: list[Words] = []
+
+    def __init__(self, size: int, slack: int = 0) -> None:
+        """size: how many records. slack: by how many of them a thread may be behind the others while what
+        it still writes does no harm; 0: everybody is waited for. See kernels.cpu.runtime.straggler_recovery."""
+        self._memory = _zeros((1 + size) * WORDS)
+        self._all.append(self._memory)
+        self._memory[0], self.slack = size, slack
+        self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
+        self.address = int(self._memory.ctypes.data)
+
+    @property
+    def slack(self) -> int:
+        """See __init__(). It may be changed between runs."""
+        return int(self._memory[program.SLACK // 8])
+
+    @slack.setter
+    def slack(self, slack: int) -> None:
+        self._memory[program.SLACK // 8] = slack
+
+    def put(
+        self,
+        index: int,
+        operation: int,
+        rows: int,
+        fields: tuple[int, ...],
+        grain: int,
+        repeatable: bool = False,
+    ) -> None:
+        """operation: its address. fields: as it has them; those that are left out are 0. grain: the fewest
+        rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it reads."""
+        record = self.records[index]
+        record[0], record[1] = operation, rows
+        record[15] = grain | (program.REPEATABLE if repeatable else 0)
+        record[2 : 2 + len(fields)] = fields
+        record[2 + len(fields) : 14] = 0
+
+
+class Team:
+    """Runs programs on several threads."""
+
+    def __init__(self) -> None:
+        self._control = _zeros(program.CONTROL // 8)
+        self._address = int(self._control.ctypes.data)
+        self._started = 0
+        self._one = Program(1)
+        self._lock = threading.Lock()
+        self._scratch = _zeros(program.MOST_THREADS)  # addresses, a thread's each
+        self._scratch_address = int(self._scratch.ctypes.data)
+        self._scratch_bytes = 0
+        self._memory: list[Words] = []  # what they point at
+
+    @property
+    def threads(self) -> int:
+        """That run programs."""
+        return int(self._control[program.HELPERS // 8]) + 1
+
+    def set_threads(self, threads: int) -> None:
+        """From the next run on."""
+        if threads > program.MOST_THREADS:
+            raise ValueError(f"threads is {threads}: a team has at most {program.MOST_THREADS}")
+        while self._started < threads - 1:
+            self._started += 1
+            arguments = (self._address, 0, self._started)
+            name = f"kernels-{self._started}"
+            threading.Thread(target=program.enter, args=arguments, name=name, daemon=True).start()
+        self._control[program.HELPERS // 8] = threads - 1
+        self._make_scratch()
+
+    def scratch(self, num_bytes: int) -> int:
+        """Address of the addresses of memory of this size, at least, for each thread. Operations may use it
+        for what they need no longer than a unit."""
+        if num_bytes > self._scratch_bytes:
+            self._scratch_bytes = num_bytes
+            self._make_scratch()
+        return self._scratch_address
+
+    def _make_scratch(self) -> None:
+        with self._lock:  # nobody uses it now
+            self._memory = [_zeros(self._scratch_bytes // 8 + 8) for _ in range(self.threads)]
+            self._scratch[: self.threads] = [memory.ctypes.data for memory in self._memory]
+
+    def run(self, work: Program) -> None:
+        """Returns when all is done."""
+        with self._lock:
+            program.enter(self._address, work.address, 0)
+
+    def run_one(self, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
+        """A program of one record."""
+        with self._lock:
+            self._one.put(0, operation, rows, fields, grain)
+            program.enter(self._address, self._one.address, 0)
+
+
+def _zeros(words: int) -> Words:
+    """Where a cache line begins."""
+    memory = np.zeros(words + LINE // 8, np.int64)
+    first = -memory.ctypes.data % LINE // 8
+    return memory[first : first + words]
+
+
+TEAM = Team()
+"""Of this process."""

@@ -1,0 +1,70 @@
+"""Greedy choice as records of a program: the ids of the largest logits, right after they have been computed.
+
+    token[a] = the first i with x[a, i] = max x[a]; -1 where that is not finite
+
+logits [M, V] float32 -> [M] int64: kernels.ops.sampling.argmax, whose reference is that of this too. A row
+is read once, in pieces that threads share (kernels.cpu.sampling.argmax): the first record finds the largest
+of each piece, the second takes the first of these. As part of a step's program it finds the logits in caches
+and the threads awake; kernels.cpu.sampling.chooser, which draws as well, is a call of its own, with other
+threads.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.cpu.runtime.arena import zeros
+
+if TYPE_CHECKING:
+    from kernels.cpu.runtime.thread_pool import Program
+
+RECORDS = 2
+_ROWS, _LOGIT_ROWS = 1, 4
+"""Words of records that change from step to step."""
+_MERGED_TOGETHER = 32
+"""Rows: merging one takes some ten nanoseconds."""
+
+
+@dataclass(frozen=True)
+class GreedyKernels:
+    """The compiled operations."""
+
+    find: int  # kernels.cpu.sampling.argmax.find_in_pieces
+    merge: int  # kernels.cpu.sampling.argmax.merge_pieces
+    piece: int  # logits in one
+
+
+class GreedyChoice:
+    """Two records, one after the other, and what they write."""
+
+    def __init__(self, kernels: GreedyKernels, logits: torch.Tensor) -> None:
+        """logits: [M, V] float32, contiguous, where they will be."""
+        assert logits.is_contiguous() and logits.dtype == torch.float32
+        most, vocab_size = logits.shape
+        self._kernels, self._logits = kernels, logits
+        self._pieces = -(-vocab_size // kernels.piece)
+        self._found = zeros((most * self._pieces, 2), torch.int64)
+        self.tokens = zeros((most,), torch.int64)  # of the first rows, after a run
+
+    def put(self, program: "Program", index: int) -> None:
+        """At an index and the one after it, for no rows."""
+        kernels, found = self._kernels, self._found.data_ptr()
+        fields: tuple[int, ...] = (self._logits.data_ptr(), self._logits.shape[1], 0, found)
+        program.put(index, kernels.find, 0, fields, 1, repeatable=True)
+        fields = found, self._pieces, self.tokens.data_ptr()
+        program.put(index + 1, kernels.merge, 0, fields, _MERGED_TOGETHER, repeatable=True)
+
+    def set_rows(self, records: npt.NDArray[np.int64], rows: int) -> None:
+        """records: the two. rows: the first ones, that are chosen for from now on."""
+        records[0, _ROWS], records[0, _LOGIT_ROWS] = rows * self._pieces, rows
+        records[1, _ROWS] = rows
+
+
+def greedy_kernels() -> GreedyKernels:
+    """Call where kernels.cpu.requirements.why_not() is None."""
+    from kernels.cpu.sampling.argmax import PIECE, find_in_pieces, merge_pieces  # compiles, the first time
+
+    return GreedyKernels(find_in_pieces, merge_pieces, PIECE)

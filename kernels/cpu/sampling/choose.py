@@ -1,0 +1,151 @@
+"""kernels.cpu.sampling.chooser for rows of logits, one at a time.
+
+A row is read once for the largest logit of each chunk of 64 tokens. What comes then depends on it:
+
+    greedy           the first chunk with the largest of all, its first token
+    top_k            candidates: the tokens from a score on, the k-th best of the chunks' largest, since at
+                     least k tokens reach that. Only chunks that reach it are looked at. All else happens
+                     among the candidates, which stay in the order of their ids
+    without top_k    the other filters become limits, and the weights that they leave are added up chunk by
+                     chunk: kernels.cpu.sampling.full_vocab
+"""
+
+from math import inf
+
+from kernels.cpu.compiler.cache import compiled
+from kernels.cpu.compiler.language import float32
+from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.sampling.candidates import collect, keep_best, keep_typical, pick, total_of
+from kernels.cpu.sampling.full_vocab import draw_from_all
+from kernels.cpu.sampling.scratch import (
+    BEST,
+    CHUNKS,
+    LARGEST,
+    LAST,
+    TEMPERATURE,
+    VOCAB_SIZE,
+    X,
+    begin_row,
+    logits_at,
+    scratch_places,
+)
+from kernels.cpu.sampling.top_k_cut import UNKNOWN as NOT_ENOUGH
+from kernels.cpu.sampling.top_k_cut import cut
+from kernels.cpu.sampling.uniform import uniform
+from kernels.cpu.sampling.vector_loops import (
+    CHUNK,
+    LOWEST,
+    NO_TOKEN,
+    at_least,
+    chunk_largest,
+    lowest_bit,
+    read_f32,
+    read_f64,
+    weigh,
+    write_f64,
+    write_i64,
+)
+
+# Of a record, each of 8 bytes: addresses but for V.
+FIELDS = (
+    "logits",  # [A, V] float32, contiguous
+    "tokens",  # [A] int64: where a row's parameters are in what follows; then the result
+    "vocab_size",  # V
+    "positions",  # int64: output tokens that it has
+    "temperature",  # float64; 0: greedy
+    "top_k",  # int64; 0: all
+    "top_p",  # float64; 1: all
+    "min_p",  # float64; 0: all
+    "typical_p",  # float64; 1: all
+    "keys",  # [2] int64 each: low and high word of the seed
+    "indexes",  # int64: sequence index
+)
+_LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _TYPICAL_P, _KEYS, _INDEXES = range(
+    0, 8 * len(FIELDS), 8
+)
+
+
+def _find_largest(scratch: int) -> int:
+    """Notes the largest of each chunk. Returns the first chunk that has the largest of all; NO_TOKEN where
+    that is not finite."""
+    chunks, largest = read_i64(scratch + CHUNKS), scratch + LARGEST
+    whole = read_i64(scratch + VOCAB_SIZE) // CHUNK
+    if whole:
+        chunk_largest(read_i64(scratch + X), whole, largest)
+    if whole < chunks:
+        chunk_largest(scratch + LAST, 1, largest + 4 * whole)
+    best, at = float32(-inf), NO_TOKEN
+    for chunk in range(chunks):
+        score = read_f32(largest + 4 * chunk)
+        if not score < inf:  # or NaN
+            return NO_TOKEN
+        if score > best:
+            best, at = score, chunk
+    return at
+
+
+def _kth_chunk(k: int, scratch: int) -> float:
+    """The k-th best of the chunks' largest; LOWEST where fewer have anything, or none but masked tokens."""
+    _, _, _, weights, _, free = scratch_places(scratch)
+    chunks = read_i64(scratch + CHUNKS)
+    for chunk in range(chunks):
+        write_f64(weights + 8 * chunk, 1.0)
+    place = cut(scratch + LARGEST, weights, chunks, 0.0, float(k), 0.0, free)
+    limit: float = float32(LOWEST)
+    if place != NOT_ENOUGH:
+        limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
+    return limit
+
+
+def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: float, scratch: int) -> int:
+    """From the k best tokens, or those of them that other filters leave."""
+    _, scores, ids, weights, _, _ = scratch_places(scratch)
+    n = collect(_kth_chunk(k, scratch), scratch)
+    if k < n:
+        for i in range(n):
+            write_f64(weights + 8 * i, 1.0)
+        n = keep_best(n, float(k), 0.0, scratch)
+    weigh(scores, read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE), weights, (n + 7) // 8)
+    if top_p < 1:
+        target = top_p * total_of(weights, n, 0.0)
+        n = keep_best(n, target, (n + 8) * 2.0**-52 * target, scratch)
+    if typical_p < 1:
+        n = keep_typical(n, min_p, typical_p, scratch)
+    token: int = pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
+    return token
+
+
+def _draw(record: int, row: int, scratch: int) -> int:
+    """By the row's parameters."""
+    k = read_i64(read_i64(record + _TOP_K) + 8 * row)
+    top_p = read_f64(read_i64(record + _TOP_P) + 8 * row)
+    min_p = read_f64(read_i64(record + _MIN_P) + 8 * row)
+    typical_p = read_f64(read_i64(record + _TYPICAL_P) + 8 * row)
+    key = read_i64(record + _KEYS) + 16 * row
+    index = read_i64(read_i64(record + _INDEXES) + 8 * row)
+    position = read_i64(read_i64(record + _POSITIONS) + 8 * row)
+    u = uniform(read_i64(key), read_i64(key + 8), index, position)
+    if k > 0:
+        return _draw_from_best(k, top_p, min_p, typical_p, u, scratch)
+    return draw_from_all(top_p, min_p, typical_p, u, scratch)
+
+
+@compiled
+def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
+    """Rows first .. first + count - 1. record: address of FIELDS. scratch: of scratch_bytes(V)."""
+    vocab_size = read_i64(record + _V)
+    for a in range(first, first + count):
+        at = read_i64(record + _TOKENS) + 8 * a
+        row = read_i64(at)
+        begin_row(read_i64(record + _LOGITS) + 4 * vocab_size * a, vocab_size, scratch)
+        token = chunk = _find_largest(scratch)
+        if chunk != NO_TOKEN:
+            best = read_f32(scratch + LARGEST + 4 * chunk)
+            temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
+            write_f64(scratch + BEST, best)
+            write_f64(scratch + TEMPERATURE, temperature)
+            if temperature == 0:
+                token = chunk * CHUNK + lowest_bit(at_least(logits_at(chunk, scratch), best))
+            else:
+                token = _draw(record, row, scratch)
+        write_i64(at, token)

@@ -1,0 +1,162 @@
+"""Filters of a whole vocabulary as limits: from which score on tokens stay.
+
+Nothing is sorted. A share of the mass: one pass adds each weight to one of 256 buckets, by its score; the
+ranking ends in one of them, whose tokens alone are looked at. min_p: the lowest float32 with a weight that
+stays, by bisection. typical_p: as top_p, but by other scores.
+"""
+
+from math import inf, log
+
+from kernels.cpu.compiler.language import float32
+from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.sampling.candidates import NOT_KNOWN, note
+from kernels.cpu.sampling.scratch import (
+    BEST,
+    CHUNK_SUMS,
+    CHUNK_WEIGHTS,
+    CHUNKS,
+    COPY,
+    SUMS,
+    TEMPERATURE,
+    VOCAB_SIZE,
+    X,
+    logits_at,
+    score_of,
+    scores_at,
+    scratch_places,
+)
+from kernels.cpu.sampling.top_k_cut import UNKNOWN, cut
+from kernels.cpu.sampling.vector_loops import (
+    CHUNK,
+    LOWEST,
+    WIDE,
+    read_f32,
+    read_f64,
+    read_i32,
+    weigh,
+    write_f32,
+    write_f64,
+    write_i32,
+)
+from kernels.cpu.sampling.weight_sums import ABOUT, BUCKETS, chunk_places, chunk_weights, in_bucket
+
+LOG2_E = 1.4426950408889634
+
+
+def sum_error(vocab_size: int) -> float:
+    """How far a sum of weights in vectors, and one from id 0 on, may be from one another: a share of all."""
+    return 2 * (vocab_size * 2.0**-53 + ABOUT)
+
+
+def depth_of(share: float, vocab_size: int) -> float:
+    """-log of a weight of which the whole vocabulary together has half of what a share leaves out: no token
+    with less is needed."""
+    return -log(0.5 * (1 - share) / vocab_size)
+
+
+def _buckets_per_score(top: float, depth: float, scratch: int) -> float:
+    """So that they reach down to about the lowest score, as every 64th token shows it; or to the depth."""
+    vocab_size, least = read_i64(scratch + VOCAB_SIZE), top
+    step = 1 if vocab_size < 64 * CHUNK else CHUNK
+    for token in range(0, vocab_size, step):
+        score = score_of(token, scratch)
+        least = min(least, score) if score > -inf else least
+    return float32(min(BUCKETS / min(top - least, depth), 1e38))  # infinity times 0 would be no number
+
+
+def _fill_buckets(top: float, per_score: float, scratch: int) -> float:
+    """Returns the sum of all weights."""
+    sums, weights, places = scratch + SUMS, scratch + CHUNK_WEIGHTS, scratch + CHUNK_SUMS
+    best, rate = read_f64(scratch + BEST), LOG2_E / read_f64(scratch + TEMPERATURE)
+    for i in range(BUCKETS * WIDE):
+        write_f64(sums + 8 * i, 0.0)
+    total = 0.0
+    for chunk in range(read_i64(scratch + CHUNKS)):
+        scores = scores_at(chunk, scratch)
+        chunk_places(scores, top, per_score, places)
+        total += chunk_weights(scores, logits_at(chunk, scratch), best, rate, weights)
+        for i in range(CHUNK):
+            place = sums + read_i32(places + 4 * i)
+            write_f64(place, read_f64(place) + read_f64(weights + 8 * i))
+    return total
+
+
+def _weigh_candidates(n: int, scratch: int) -> None:
+    """By their logits; those with the score -inf weigh nothing."""
+    _, scores, ids, weights, _, x = scratch_places(scratch)  # x: where cut() will work
+    for i in range(n):
+        kept = read_f32(scores + 4 * i) > -inf
+        write_f32(x + 4 * i, read_f32(read_i64(scratch + X) + 4 * read_i32(ids + 4 * i)) if kept else -inf)
+    weigh(x, read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE), weights, (n + 7) // 8)
+
+
+def _mass_until(n: int, limit: float, last: int, scratch: int) -> float:
+    """The weights of those candidates that rank no lower than the last."""
+    _, scores, ids, weights, _, _ = scratch_places(scratch)
+    mass = 0.0
+    for i in range(n):
+        score = read_f32(scores + 4 * i)
+        kept = score > limit or (score == limit and read_i32(ids + 4 * i) <= last)
+        mass += read_f64(weights + 8 * i) if kept else 0.0
+    return mass
+
+
+def last_of_mass(share: float, top: float, depth: float, scratch: int) -> tuple[int, float]:
+    """The last token, by rank, that kernels.ops.sampling.top_p keeps, and the sum of all weights that it
+    keeps; NOT_KNOWN and 0 where the last bits could matter. top: no score is higher. depth: below top -
+    depth no score is needed."""
+    _, scores, ids, weights, _, free = scratch_places(scratch)
+    per_score = _buckets_per_score(top, depth, scratch)
+    total = _fill_buckets(top, per_score, scratch)
+    target, before, reached, bucket = share * total, 0.0, 0.0, -1
+    while reached < target and bucket + 1 < BUCKETS:
+        bucket += 1
+        before = reached
+        for lane in range(WIDE):
+            reached += read_f64(scratch + SUMS + 8 * (WIDE * bucket + lane))
+    n = 0
+    for chunk in range(read_i64(scratch + CHUNKS)):
+        at = scores_at(chunk, scratch)
+        n = note(in_bucket(at, top, per_score, bucket), at, chunk * CHUNK, n, scores, ids)
+    _weigh_candidates(n, scratch)
+    error = sum_error(read_i64(scratch + VOCAB_SIZE)) * total
+    place = cut(scores, weights, n, before, target, error, free)
+    if place == UNKNOWN:
+        return NOT_KNOWN, 0.0
+    last = read_i32(ids + 4 * place)
+    return last, before + _mass_until(n, read_f32(scores + 4 * place), last, scratch)
+
+
+def _other_order(bits: int) -> int:
+    """The bits of a float32 to a number that ascends as it does, and back."""
+    return bits if bits >= 0 else bits ^ 0x7FFFFFFF
+
+
+def next_above(score: float, scratch: int) -> float:
+    """The lowest float32 above this one."""
+    write_f32(scratch + COPY, score + float32(0.0))  # -0.0 becomes 0.0: they are equals
+    write_i32(scratch + COPY, _other_order(_other_order(read_i32(scratch + COPY)) + 1))
+    following: float = read_f32(scratch + COPY)
+    return following
+
+
+def lowest_score(min_p: float, scratch: int) -> float:
+    """Of a weight of at least min_p."""
+    best, temperature = read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE)
+    lane, weight = scratch + COPY, scratch + CHUNK_WEIGHTS
+    for i in range(WIDE):
+        write_f32(lane + 4 * i, best)
+    high = _other_order(read_i32(lane))
+    write_f32(lane, float32(LOWEST))
+    low = _other_order(read_i32(lane)) - 1
+    while low + 1 < high:
+        middle = (low + high) >> 1
+        write_i32(lane, _other_order(middle))
+        weigh(lane, best, temperature, weight, 1)
+        if read_f64(weight) >= min_p:
+            high = middle
+        else:
+            low = middle
+    write_i32(lane, _other_order(high))
+    score: float = read_f32(lane)
+    return score

@@ -1,0 +1,1 @@
+"""Checks a plan and prepares the inputs of a step, one call each."""

@@ -1,0 +1,307 @@
+"""Attention of this step's queries over the paged KV cache, prefill and decode in one call.
+
+    out[t, h] = sum_j p[j] * V[j, h // G],   p = softmax_j(scale * q[t, h] . K[j, h // G]),   G = H / K
+
+for the query at position p of its row, over the row's KV positions j with p - window < j <= p.
+
+query, out:             [T, H, D]; the rows of the step one after the other
+key_cache, value_cache: [B, K, S, D]
+block_tables:           [R, N]; position j of a row is at offset j % S of its block j // S
+
+Why the cache is [B, K, S, D] and not [B, S, K, D]: what one head needs of one block is a single
+tile of S * D values, contiguous. A kernel streams it without stride, whatever K is, and the gather
+below copies whole tiles straight into the order in which the product reads them.
+
+Products and sums are float32 inside torch's attention. Bytes moved: each row's keys and values
+once per group of G heads; this plain variant reads, writes and reads them again, since it gathers.
+kernels.cpu.attention.block_attention is the variant for bfloat16 on CPUs that have the instructions,
+kernels.triton.attention.paged_attention the one for CUDA.
+
+                       T: tokens of the step
+    +--------------------------------+-------------+-----------+
+    | decode rows, one token each    | prefill row | prefill … |
+    +--------------------------------+-------------+-----------+
+     groups: rows whose KV is padded  chunks of QUERY_CHUNK
+     to one width, one call for all   queries, one call for each
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.ops.attention.ragged import Integers, ranges
+
+MIN_WIDTH = 128
+"""KV tokens that a decode row is padded to at least: below it a call costs more than the padding
+(16 us for one row of 128 tokens, nearly all of it the call; 2 KV heads of 32, one Zen 4 core)."""
+GROUP_VALUES = 1 << 20
+"""Values gathered per call for K, and again for V. 256 rows of 512 tokens (2 KV heads of 32,
+float32) are 32 MiB, which malloc maps anew each time: 21 ms per gather, but 1.4 ms in such pieces."""
+QUERY_CHUNK = 256
+"""Prefill queries per call. A chunk attends no further than its own end, so that most of the upper
+triangle is never computed: 512 queries take 2.7 ms in two chunks, 3.5 ms in one (as above)."""
+
+
+@dataclass(frozen=True)
+class DecodeGroup:
+    """Rows with one query each, whose KV is gathered to one width L = N * S."""
+
+    tokens: slice  # the group's R tokens
+    tiles: torch.Tensor  # [R * K * N] int64: block * K + head
+    stale: torch.Tensor  # [X] int64: rows of the gathered [R * K * L, D] that nobody wrote
+    mask: torch.Tensor  # [R, 1, 1, L] dtype of the query: 0 or -inf
+
+
+@dataclass(frozen=True)
+class PrefillChunk:
+    """Consecutive queries of one row, with KV of length L, counted from the first gathered block."""
+
+    tokens: slice  # the chunk's C tokens
+    tiles: torch.Tensor  # [K * N] int64
+    length: int  # L
+    mask: torch.Tensor  # [C, L] dtype of the query: 0 or -inf
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """What the layers of one step with one window share: computed once per step."""
+
+    groups: tuple[DecodeGroup, ...]
+    chunks: tuple[PrefillChunk, ...]
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """What planning needs to know of the cache."""
+
+    num_kv_heads: int  # K
+    head_dim: int  # D
+    block_size: int  # S
+    pad_block: int  # a block of finite values, read for padding and masked
+    dtype: torch.dtype
+    device: torch.device
+    kernels: BlockKernels | None = None  # what reads and writes it; None: torch
+
+
+def paged_attention_reference(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    starts: Sequence[int],
+    counts: Sequence[int],
+    block_tables: Sequence[Sequence[int]],
+    window: int | None,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
+
+    soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
+    to them. sinks: [H], the score of one more key of each head, whose value is zero. The last two are the
+    GPU's.
+    """
+    wide = torch.promote_types(query.dtype, torch.float32)
+    groups = query.shape[1] // key_cache.shape[1]
+    rows: list[torch.Tensor] = []
+    for start, count, table in zip(starts, counts, block_tables, strict=True):
+        blocks = torch.as_tensor(table, dtype=torch.int64, device=query.device)
+        # [N, K, S, D] -> [K, N * S, D] -> [H, N * S, D]
+        keys = key_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
+        values = value_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
+        for position in range(start, start + count):
+            seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+            one = query[len(rows)].to(wide)
+            scores = torch.einsum("hd,hjd->hj", one, keys[:, seen]) * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
+            if slopes is not None:
+                distances = torch.arange(seen.start, seen.stop, device=query.device) - position
+                scores = scores + slopes.to(wide)[:, None] * distances
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.to(wide)[:, None]), -1)
+            weights = scores.softmax(-1)[:, : seen.stop - seen.start]
+            rows.append(torch.einsum("hj,hjd->hd", weights, values[:, seen]))
+    return torch.stack(rows).to(query.dtype)
+
+
+def plan_attention(
+    starts: Integers, counts: Integers, block_tables: Integers, window: int | None, shape: CacheShape
+) -> AttentionPlan:
+    """Plans one step for all layers with this window.
+
+    starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
+    Rows of one query that follow one another share a call where their padded lengths are equal: the
+    padded length of a row depends on its own length only, and so does its result (bitwise with one
+    thread; with more, torch may cut the products differently for another number of rows).
+    """
+    ends = starts + counts
+    first_blocks = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0)
+    first_blocks = first_blocks // shape.block_size
+    num_blocks = -(-ends // shape.block_size) - first_blocks
+    widths = np.where(counts == 1, _padded_widths(num_blocks, shape.block_size), 0)
+    groups, chunks = [], []
+    token = row = 0
+    for length in _runs(widths, shape):
+        rows = slice(row, row + length)
+        if widths[row]:
+            tokens = slice(token, token + length)
+            table, first = block_tables[rows], first_blocks[rows]
+            width = int(widths[row])
+            groups.append(_decode_group(tokens, starts[rows], table, first, width, window, shape))
+            token += length
+        else:
+            start, count = int(starts[row]), int(counts[row])
+            for offset in range(0, count, QUERY_CHUNK):
+                tokens = slice(token + offset, token + min(count, offset + QUERY_CHUNK))
+                chunks.append(_prefill_chunk(tokens, start + offset, block_tables[row], window, shape))
+            token += count
+        row += length
+    return AttentionPlan(tuple(groups), tuple(chunks))
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    scale: float,
+) -> torch.Tensor:
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding.
+
+    On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
+    """
+    widen = query.device.type == "cpu" and query.dtype.itemsize == 2
+    num_heads, head_dim = query.shape[1:]
+    num_kv_heads, block_size = key_cache.shape[1:3]
+    per_kv = num_heads // num_kv_heads
+    key_tiles = key_cache.view(-1, block_size * head_dim)
+    value_tiles = value_cache.view(-1, block_size * head_dim)
+    queries = query.view(-1, num_kv_heads, per_kv, head_dim)  # [T, K, G, D]
+    out = torch.zeros(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
+    if widen:
+        queries = queries.float()
+    for group in plan.groups:
+        size = group.mask.shape[0], num_kv_heads, group.mask.shape[3], head_dim
+        keys = key_tiles.index_select(0, group.tiles).view(-1, head_dim)
+        values = value_tiles.index_select(0, group.tiles).view(-1, head_dim)
+        # The weights of these positions are 0, but what an earlier owner of the block left there
+        # may be inf or NaN: 0 * inf would carry its bad luck into this row.
+        keys.index_fill_(0, group.stale, 0)
+        values.index_fill_(0, group.stale, 0)
+        if widen:
+            keys, values = keys.float(), values.float()
+        # [R, K, G, D] x [R, K, L, D]: the heads that share a KV head stand where torch expects
+        # the queries of one head.
+        out[group.tokens] = F.scaled_dot_product_attention(
+            queries[group.tokens],
+            keys.view(size),
+            values.view(size),
+            attn_mask=group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1),
+            scale=scale,
+        )
+    for chunk in plan.chunks:
+        size = num_kv_heads, 1, -1, head_dim
+        keys = key_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
+        values = value_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
+        if widen:
+            keys, values = keys.float(), values.float()
+        # [K, G, C, D] x [K, G, L, D], the latter repeated by a stride of 0.
+        result = F.scaled_dot_product_attention(
+            queries[chunk.tokens].permute(1, 2, 0, 3),
+            keys.expand(-1, per_kv, -1, -1),
+            values.expand(-1, per_kv, -1, -1),
+            attn_mask=chunk.mask.to(queries.dtype),
+            scale=scale,
+        )
+        out[chunk.tokens] = result.permute(2, 0, 1, 3)
+    return out.view(query.shape)
+
+
+def _padded_widths(num_blocks: Integers, block_size: int) -> Integers:
+    """Blocks that each row is padded to: a power of two times a minimum. Wastes less than half."""
+    least = max(1, MIN_WIDTH // block_size)
+    doublings = np.ceil(np.log2(np.maximum(num_blocks / least, 1))).astype(np.int64)
+    return np.asarray(least << doublings)
+
+
+def _runs(widths: Integers, shape: CacheShape) -> list[int]:
+    """Lengths of the pieces to compute: equal widths in a row, each piece at most GROUP_VALUES.
+
+    A prefill row (width 0) is a piece of its own.
+    """
+    edges = np.flatnonzero(np.diff(widths)) + 1
+    lengths = []
+    for begin, end in zip([0, *edges], [*edges, len(widths)], strict=True):
+        tile_values = shape.num_kv_heads * shape.block_size * shape.head_dim
+        most = max(1, GROUP_VALUES // (int(widths[begin]) * tile_values)) if widths[begin] else 1
+        lengths += [min(most, end - at) for at in range(begin, end, most)]
+    return lengths
+
+
+def _decode_group(
+    tokens: slice,
+    positions: Integers,
+    block_tables: Integers,
+    first_blocks: Integers,
+    width: int,
+    window: int | None,
+    shape: CacheShape,
+) -> DecodeGroup:
+    """positions, first_blocks: [R]; block_tables: [R, N]; width: blocks per row after padding."""
+    size, heads = shape.block_size, np.arange(shape.num_kv_heads)
+    ends = positions + 1 - first_blocks * size  # [R] counted from the first gathered block
+    num_blocks = -(-ends // size)
+    columns = np.arange(width)
+    picked = np.minimum(first_blocks[:, None] + columns, block_tables.shape[1] - 1)
+    blocks = np.take_along_axis(block_tables, picked, 1)
+    blocks = np.where(columns < num_blocks[:, None], blocks, shape.pad_block)  # [R, width]
+    tiles = blocks[:, None, :] * shape.num_kv_heads + heads[:, None]  # [R, K, width]
+
+    stale_rows, stale_offsets = ranges(ends, num_blocks * size - ends)
+    stale = (stale_rows[:, None] * shape.num_kv_heads + heads) * (width * size) + stale_offsets[:, None]
+
+    offsets = np.arange(width * size)
+    hidden = offsets >= ends[:, None]
+    if window is not None:
+        hidden |= offsets < (ends - window)[:, None]
+    return DecodeGroup(
+        tokens,
+        torch.from_numpy(tiles.reshape(-1).astype(np.int64)).to(shape.device),
+        torch.from_numpy(stale.reshape(-1)).to(shape.device),
+        _mask(hidden, shape)[:, None, None],
+    )
+
+
+def _prefill_chunk(
+    tokens: slice, start: int, block_table: Integers, window: int | None, shape: CacheShape
+) -> PrefillChunk:
+    """start: position of the chunk's first query; block_table: [N]."""
+    size = shape.block_size
+    end = start + tokens.stop - tokens.start
+    first_block = 0 if window is None else max(0, start - window + 1) // size
+    blocks = block_table[first_block : -(-end // size)]
+    tiles = blocks * shape.num_kv_heads + np.arange(shape.num_kv_heads)[:, None]  # [K, N]
+    queries = np.arange(start, end)[:, None]
+    keys = np.arange(first_block * size, end)
+    hidden = keys > queries
+    if window is not None:
+        hidden |= keys <= queries - window
+    return PrefillChunk(
+        tokens,
+        torch.from_numpy(tiles.reshape(-1).astype(np.int64)).to(shape.device),
+        end - first_block * size,
+        _mask(hidden, shape),
+    )
+
+
+def _mask(hidden: npt.NDArray[np.bool_], shape: CacheShape) -> torch.Tensor:
+    """0 where a query may look, -inf where it may not."""
+    mask = torch.zeros(hidden.shape, dtype=shape.dtype, device=shape.device)
+    return mask.masked_fill_(torch.from_numpy(hidden).to(shape.device), float("-inf"))

@@ -1,0 +1,52 @@
+"""Writes the keys and values of this step's tokens into their slots of the paged KV cache.
+
+    key_cache[block, k, offset]   = key[t, k]      slots[t] = block * S + offset
+    value_cache[block, k, offset] = value[t, k]
+
+key, value:             [T, K, D]; may be strided views of a fused projection
+key_cache, value_cache: [B, K, S, D], contiguous, the same dtype
+slots:                  [T] int64, all different but for padding, whose tokens are equal
+Bytes moved: 4 * T * K * D values (two read, two written).
+
+On CUDA: kernels.triton.attention.store_kv.
+"""
+
+import torch
+
+
+def store_kv_reference(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+) -> None:
+    """The formula, token by token."""
+    block_size = key_cache.shape[2]
+    for token, slot in enumerate(slots.tolist()):
+        block, offset = divmod(slot, block_size)
+        key_cache[block, :, offset] = key[token]
+        value_cache[block, :, offset] = value[token]
+
+
+def slot_rows(slots: torch.Tensor, num_kv_heads: int, block_size: int) -> torch.Tensor:
+    """Where each head of each token goes in a cache seen as [B * K * S, D]: [T] -> [T * K] int64.
+
+    It is the same in all layers of a step, so that it is computed once per step.
+    """
+    heads = torch.arange(num_kv_heads, device=slots.device)
+    tiles = (slots // block_size)[:, None] * num_kv_heads + heads
+    return (tiles * block_size + (slots % block_size)[:, None]).view(-1)
+
+
+def store_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    rows: torch.Tensor,
+) -> None:
+    """Writes in place. rows: slot_rows() of the step's slots."""
+    head_dim = key.shape[-1]
+    key_cache.view(-1, head_dim).index_copy_(0, rows, key.reshape(-1, head_dim))
+    value_cache.view(-1, head_dim).index_copy_(0, rows, value.reshape(-1, head_dim))

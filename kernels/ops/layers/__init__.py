@@ -1,0 +1,1 @@
+"""Operations of layers: linear, norms, rotary embedding, activations."""

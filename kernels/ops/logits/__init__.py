@@ -1,0 +1,1 @@
+"""Operations that change or read logits, row by row."""

@@ -1,0 +1,205 @@
+"""kernels.ops.logits.token_masks.forbid_tokens on CUDA, for bad words and then for stop tokens, in place.
+
+    bad words    x[last_n] <- -inf   for each word n of the row whose prefix the output ends with
+    stop tokens  x[stop_m] <- -inf   for each m, while position < min_tokens
+                 each of the two only if it leaves the row a token above -inf
+
+A word is its last token and its prefix, nearest token first, so that it lines up with the output's end:
+
+    bad word [5, 8, 3]     last 3   prefix  8   5  ANY ANY
+    output ... 5 8         from its end     8   5   ...        -> 3 is forbidden
+
+One program per row: it keeps the logits that it masks, masks them, looks for one that is left, mostly in the
+first tile, and puts them back where there is none. NaN stays NaN: such a row is broken, and the sampler
+says so. logits: [A, V] float32, rows contiguous; slots: [A], the state of each, -1: none; positions: [A]
+int32, tokens of the output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile.
+Speed: not yet measured on a GPU.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+ENTRIES = 128
+"""Forbidden tokens at a time: one per thread."""
+WIDTH = 1024
+"""Logits at a time in the search for one that is left: 8 per thread."""
+ANY = -1
+"""In a prefix: matches whatever is there."""
+
+
+@dataclass(frozen=True)
+class Prohibitions:
+    """The state of S slots."""
+
+    last: torch.Tensor  # [S, N] int32
+    prefix: torch.Tensor  # [S, N, L] int32
+    outputs: torch.Tensor  # [S, P] int32: what the row has said, from its first token on
+    stop_ids: torch.Tensor  # [S, M] int32
+    numbers: torch.Tensor  # [S, 4] int32: how many of N, of L and of M count, and min_tokens
+
+
+def forbid_tokens_reference(
+    logits: torch.Tensor, slots: list[int], positions: list[int], state: Prohibitions
+) -> torch.Tensor:
+    """The same out of place, row by row."""
+    result = logits.clone()
+    for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+        if slot < 0:
+            continue
+        num_words, longest, num_stops, min_tokens = state.numbers[slot].tolist()
+        said = state.outputs[slot, :position].tolist()[::-1]
+        words = zip(
+            state.last[slot, :num_words].tolist(), state.prefix[slot, :, :longest].tolist(), strict=False
+        )
+        bad = [
+            last
+            for last, prefix in words
+            if all(want == ANY or said[n : n + 1] == [want] for n, want in enumerate(prefix))
+        ]
+        stops = state.stop_ids[slot, :num_stops].tolist() if position < min_tokens else []
+        for forbidden in (bad, stops):
+            masked = result[a].clone()
+            masked[forbidden] = torch.where(masked[forbidden].isnan(), torch.nan, -torch.inf)
+            if (masked > -torch.inf).any():
+                result[a] = masked
+    return result
+
+
+@triton.jit
+def _complete(prefix, outputs, at, inside, position, longest, room):
+    """Whether the output ends with the prefixes of the words `at`. longest: of the row; room: L."""
+    complete = inside
+    for n in range(0, longest):
+        want = tl.load(prefix + at * room + n, mask=inside, other=-1)
+        has = tl.full([], -2, tl.int32)  # before the first token: matches none
+        if n < position:
+            has = tl.load(outputs + position - 1 - n)
+        complete = complete & ((want == -1) | (want == has))
+    return complete
+
+
+@triton.jit
+def _forbid(
+    x,  # [V]: the row's logits
+    saved,
+    ids,
+    prefix,
+    outputs,
+    number,
+    position,
+    longest,
+    room,
+    vocab_size,
+    ENTRIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Masks `number` ids of one row, as far as their prefixes are there."""
+    for start in range(0, number, ENTRIES):
+        at = start + tl.arange(0, ENTRIES)
+        token = tl.load(ids + at, mask=at < number, other=0)
+        tl.store(saved + at, tl.load(x + token, mask=at < number, other=0.0), mask=at < number)
+    tl.debug_barrier()  # an id may be there twice: all are kept before one is masked
+    for start in range(0, number, ENTRIES):
+        at = start + tl.arange(0, ENTRIES)
+        complete = _complete(prefix, outputs, at, at < number, position, longest, room)
+        token = tl.load(ids + at, mask=complete, other=0)
+        before = tl.load(saved + at, mask=complete, other=0.0)
+        tl.store(x + token, -float("inf"), mask=complete & (before == before))
+    tl.debug_barrier()
+    left = tl.zeros([], tl.int32)
+    for start in range(0, vocab_size, WIDTH):
+        if left == 0:
+            at = start + tl.arange(0, WIDTH)
+            scores = tl.load(x + at, mask=at < vocab_size, other=-float("inf"))
+            left = tl.max((scores > -float("inf")).to(tl.int32), 0)
+    if left == 0:
+        for start in range(0, number, ENTRIES):
+            at = start + tl.arange(0, ENTRIES)
+            token = tl.load(ids + at, mask=at < number, other=0)
+            tl.store(x + token, tl.load(saved + at, mask=at < number, other=0.0), mask=at < number)
+    tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["most_words", "prefix_room", "output_room", "most_stops", "most"])
+def _forbid_kernel(
+    logits,  # [A, V]
+    slots,  # [A]
+    positions,  # [A]
+    last,  # [S, most_words]
+    prefix,  # [S, most_words, prefix_room]
+    outputs,  # [S, output_room]
+    stop_ids,  # [S, most_stops]
+    numbers,  # [S, 4]
+    saved,  # [A, most]
+    stride,
+    vocab_size,
+    most_words,
+    prefix_room,
+    output_room,
+    most_stops,
+    most,
+    ENTRIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    slot, position = tl.load(slots + row).to(tl.int64), tl.load(positions + row)
+    if slot < 0:
+        return
+    x, kept, said = logits + row * stride, saved + row * most, outputs + slot * output_room
+    num_words, longest = tl.load(numbers + 4 * slot), tl.load(numbers + 4 * slot + 1)
+    num_stops, min_tokens = tl.load(numbers + 4 * slot + 2), tl.load(numbers + 4 * slot + 3)
+    if num_words > 0:
+        words = slot * most_words
+        _forbid(
+            x,
+            kept,
+            last + words,
+            prefix + words * prefix_room,
+            said,
+            num_words,
+            position,
+            longest,
+            prefix_room,
+            vocab_size,
+            ENTRIES,
+            WIDTH,
+        )
+    if (num_stops > 0) & (position < min_tokens):
+        stops = stop_ids + slot * most_stops
+        _forbid(x, kept, stops, prefix, said, num_stops, position, 0, 0, vocab_size, ENTRIES, WIDTH)
+
+
+def forbid_tokens(
+    logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, state: Prohibitions
+) -> None:
+    """In place."""
+    rows, vocab_size = logits.shape
+    most_words, most_stops = state.last.shape[1], state.stop_ids.shape[1]
+    assert logits.dtype == torch.float32 and logits.stride(1) == 1
+    assert slots.shape == positions.shape == (rows,) and state.prefix.shape[1] == most_words
+    most = max(1, most_words, most_stops)
+    if rows:
+        _forbid_kernel[(rows,)](
+            logits,
+            slots,
+            positions,
+            state.last,
+            state.prefix,
+            state.outputs,
+            state.stop_ids,
+            state.numbers,
+            torch.empty((rows, most), dtype=torch.float32, device=logits.device),
+            logits.stride(0),
+            vocab_size,
+            most_words,
+            state.prefix.shape[2],
+            state.outputs.shape[1],
+            most_stops,
+            most,
+            ENTRIES=ENTRIES,
+            WIDTH=WIDTH,
+            num_warps=4,
+        )

@@ -1,0 +1,1 @@
+"""Inputs of a step and history of rows in Triton."""

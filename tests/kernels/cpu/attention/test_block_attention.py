@@ -1,0 +1,182 @@
+"""block_attention on a cache in its own order, against dense attention in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.cpu.attention.block_attention import (
+    BlockKernels,
+    BlockPlan,
+    block_attention,
+    block_kernels,
+    plan_blocks,
+)
+from kernels.ops.attention.store_kv import slot_rows
+from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.tolerances import assert_close
+
+pytestmark = pytest.mark.avx512_bf16
+
+BF16 = torch.bfloat16
+TOLERANCE = (1.6e-2, 1.6e-2)
+"""As for torch's attention in bfloat16: weights and results are rounded to 8 bits."""
+
+
+def kernels_for(group: int, block_size: int = 16, head_dim: int = 32) -> BlockKernels:
+    made = block_kernels(BF16, block_size, head_dim, group)
+    assert made is not None
+    return made
+
+
+class BlockCase(Case):
+    """The same rows, stored by our kernel; all else is NaN here too."""
+
+    def __init__(
+        self,
+        rows: list[tuple[int, int]],
+        heads: int = 6,
+        kv_heads: int = 2,
+        head_dim: int = 32,
+        block_size: int = 16,
+    ) -> None:
+        super().__init__(rows, BF16, heads, kv_heads, head_dim, block_size)
+        self.kernels = kernels_for(heads // kv_heads, block_size, head_dim)
+        self.key_cache.fill_(torch.nan)
+        self.value_cache.fill_(torch.nan)
+        for table, key, value in zip(self.tables, self.keys, self.values, strict=True):
+            positions = np.arange(len(key))
+            slots = table[positions // block_size] * block_size + positions % block_size
+            store = slot_rows(torch.from_numpy(slots), kv_heads, block_size)
+            self.kernels.store_kv(key, value, self.key_cache, self.value_cache, store)
+
+    def block_plan(self, rows: slice, window: int | None, skip: int = 0) -> BlockPlan:
+        """skip: queries of each row that are left out, at its beginning."""
+        starts, counts = self.starts[rows] + skip, self.counts[rows] - skip
+        heads, head_dim = self.key_cache.shape[1], self.query.shape[2]
+        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads)
+
+    def attend(self, query: torch.Tensor, plan: BlockPlan) -> torch.Tensor:
+        return block_attention(query, self.key_cache, self.value_cache, plan, self.scale)
+
+    def run(self, window: int | None = None) -> torch.Tensor:
+        return self.attend(self.query, self.block_plan(slice(None), window))
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 16, 40])
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+def test_decode_and_prefill_in_one_step(block_size: int, window: int | None):
+    """Nothing of other rows, of unused blocks, or of what an earlier owner left in a block (NaN here)."""
+    case = BlockCase(MIXED, block_size=block_size)
+    assert_close(case.run(window), case.exact(window), *TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(1, 1, 32), (4, 4, 64), (9, 3, 64), (14, 2, 64), (8, 1, 96), (22, 2, 32), (5, 1, 128), (2, 1, 512)],
+)
+def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
+    """Groups of 1 to 11 heads: one item and more than one for a decoding token."""
+    case = BlockCase(MIXED, heads, kv_heads, head_dim)
+    assert_close(case.run(), case.exact(), *TOLERANCE)
+
+
+@pytest.mark.parametrize("window", [None, 5, 100])
+def test_company_and_chunking_change_nothing(window: int | None):
+    """A query's result is bitwise the same in a prompt of 200 tokens, in its later pieces, and alone."""
+    case = BlockCase([(0, 200), (17, 1), (64, 31)])
+    together = case.run(window)
+    alone = case.attend(case.query[200:201], case.block_plan(slice(1, 2), window))
+    assert torch.equal(alone, together[200:201])
+    for skip in (1, 2, 3, 15, 16, 17, 100, 133, 199):
+        rest = case.attend(case.query[skip:200], case.block_plan(slice(0, 1), window, skip))
+        assert torch.equal(rest, together[skip:200])
+
+
+BOUNDARIES = [(0, 1), (255, 1), (511, 1), (512, 1), (513, 1), (1022, 4), (1023, 2), (1024, 8), (1400, 1)]
+"""Rows that end just before, at and after the end of a part of 512 positions."""
+
+
+@pytest.mark.parametrize("window", [None, 1, 17, 512, 600])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1)])
+def test_rows_of_several_parts(heads: int, kv_heads: int, window: int | None):
+    """A few long ones are split, so that any thread may take a part. With many of them, none is."""
+    case = BlockCase(BOUNDARIES, heads, kv_heads)
+    team = case.kernels.team
+    before = team.threads
+    team.set_threads(1)
+    whole = case.block_plan(slice(None), window)
+    assert not len(whole.partials)
+    results = case.attend(case.query, whole)
+    assert_close(results, case.exact(window), *TOLERANCE)
+    team.set_threads(2)
+    split = case.block_plan(slice(None), window)
+    assert len(split.partials) and (split.items[:, 5] > 0).any()
+    assert torch.equal(case.attend(case.query, split), results)
+    team.set_threads(before)
+
+
+@pytest.mark.parametrize("window", [None, 5, 530])
+def test_parts_change_nothing(window: int | None):
+    """A query of a prompt of 1100 tokens, in its later pieces, and alone, where its row is split."""
+    case = BlockCase([(0, 1100), (1099, 1)])
+    team = case.kernels.team
+    before, together = team.threads, case.run(window)
+    for skip in (1, 500, 511, 512, 513, 1023, 1025, 1092, 1095, 1099):
+        team.set_threads(2 + skip % 2)
+        plan = case.block_plan(slice(0, 1), window, skip)
+        assert bool(len(plan.partials)) == (skip >= 1092), "rows of up to 8 tokens are split"
+        assert torch.equal(case.attend(case.query[skip:1100], plan), together[skip:1100])
+    team.set_threads(before)
+
+
+def test_other_blocks_change_nothing():
+    """The same keys and values elsewhere."""
+    case, other = BlockCase([(0, 50), (30, 1)]), BlockCase([(0, 50), (30, 1), (5, 5)])
+    assert not np.array_equal(case.tables, other.tables[:2, :4])
+    assert torch.equal(case.run(), other.attend(case.query, other.block_plan(slice(0, 2), None)))
+
+
+def test_threads_change_nothing():
+    """Which thread computes an item does not matter."""
+    case = BlockCase(MIXED)
+    team = case.kernels.team
+    before, one = team.threads, case.run()
+    team.set_threads(3)
+    for _ in range(20):
+        assert torch.equal(case.run(), one)
+    team.set_threads(before)
+
+
+def test_large_scores():
+    """Weights that underflow are zero, and the largest never overflows."""
+    case = BlockCase([(100, 1), (0, 20)])
+    case.scale = 50.0
+    assert_close(case.run(), case.exact(), *TOLERANCE)
+
+
+def test_strided_queries():
+    """As they lie beside the keys in a fused projection; and heads that are not neighbours."""
+    case = BlockCase(MIXED)
+    expected = case.run()
+    plan = case.block_plan(slice(None), None)
+    beside = torch.cat((case.query, case.query), 1)[:, :6]
+    assert torch.equal(case.attend(beside, plan), expected)
+    transposed = case.query.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(case.attend(transposed, plan), expected)
+
+
+def test_nan_stays_in_its_row():
+    case = BlockCase([(40, 1), (40, 1)])
+    expected = case.run()
+    case.query[0] = torch.nan
+    result = case.run()
+    assert result[0].isnan().all()
+    assert torch.equal(result[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block_size", "head_dim"),
+    [(torch.float32, 16, 32), (BF16, 8, 32), (BF16, 16, 80), (BF16, 16, 544)],
+)
+def test_sizes_that_do_not_fit(dtype: torch.dtype, block_size: int, head_dim: int):
+    assert block_kernels(dtype, block_size, head_dim, 1) is None

@@ -1,0 +1,67 @@
+"""Where compiled kernels are kept, and when they are not."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.avx512_bf16
+
+ROOT = Path(__file__).parents[4]
+MULTIPLY = """
+import torch
+from kernels.cpu.compiler.cache import cache as compiler
+compiled, lower = [], compiler.lower
+compiler.lower = lambda kernel, name: compiled.append(name) or lower(kernel, name)
+from kernels.ops.layers.linear import pack_weight, packed_linear
+x = torch.ones(3, 4, dtype=torch.bfloat16)
+print(packed_linear(x, pack_weight(x, None)).sum().item())
+print(len(compiled))
+"""
+
+
+def multiply(cache: Path) -> tuple[list[str], str]:
+    """Uses a kernel in a fresh process. Returns what it printed, and its log."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-c", MULTIPLY]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return run.stdout.split(), run.stderr
+
+
+def test_the_second_process_finds_the_code_of_the_first(tmp_path: Path):
+    assert multiply(tmp_path) == (["36.0", "3"], "")
+    (folder,) = (tmp_path / "pagewire").iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert multiply(tmp_path) == (["36.0", "0"], "")
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path):
+    """As with a read-only home: the kernels work all the same, and the log says what it costs."""
+    (tmp_path / "file").write_text("")
+    printed, log = multiply(tmp_path / "file")
+    assert printed[0] == "36.0"
+    assert "compiled at every start" in log
+
+
+def test_a_folder_that_others_may_write_to(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """What lies there would be executed."""
+    from kernels.cpu.compiler.cache import use_cache
+
+    tmp_path.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert not use_cache(tmp_path)
+    assert "others may write" in caplog.text
+
+
+def test_another_version_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Or another CPU, as in a home that several hosts share."""
+    from kernels.cpu.compiler import cache as compiler
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = compiler.cache_folder.__wrapped__()
+    assert before.parent == tmp_path / "pagewire"
+    monkeypatch.setattr(compiler, "target_name", lambda: "another CPU")
+    assert compiler.cache_folder.__wrapped__() != before

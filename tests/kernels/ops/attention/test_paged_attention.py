@@ -1,0 +1,87 @@
+"""paged_attention against dense attention in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.ops.attention import paged_attention as module
+from kernels.ops.attention.paged_attention import paged_attention, paged_attention_reference, plan_attention
+from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.tolerances import TOLERANCES, assert_close
+
+
+@pytest.mark.parametrize(("dtype", "absolute", "relative"), TOLERANCES)
+@pytest.mark.parametrize("window", [None, 1, 3, 40])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_decode_and_prefill_in_one_step(
+    block_size: int, window: int | None, dtype: torch.dtype, absolute: float, relative: float
+):
+    """Nothing of other rows, of unused blocks, or of what an earlier owner left in a block (NaN here)."""
+    case = Case(MIXED, dtype, block_size=block_size)
+    assert_close(case.run(window), case.exact(window), absolute, relative)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(1, 1, 1), (4, 4, 8), (8, 1, 64), (6, 3, 80)])
+def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
+    case = Case(MIXED, torch.float32, heads, kv_heads, head_dim)
+    assert_close(case.run(), case.exact(), 5e-6, 5e-6)
+
+
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+@pytest.mark.parametrize("window", [None, 5])
+def test_reference(window: int | None, soft_cap: float | None):
+    case = Case([(0, 3), (9, 1), (4, 5)], torch.float32)
+    blocks: tuple[Any, ...] = (case.starts.tolist(), case.counts.tolist(), case.tables.tolist())
+    result = paged_attention_reference(
+        case.query, case.key_cache, case.value_cache, *blocks, window, case.scale, soft_cap
+    )
+    assert_close(result, case.exact(window, soft_cap), 2e-6, 2e-6)
+    sinks, slopes = torch.tensor([-2.0, 0, 3, 1, 9, -9]), torch.tensor([0.5, 0.2, 0.1, 0.05, 0.02, 0.01])
+    options = window, case.scale, soft_cap, sinks, slopes
+    result = paged_attention_reference(case.query, case.key_cache, case.value_cache, *blocks, *options)
+    assert_close(result, case.exact(window, soft_cap, sinks, slopes), 2e-6, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_company_changes_nothing(dtype: torch.dtype):
+    """A row's result is bitwise the same alone and among others, which is what padding every row by
+    its own length is for."""
+    rows = [(start, 1) for start in range(0, 600, 7)]
+    together = Case(rows, dtype)
+    result = together.run()
+    for row in (0, 3, 20, 60, 85):
+        alone = plan_attention(
+            together.starts[row : row + 1],
+            together.counts[row : row + 1],
+            together.tables[row : row + 1],
+            None,
+            together.shape,
+        )
+        query = together.query[row : row + 1]
+        single = paged_attention(query, together.key_cache, together.value_cache, alone, together.scale)
+        assert torch.equal(single[0], result[row])
+
+
+def test_groups_are_split_by_size(monkeypatch: pytest.MonkeyPatch):
+    case = Case([(start, 1) for start in range(40)], torch.float32)
+    whole = case.run()
+    assert len(case.plan(None).groups) == 1
+    monkeypatch.setattr(module, "GROUP_VALUES", 1)
+    assert len(case.plan(None).groups) == 40
+    assert torch.equal(case.run(), whole)
+
+
+def test_a_window_gathers_only_its_blocks():
+    plan = Case([(999, 1), (500, 100)], torch.float32).plan(8)
+    assert plan.groups[0].mask.shape[-1] == 128  # not 1000
+    assert plan.chunks[0].length < 120
+
+
+def test_padding_tokens_get_zeros():
+    """The plan leaves out tokens that stand after the rows."""
+    case = Case([(3, 1), (0, 4)], torch.float32)
+    padded = torch.cat((case.query, torch.full((3, 6, 24), torch.nan)))
+    result = paged_attention(padded, case.key_cache, case.value_cache, case.plan(None), case.scale)
+    assert torch.equal(result[:5], case.run())
+    assert not result[5:].any()

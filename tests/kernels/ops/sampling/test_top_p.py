@@ -1,0 +1,38 @@
+"""The smallest set that reaches a share."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from kernels.ops.sampling import top_p as module
+from kernels.ops.sampling.top_p import top_mass, top_mass_reference
+from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
+
+
+@pytest.mark.parametrize(("a", "w"), [*SHAPES, (3, 9000)])
+@pytest.mark.parametrize("make", [tied_logits, smooth_logits])
+def test_equals_reference(a: int, w: int, make: type) -> None:
+    """Bit for bit, whichever of its tries decides."""
+    scores = make(a, w)
+    weights, share = weights_of(scores), spread(a, 0.05, 0.999)
+    assert torch.equal(top_mass(scores, weights, share), top_mass_reference(scores, weights, share))
+
+
+def test_tries_agree() -> None:
+    """The result of a row does not depend on how far the other rows of its batch made it look."""
+    scores = smooth_logits(4, 3000)
+    weights, share = weights_of(scores), spread(4, 0.2, 0.999)
+    with patch.object(module, "FIRST_WIDTH", 3000):
+        sorted_at_once = top_mass(scores, weights, share)
+    for first in (1, 16, 300):
+        with patch.object(module, "FIRST_WIDTH", first):
+            assert torch.equal(top_mass(scores, weights, share), sorted_at_once)
+
+
+def test_borders() -> None:
+    """Reaching is enough, at least one is kept, equals fall by their ids."""
+    scores, weights = torch.zeros(4, 4), torch.ones(4, 4, dtype=torch.float64)
+    share = torch.tensor([0.5, 1e-45, 0.51, 0.0], dtype=torch.float64)
+    kept = top_mass(scores, weights, share)
+    assert kept.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]

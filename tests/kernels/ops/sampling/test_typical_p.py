@@ -1,0 +1,23 @@
+"""typical_p."""
+
+import pytest
+import torch
+
+from kernels.ops.sampling.typical_p import typical_p, typical_p_reference
+from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
+
+
+@pytest.mark.parametrize(("a", "w"), SHAPES)
+@pytest.mark.parametrize("make", [tied_logits, smooth_logits])
+def test_equals_reference(a: int, w: int, make: type) -> None:
+    """Zero weights among them: they have no surprise to speak of and are never kept first."""
+    weights, share = weights_of(make(a, w)), spread(a, 0.05, 0.95)
+    assert torch.equal(typical_p(weights, share), typical_p_reference(weights, share))
+
+
+def test_the_likeliest_may_go() -> None:
+    """0.4 and six times 0.1: the entropy is 1.75, 0.1 has the surprise 2.30 and 0.4 has 0.92."""
+    weights = torch.tensor([[0.4, *[0.1] * 6]], dtype=torch.float64)
+    kept = typical_p(weights, torch.tensor([0.55], dtype=torch.float64))
+    assert kept.count_nonzero().item() == 6
+    assert kept[0, 0] == 0

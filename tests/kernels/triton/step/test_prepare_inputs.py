@@ -1,0 +1,58 @@
+"""A step's inputs, gathered by the device, against loops over tokens."""
+
+import torch
+
+from kernels.triton.step import prepare_inputs as module
+from kernels.triton.step.prepare_inputs import (
+    StepInputs,
+    append_tokens,
+    prepare_inputs,
+    prepare_inputs_reference,
+)
+
+BLOCK_SIZE = 4
+
+
+def outputs(padded: int, tokens: int, width: int, device: torch.device) -> StepInputs:
+    """Filled with what must not stay."""
+    longs = (torch.full((tokens,), -7, device=device) for _ in range(4))
+    sizes = (padded + 1,), (padded,), (padded, width)
+    return StepInputs(*longs, *(torch.full(size, -7, dtype=torch.int32, device=device) for size in sizes))
+
+
+def test_inputs_of_a_step(device: torch.device, monkeypatch):
+    """Decode, a prompt from its middle, one from its start; rows in any order; two rows of padding. Loops
+    turn more than once."""
+    monkeypatch.setattr(module, "BLOCK", 8)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 1000, (6, 40), generator=generator, dtype=torch.int32)
+    blocks = torch.randperm(60, generator=generator).view(6, 10).to(torch.int32)
+    rows, starts, counts = [4, 0, 2], [36, 5, 0], [1, 20, 9]
+    out = outputs(5, 32, 10, device)
+    columns = [
+        torch.tensor([*column, 5, 3], dtype=torch.int32, device=device) for column in (rows, starts, counts)
+    ]
+    num_rows = torch.tensor([3], dtype=torch.int32, device=device)
+    state = tokens.to(device), blocks.to(device), torch.arange(10, 16, dtype=torch.int32, device=device)
+    prepare_inputs(*columns, num_rows, *state, BLOCK_SIZE, out)
+    ids, positions, slots = prepare_inputs_reference(rows, starts, counts, tokens, blocks, BLOCK_SIZE)
+    assert out.token_ids.tolist() == [*ids, 0, 0]
+    assert out.positions.tolist() == [*positions, 0, 0]
+    assert out.slots.tolist() == [*slots, -1, -1]
+    assert out.prompts.tolist() == [14, *[10] * 20, *[12] * 9, 1, 1]
+    assert out.query_starts.tolist() == [0, 1, 21, 30, 31, 32]
+    assert out.lengths.tolist() == [37, 25, 9, 0, 0]
+    for i, (row, length) in enumerate(zip(rows, (37, 25, 9), strict=True)):
+        used = -(-length // BLOCK_SIZE)
+        assert out.block_tables[i, :used].tolist() == blocks[row, :used].tolist()
+
+
+def test_sampled_tokens_are_appended(device: torch.device):
+    """-1 is no token; a full row stays full."""
+    tokens = torch.zeros(4, 3, dtype=torch.int32, device=device)
+    lengths = torch.tensor([1, 2, 0, 3], dtype=torch.int32, device=device)
+    append_tokens(
+        torch.tensor([7, 8, -1, 9], device=device), torch.tensor([1, 0, 2, 3], device=device), tokens, lengths
+    )
+    assert tokens.tolist() == [[0, 8, 0], [0, 0, 7], [0, 0, 0], [0, 0, 0]]
+    assert lengths.tolist() == [2, 3, 0, 3]

@@ -1,0 +1,120 @@
+"""Every kernel, compiled for sm_90 in the configurations that the launchers choose for models' shapes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SHARED_LIMIT = 227 << 10
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    """In a process that does not interpret. Triton keeps what it has compiled in its cache."""
+    figures = tmp_path_factory.mktemp("gpu_compile") / "figures.json"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "benchmarks.gpu_compile", "--jobs", "2", "--json", str(figures)]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert figures.exists(), run.stderr
+    rows: list[Row] = json.loads(figures.read_text())
+    return rows
+
+
+def test_nothing_spills_and_everything_fits(compiled: list[Row]):
+    """Also: no launcher asks for more shared memory than there is, which Triton would not tell."""
+    wrong = [row for row in compiled if row["spilled"] or row["shared"] > SHARED_LIMIT]
+    assert wrong == []
+
+
+def test_no_kernel_is_left_out(compiled: list[Row]):
+    """What is launched anywhere in the folder is in the table."""
+    launched = {
+        name
+        for file in (ROOT / "kernels/triton").glob("*.py")
+        for name in re.findall(r"^def (_\w+_kernel)\(", file.read_text(), re.MULTILINE)
+    }
+    assert {row["name"] for row in compiled} == launched
+
+
+NARROW = {
+    "_store_kernel": 8,  # a rotation of heads of 64 has 8 bytes per thread of each half
+    "_choose_kernel": 4,  # what the tiles of a row gave is a few hundred values; so below
+    "_uniform_kernel": 4,
+    "_prepare_kernel": 4,
+    "_append_kernel": 4,
+    "_record_kernel": 4,
+    "_count_kernel": 4,  # one atomic addition per thread
+    "_copy_kernel": 4,  # pieces begin anywhere
+}
+
+
+def test_loads_are_wide(compiled: list[Row]):
+    """16 bytes per thread and instruction, where a scalar load would mean that Triton lost an alignment."""
+    narrow = [row["launch"] for row in compiled if row["widest_load"] < NARROW.get(row["name"], 16)]
+    assert narrow == []
+
+
+def test_the_next_tiles_are_on_their_way(compiled: list[Row]):
+    """Of attention and of the logits: by asynchronous copies of 16 bytes, also out of 8 bits a value."""
+    piped = [row for row in compiled if row["name"] in ("_attention_kernel", "_logits_kernel")]
+    narrow = {row["launch"] for row in piped if row["widest_copy"] < 16}
+    assert all("fp32" in launch and "e4m3" in launch for launch in narrow), narrow
+
+
+def test_attention_uses_the_matrix_units(compiled: list[Row]):
+    """Prefill in half precision those of Hopper (wgmma), decode those that take 16 rows; and as many
+    decoding programs fit on a processor as hide each other's ramp."""
+    half = [row for row in compiled if row["name"] == "_attention_kernel" and "fp32" not in row["launch"]]
+    assert {row["products"] for row in half if row["launch"].startswith("prefill")} == {"wgmma"}
+    decode = [row for row in half if row["launch"].startswith("decode") and "71/1" not in row["launch"]]
+    assert {row["products"] for row in decode} == {"mma"}
+    assert min(row["programs"] for row in decode) >= 2
+
+
+def test_logits_use_the_matrix_units_of_hopper(compiled: list[Row]):
+    """For one row too: it is the table that fills them."""
+    half = [row for row in compiled if row["launch"].startswith("selected_logits bf16")]
+    assert {row["products"] for row in half} == {"wgmma"}
+
+
+def test_nothing_is_compiled_for_another_batch():
+    """Numbers that change from step to step are no part of what Triton compiles for."""
+    code = """
+from functools import partial
+from benchmarks.gpu_launches import attention
+from benchmarks.gpu_shapes import BF16, FP32, HEADS, empty
+from kernels.triton.compile_check import compiling
+from kernels.triton.step.prepare_inputs import append_tokens
+from kernels.triton.sampling.selected_logits import selected_logits
+from kernels.triton.sampling.token_logprobs import token_logprobs
+from kernels.triton.sampling.top_n import top_n
+
+def step(n):
+    attention(HEADS[1], BF16, 512 + n, True)
+    attention(HEADS[1], BF16, n, False)
+    logits, ids = empty(n, 32000, dtype=FP32), empty(n)
+    append_tokens(ids, ids, empty(512, 8192), empty(512))
+    token_logprobs(logits, empty(n, n))
+    top_n(logits, 16 + n)
+    selected_logits(empty(n, 64, dtype=BF16), ids, empty(320, 64, dtype=BF16))
+
+with compiling() as compiled:
+    step(2)
+    first = len(compiled)
+    for n in (1, 3, 15, 16):
+        step(n)
+print(first, len(compiled))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    first, after = map(int, run.stdout.split())
+    assert first == after == 8

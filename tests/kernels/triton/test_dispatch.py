@@ -1,0 +1,83 @@
+"""The launchers of kernels/ choose the Triton kernels for CUDA tensors, and when told to interpret."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.layers.activation import gated_activation
+from kernels.ops.layers.rms_norm import add_rms_norm
+from kernels.ops.layers.rms_norm import rms_norm as norm
+from kernels.ops.sampling.argmax import argmax
+from kernels.triton import requirements as support
+from kernels.triton.cache import copy_blocks as blocks
+from kernels.triton.elementwise import activation, rms_norm
+from kernels.triton.sampling import sample
+from tests.kernels.tolerances import random
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_launchers_choose(device: torch.device, monkeypatch: pytest.MonkeyPatch):
+    """Each calls its variant once."""
+    called = []
+    for module, name in (
+        (rms_norm, "rms_norm"),
+        (rms_norm, "add_rms_norm"),
+        (activation, "gated_activation"),
+        (blocks, "copy_blocks"),
+        (sample, "argmax"),
+    ):
+        monkeypatch.setattr(module, name, lambda *args, name=name: called.append(name))
+    x = random(2, 32, dtype=torch.float32).to(device)
+    ids = torch.tensor([0], device=device)
+
+    def call_all() -> None:
+        norm(x, x[0], 1e-5)
+        add_rms_norm(x, x, x[0], 1e-5)
+        gated_activation(x, "silu")
+        copy_blocks(x.view(1, 2, 1, 1, 4, 8), ids, ids)
+        argmax(x)
+
+    if device.type == "cpu":
+        call_all()
+        assert called == []
+        monkeypatch.setattr(support, "INTERPRETED", True)
+    call_all()
+    assert called == ["rms_norm", "add_rms_norm", "gated_activation", "copy_blocks", "argmax"]
+
+
+def test_triton_is_not_imported_for_nothing():
+    """A CPU-only install has none."""
+    code = (
+        "import sys, torch; sys.modules['triton'] = None\n"
+        "from kernels.ops.layers.rms_norm import rms_norm\n"
+        "import worker.runner\n"
+        "rms_norm(torch.ones(2, 8), torch.ones(8), 1e-5)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_why_not(monkeypatch: pytest.MonkeyPatch):
+    """In words, for the line at start-up."""
+    cpu = torch.device("cpu")
+    assert support.why_not(cpu, torch.float16, 64) == "the kernels are for CUDA, not for cpu"
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    assert support.why_not(cpu, torch.float16, 64) is None
+    assert "int8" in (support.why_not(cpu, torch.int8, 64) or "")
+    assert "512" in (support.why_not(cpu, torch.float16, 512) or "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    assert "7.5" in (support.why_not(torch.device("cuda"), torch.float16, 64) or "")
+    assert support.why_not(cpu, torch.float16, 64, torch.float8_e4m3fn) is None
+    assert "int8" in (support.why_not(cpu, torch.float16, 64, torch.int8) or "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    cuda = torch.device("cuda")
+    assert support.why_not(cuda, torch.float16, 64) is None
+    assert "8 bits" in (support.why_not(cuda, torch.float16, 64, torch.float8_e4m3fn) or "")
+    monkeypatch.setattr(support, "find_spec", lambda name: None)
+    assert support.why_not(cpu, torch.float16, 64) == "triton is not installed"

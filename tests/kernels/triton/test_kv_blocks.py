@@ -1,0 +1,146 @@
+"""The Triton kernels that write to the KV cache and move its blocks."""
+
+import pytest
+import torch
+
+from kernels.ops.attention.copy_blocks import copy_blocks_reference
+from kernels.ops.attention.store_kv import store_kv_reference
+from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.rotary import rotary_reference
+from kernels.triton.attention.fp8 import DTYPE, KVScales, quantize_reference
+from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
+from kernels.triton.cache.copy_blocks import copy_blocks, gather_blocks, scatter_blocks
+from tests.kernels.tolerances import assert_close, random
+from tests.kernels.triton.conftest import Where
+
+SHAPES = [(1, 1, 16, 4), (6, 2, 24, 4), (9, 9, 80, 16), (14, 2, 64, 3), (2, 1, 256, 16)]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block_size"), SHAPES)
+def test_rotation_and_store(where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int):
+    """From views of one projection. A token without a slot, -1, is padding: nothing is stored, nobody's
+    slot is touched; and the key itself stays."""
+    slots = torch.tensor([3, 4 * block_size - 1, 2 * block_size, -1, 0])
+    fused = random(5, heads + 2 * kv_heads, head_dim, dtype=where.dtype)
+    before = fused.clone()
+    angles = random(5, head_dim // 2, dtype=torch.float32, seed=1, scale=50.0)
+    cos = torch.cat((angles.cos(), angles.cos()), -1)
+    sin = torch.cat((-angles.sin(), angles.sin()), -1)
+    caches = [torch.full((4, kv_heads, block_size, head_dim), 7.0, dtype=where.dtype) for _ in range(2)]
+    exact = rotary_reference(before[:, : heads + kv_heads].double(), cos.double(), sin.double())
+    expected = [cache.double() for cache in caches]
+    stored = slots >= 0
+    values = before[stored, heads + kv_heads :].double()
+    store_kv_reference(exact[stored, heads:], values, *expected, slots[stored])
+
+    parts = fused.to(where.device)
+    query, key, value = parts.split([heads, kv_heads, kv_heads], 1)
+    caches = [cache.to(where.device) for cache in caches]
+    angles_there = cos.to(where.device), sin.to(where.device)
+    rotary_store_kv(query, key, value, *angles_there, slots.to(where.device), *caches)
+    assert_close(query.cpu(), exact[:, :heads], where.absolute, where.relative)
+    assert_close(caches[0].cpu(), expected[0], where.absolute, where.relative)
+    assert torch.equal(caches[1].cpu().double(), expected[1])
+    assert torch.equal(parts[:, heads:].cpu(), before[:, heads:])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 9, 80), (16, 8, 128)])
+def test_head_norms(where: Where, heads: int, kv_heads: int, head_dim: int):
+    """Qwen3: queries and keys are normed before they are rotated, the value is not; nothing is rounded
+    between."""
+    fused = random(3, heads + 2 * kv_heads, head_dim, dtype=where.dtype, scale=5.0)
+    weights = [1 + random(head_dim, dtype=where.dtype, seed=seed, scale=0.3) for seed in (1, 2)]
+    angles = random(3, head_dim // 2, dtype=torch.float32, seed=3, scale=50.0)
+    cos, sin = torch.cat((angles.cos(),) * 2, -1), torch.cat((-angles.sin(), angles.sin()), -1)
+    slots = torch.tensor([7, -1, 2])
+    exact = [
+        rotary_reference(rms_norm_reference(x.double(), w.double(), 1e-6), cos.double(), sin.double())
+        for x, w in zip(fused.split([heads, kv_heads, kv_heads], 1), weights, strict=False)
+    ]
+    expected = [torch.zeros(2, kv_heads, 4, head_dim, dtype=torch.float64) for _ in range(2)]
+    stored = slots >= 0
+    values = fused[stored, heads + kv_heads :].double()
+    store_kv_reference(exact[1][stored], values, *expected, slots[stored])
+
+    query, key, value = fused.to(where.device).split([heads, kv_heads, kv_heads], 1)
+    caches = [cache.to(where.device, where.dtype) for cache in map(torch.zeros_like, expected)]
+    norms = HeadNorms(weights[0].to(where.device), weights[1].to(where.device), 1e-6)
+    angles_there = cos.to(where.device), sin.to(where.device)
+    rotary_store_kv(query, key, value, *angles_there, slots.to(where.device), *caches, norms)
+    assert_close(query.cpu(), exact[0], 4 * where.absolute, 4 * where.relative)
+    assert_close(caches[0].cpu(), expected[0], 4 * where.absolute, 4 * where.relative)
+    assert torch.equal(caches[1].cpu().double(), expected[1])
+
+
+def test_store_of_8_bits(where: Where):
+    """Bit for bit the formula: ties, carries into the next power of two, subnormals, what is too large,
+    NaN."""
+    odd = [0.0, -0.0, 448, 464, -465, 3e4, -torch.inf, torch.inf, torch.nan, 1.9375, 1.0625, 1.1875]
+    odd += [2**-6, 2**-9, 2**-10, 3 * 2**-10, -(2**-11), 0.9375 * 2**-6, 15.5, 16.5, -247.9, 255.9]
+    spread = random(2, 3, 24, dtype=torch.float32) * torch.logspace(-4, 3, 24)
+    key = torch.cat((torch.tensor([[odd + [1.0, -1.0]] * 3]), spread)).to(where.dtype)
+    value = key.flip(0)
+    scales = KVScales(torch.tensor([1.0, 0.125, 0.3]), torch.tensor([1.0, 7.0, 0.01]))
+    slots = torch.tensor([5, 11, 0])
+    expected = [torch.zeros(3, 3, 4, 24, dtype=DTYPE).view(torch.uint8) for _ in range(2)]
+    bits = [
+        quantize_reference(x, of).view(torch.uint8) for x, of in ((key, scales.key), (value, scales.value))
+    ]
+    store_kv_reference(*bits, *expected, slots)
+    caches = [torch.zeros(3, 3, 4, 24, dtype=DTYPE, device=where.device) for _ in range(2)]
+    there = KVScales(scales.key.to(where.device), scales.value.to(where.device))
+    store_kv(*(t.to(where.device) for t in (key, value, slots)), *caches, there)
+    assert all(
+        torch.equal(ours.cpu().view(torch.uint8), theirs)
+        for ours, theirs in zip(caches, expected, strict=True)
+    )
+
+
+def test_rotation_and_store_of_8_bits(where: Where):
+    """The rotated key is rounded once, not to the dtype first: within half a step of e4m3."""
+    fused = random(4, 3, 64, dtype=where.dtype)
+    angles = random(4, 32, dtype=torch.float32, seed=1, scale=50.0)
+    cos, sin = torch.cat((angles.cos(),) * 2, -1), torch.cat((-angles.sin(), angles.sin()), -1)
+    scales = KVScales(*(torch.tensor([scale], device=where.device) for scale in (0.02, 0.01)))
+    caches = [torch.zeros(1, 1, 4, 64, dtype=DTYPE, device=where.device) for _ in range(2)]
+    exact = rotary_reference(fused[:, 1:2].double(), cos.double(), sin.double())
+    parts, slots = fused.to(where.device).split([1, 1, 1], 1), torch.arange(4, device=where.device)
+    rotary_store_kv(*parts, cos.to(where.device), sin.to(where.device), slots, *caches, scales=scales)
+    stored = caches[0].cpu().double()[0, 0] * 0.02
+    torch.testing.assert_close(stored, exact[:, 0], rtol=2**-4 + 1e-5, atol=0.02 * 2**-10)
+
+
+def test_store_alone(where: Where):
+    key, value = (random(3, 2, 24, dtype=where.dtype, seed=seed) for seed in (0, 1))
+    slots = torch.tensor([5, 11, 0])
+    expected = [torch.zeros(3, 2, 4, 24, dtype=where.dtype) for _ in range(2)]
+    caches = [torch.zeros_like(cache).to(where.device) for cache in expected]
+    store_kv_reference(key, value, *expected, slots)
+    store_kv(*(t.to(where.device) for t in (key, value, slots)), *caches)
+    assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 6, 2, 4, 24), (1, 2, 6, 3, 16, 128)])
+def test_copies(where: Where, shape: tuple[int, ...]):
+    """A block that is the source of one copy and the target of another; a program's end within a block."""
+    cache = random(*shape, dtype=where.dtype)
+    moved = cache.to(where.device)
+    sources, targets = torch.tensor([1, 2, 3]), torch.tensor([2, 3, 0])
+    copy_blocks_reference(cache, sources, targets)
+    copy_blocks(moved, sources.to(where.device), targets.to(where.device))
+    assert torch.equal(moved.cpu(), cache)
+
+
+def test_blocks_go_out_and_come_back(where: Where):
+    """A swap: into other blocks than they came from. None at all is no launch."""
+    cache = random(2, 2, 6, 2, 4, 24, dtype=where.dtype).to(where.device)
+    out, back = (torch.tensor(ids, device=where.device) for ids in ([5, 1], [0, 3]))
+    buffer = gather_blocks(cache, out)
+    assert torch.equal(buffer, cache[:, :, out].permute(2, 0, 1, 3, 4, 5))
+    before = cache.clone()
+    scatter_blocks(cache, buffer, back)
+    before[:, :, back] = before[:, :, out]
+    assert torch.equal(cache, before)
+    none = torch.tensor([], dtype=torch.int64, device=where.device)
+    copy_blocks(cache, none, none)
+    assert torch.equal(cache, before)

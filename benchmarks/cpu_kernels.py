@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -30,8 +30,8 @@ from kernels.cpu.requirements import why_not  # noqa: E402
 from kernels.ops.layers.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
-from worker import cpu_kernels  # noqa: E402
-from worker.load import load  # noqa: E402
+from worker.cpu import kernel_selection as cpu_kernels  # noqa: E402
+from worker.cpu.load import load  # noqa: E402
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5}
 QWEN = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6}

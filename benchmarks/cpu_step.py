@@ -6,7 +6,7 @@
 
 With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
 
-The step's program (worker.decoder_program) runs again and again with all records but those of one
+The step's program (worker.cpu.fused_decoder.program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values (kernels.cpu.attention.kv_prefetch_kernel),
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -30,9 +30,9 @@ from kernels.cpu.attention.kv_prefetch import LEAST_ROWS  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
-from worker.decoder_program import FEW, STREAM  # noqa: E402
-from worker.load import load  # noqa: E402
-from worker.runner import Runner  # noqa: E402
+from worker.cpu.fused_decoder.program import FEW, STREAM  # noqa: E402
+from worker.cpu.load import load  # noqa: E402
+from worker.cpu.runner import Runner  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11

@@ -25,7 +25,7 @@ from benchmarks.gpu_models import SHAPES, Shape
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
-from worker.execution import BlockingRunner, StepRunner
+from worker.loop import BlockingRunner, StepRunner
 
 BUDGET = 8192
 """Tokens of a step."""
@@ -58,7 +58,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
 
         on_device, ready = load_on_device(initialize, 0, report)
         return on_device, ready.num_blocks
-    from worker.load import load
+    from worker.cpu.load import load
 
     on_cpu, ready = load(initialize, 0, 1, report)
     return BlockingRunner(on_cpu.execute), ready.num_blocks

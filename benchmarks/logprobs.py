@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
-from worker.logprobs.columns import to_columns
-from worker.logprobs.sampled import SampledScores
-from worker.logprobs.scores import score
-from worker.logprobs.wishes import Candidates, LogprobWishes
-from worker.sampler import PIECE
+from worker.sampling.logprobs.columns import to_columns
+from worker.sampling.logprobs.requests import Candidates, LogprobWishes
+from worker.sampling.logprobs.sampled import SampledScores
+from worker.sampling.logprobs.scores import score
+from worker.sampling.sampler import PIECE
 
 SIZES = ((1, 1024), (32, 1024), (1, 32_000), (32, 32_000), (1, 152_000), (32, 152_000))
 WISHES = {
@@ -89,7 +89,7 @@ def sampled(logits: torch.Tensor, tokens: torch.Tensor, wish: Candidates) -> obj
 
 
 def prompt(logits: torch.Tensor, tokens: torch.Tensor, wish: Candidates) -> object:
-    """As worker.logprobs.prompts does with the logits of a piece."""
+    """As worker.sampling.logprobs.prompts does with the logits of a piece."""
     size = max(1, PIECE // logits.shape[1])
     tables = [
         score(

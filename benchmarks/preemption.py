@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -39,7 +39,7 @@ from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import engine_pb2, worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
-from worker.load import load  # noqa: E402
+from worker.cpu.load import load  # noqa: E402
 from worker.simulated.clock import Clock  # noqa: E402
 from worker.simulated.load import load as load_simulated  # noqa: E402
 

@@ -20,8 +20,8 @@ from worker_step import GREEDY
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
-from worker.load import load
-from worker.runner import Runner
+from worker.cpu.load import load
+from worker.cpu.runner import Runner
 
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
 

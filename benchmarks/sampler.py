@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
-from worker.sampler import Sampler  # noqa: E402
+from worker.sampling.sampler import Sampler  # noqa: E402
 
 ROWS = (1, 32)
 VOCABULARIES = (1024, 32_000, 152_000)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -25,9 +25,9 @@ from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E4
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
-from worker.decoder_program import FEW  # noqa: E402
-from worker.load import load  # noqa: E402
-from worker.runner import Runner  # noqa: E402
+from worker.cpu.fused_decoder.program import FEW  # noqa: E402
+from worker.cpu.load import load  # noqa: E402
+from worker.cpu.runner import Runner  # noqa: E402
 
 TURN = 10
 BUSY = """

@@ -11,7 +11,7 @@ import argparse
 import statistics
 import time
 
-from worker.threads import prepare_threads
+from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
@@ -21,8 +21,8 @@ from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
-from worker.load import load  # noqa: E402
-from worker.runner import Runner  # noqa: E402
+from worker.cpu.load import load  # noqa: E402
+from worker.cpu.runner import Runner  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192

@@ -25,11 +25,11 @@ from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey, read_client_key
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
-from worker.execution import BlockingRunner, StepRunner, execute_steps
-from worker.faults import Faults, FaultyExecute
-from worker.precompile import precompile
-from worker.threads import prepare_threads
-from worker.weights_memory import weights_memory
+from worker.cpu.precompile import precompile
+from worker.cpu.threads import prepare_threads
+from worker.fault_injection import Faults, FaultyExecute
+from worker.loop import BlockingRunner, StepRunner, execute_steps
+from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def _load_model(
     memory = weights_memory(initialize) if on_cpu else None
     precompiled = precompile() if on_cpu else None
     try:
-        from worker.load import choose_device, load
+        from worker.cpu.load import choose_device, load
 
         if choose_device(initialize.device).type == "cuda":
             _refuse_faults(config, "a GPU")

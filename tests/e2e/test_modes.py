@@ -22,7 +22,7 @@ from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
-from worker.load import load
+from worker.cpu.load import load
 
 BLOCK_SIZE = 8
 BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)

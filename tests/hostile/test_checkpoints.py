@@ -23,10 +23,10 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
-from worker.configs.registry import read_model_config
-from worker.load import load_model
+from worker.config.registry import read_model_config
+from worker.cpu.load import load_model
 from worker.models.registry import FAMILIES
-from worker.weights import INDEX_FILE, SINGLE_FILE
+from worker.weights.loader import INDEX_FILE, SINGLE_FILE
 
 SEEDS = int(os.environ.get("PAGEWIRE_HOSTILE_FILES", "300"))
 """Damaged headers and configurations per test."""

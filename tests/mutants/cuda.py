@@ -15,14 +15,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a result is read before the device has come so far",
-        file="worker/cuda/flight.py",
+        file="worker/cuda/inflight_step.py",
         old="        self._event.synchronize()  # the step's one wait\n",
         new="",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
     ),
     Mutant(
         name="the host waits for each step where it launches it",
-        file="worker/cuda/flight.py",
+        file="worker/cuda/inflight_step.py",
         old="        self._event = self._device.record()\n",
         new="        self._event = self._device.record()\n        self._event.synchronize()\n",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         name="rows of a step stand in the plan's order",
-        file="worker/cuda/batch.py",
+        file="worker/cuda/step_buffers.py",
         old='        order = np.argsort(step.counts > 1, kind="stable")\n',
         new="        order = np.arange(len(step.counts))\n",
         tests=(f"{RUNNER}::test_a_plan_has_its_rows_in_any_order",),

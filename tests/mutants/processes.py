@@ -81,14 +81,14 @@ MUTANTS = (
         old="        starts = [position - position % BLOCK for position in positions]\n",
         new="        positions = [self._starts.get(row, -1) + 1 for row in rows]\n"
         "        starts = positions\n",
-        tests=("tests/worker/test_sampler.py",),
+        tests=("tests/worker/sampling/test_sampler.py",),
     ),
     Mutant(
         name="siblings draw the same random numbers",
         file="worker/sampling/uniforms.py",
         old="        counters[:, :, 0] = self.indexes[rows, None]\n",
         new="",
-        tests=("tests/worker/test_sampler.py",),
+        tests=("tests/worker/sampling/test_sampler.py",),
     ),
     Mutant(
         name="a ranking is cut as if nothing were above what is left of it",
@@ -116,11 +116,11 @@ MUTANTS = (
         file="pagewire/checkpoint_files.py",
         old="    if Path(name).is_absolute() or not (",
         new="    if not path.name and not (",
-        tests=("tests/worker/test_weights.py",),
+        tests=("tests/worker/weights/test_loader.py",),
     ),
     Mutant(
         name="a number beyond all numbers in config.json is taken",
-        file="worker/checkpoint.py",
+        file="worker/config/hf_config.py",
         old=" or not abs(value) <= _LARGEST",
         new="",
         tests=("tests/hostile/test_checkpoints.py",),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from worker.rows import RowTable
+from worker.step.rows import RowTable
 
 
 class WrongMemory(AssertionError):

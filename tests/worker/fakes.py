@@ -13,8 +13,8 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
-from worker.load import load
-from worker.runner import Runner
+from worker.cpu.load import load
+from worker.cpu.runner import Runner
 
 
 def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
@@ -65,7 +65,7 @@ def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[Runner, worker_pb2.Re
 
 
 class GreedySampler:
-    """In place of worker.sampler.Sampler: takes the largest logit, and keeps all logits by row."""
+    """In place of worker.sampling.sampler.Sampler: takes the largest logit, and keeps all logits by row."""
 
     def __init__(self) -> None:
         self.logits: dict[int, list[torch.Tensor]] = {}

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.v1 import generation_pb2
+from tests.worker.sampling.test_sampler import add, cases, logits_for, many_cases
 from tests.worker.sampling_reference import Case
-from tests.worker.test_sampler import add, cases, logits_for, many_cases
-from worker.logprobs.sampled import SampledScores
-from worker.logprobs.wishes import LogprobWishes
-from worker.sampler import NO_TOKEN, Sampler
+from worker.sampling.logprobs.requests import LogprobWishes
+from worker.sampling.logprobs.sampled import SampledScores
+from worker.sampling.sampler import NO_TOKEN, Sampler
 
 CPU = torch.device("cpu")
 KERNELS = sampling_kernels(2)

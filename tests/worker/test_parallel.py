@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from kernels.ops.attention.paged_attention import CacheShape
-from tests.worker.test_rows import new_row
-from worker.configs.registry import read_model_config
-from worker.input_batch import build_input_batch
-from worker.kv_cache import KVCache
+from tests.worker.step.test_rows import new_row
+from worker.config.registry import read_model_config
 from worker.layers.linear import local_kv_heads
+from worker.memory.kv_cache import KVCache
+from worker.model_input import build_input_batch
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
-from worker.rows import RowTable
-from worker.weights import Checkpoint, load_weights, weight_table
+from worker.step.rows import RowTable
+from worker.weights.loader import Checkpoint, load_weights, weight_table
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 100, 317, 210, 7], [9, 0, 160]]

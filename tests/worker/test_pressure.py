@@ -15,7 +15,7 @@ from engine_core.validation import Limits
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.load import load
+from worker.cpu.load import load
 
 Outputs = dict[tuple[int, int], list[int]]
 BLOCK_SIZE = 4

@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_uniform
-from worker.sampler import Sampler
 from worker.sampling.batch import NewSequence
+from worker.sampling.sampler import Sampler
 from worker.sampling.uniforms import BLOCK, Uniforms
 
 V = 50

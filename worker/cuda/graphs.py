@@ -10,8 +10,8 @@ from bisect import bisect_left
 
 import torch
 
-from worker.cuda.batch import StepShape
 from worker.cuda.device import Run
+from worker.cuda.step_buffers import StepShape
 
 LARGEST = 512
 """Rows. A step of more is long enough to hide its launches."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from worker.cuda.device import Event, Memory, Run
-from worker.kv_cache import available_memory
+from worker.memory.kv_cache import available_memory
 
 MEMORY_PART = 0.1
 """Of the memory that is available, what stands for that of a device."""

@@ -10,7 +10,7 @@ import torch
 from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.checkpoint import ModelConfig
+from worker.config.hf_config import ModelConfig
 from worker.cuda.device import CudaDevice, Device
 from worker.cuda.host_device import HostDevice
 from worker.cuda.memory import GIB

@@ -9,24 +9,24 @@ import torch
 from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.checkpoint import ModelConfig
-from worker.configs.registry import read_model_config
-from worker.cuda.compiles import CompileWatch
+from worker.config.hf_config import ModelConfig
+from worker.config.registry import read_model_config
+from worker.cpu.load import Report, load_model, make_ready, make_swap_space
+from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Device
 from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
 from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.runner import CudaRunner
 from worker.cuda.sampler import Sampler
 from worker.cuda.warm_up import warm_up
-from worker.kv_cache import KVCache, block_bytes
-from worker.limits import check_group, choose_max_model_len, refuse_quantization
-from worker.load import Report, load_model, make_ready, make_swap_space
-from worker.measure import measure_prefill
+from worker.memory.kv_cache import KVCache, block_bytes
+from worker.memory.swap_space import SwapSpace
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.rows import RowTable
-from worker.swap_space import SwapSpace
+from worker.startup_checks import check_group, choose_max_model_len, refuse_quantization
+from worker.step.prefill_speed import measure_prefill
+from worker.step.rows import RowTable
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from pagewire.errors import StartupError
 from worker.cuda.device import Device, Memory
-from worker.cuda.likeliest import USUAL
 from worker.cuda.runner import CudaRunner
+from worker.cuda.top_n import USUAL
 from worker.cuda.warm_up import HUNGRY, run, step_plan
-from worker.kv_cache import WHAT
-from worker.rows import RowTable
+from worker.memory.kv_cache import WHAT
+from worker.step.rows import RowTable
 
 REUSED_BLOCKS = 1 << 18
 """Blocks beyond what all rows can use at full length are for prefixes of requests that have ended. So many

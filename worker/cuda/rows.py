@@ -1,4 +1,5 @@
-"""Rows on the device: tokens and block tables, beside the host's (worker.rows), which knows no sampled token.
+"""Rows on the device: tokens and block tables, beside the host's (worker.step.rows), which knows no sampled
+token.
 
     tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel
     blocks       [rows, N] int32     block tables
@@ -18,7 +19,7 @@ from kernels.triton.cache.copy_segments import copy_segments
 from kernels.triton.step.prepare_inputs import append_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device import Device
-from worker.rows import RowTable, column
+from worker.step.rows import RowTable, column
 
 ALIGNMENT = 16
 """Numbers that pieces of an array begin at multiples of: 64 bytes. Triton compiles twice for pointers of

@@ -8,20 +8,20 @@ import torch
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.beams import Beams
-from worker.cuda.batch import StepBuffers, StepLayout, StepShape
 from worker.cuda.device import Device
-from worker.cuda.flight import Drawn, Flight, Offered
 from worker.cuda.graphs import DecodeGraphs
+from worker.cuda.inflight_step import Drawn, Flight, Offered
+from worker.cuda.logprobs import PromptScores, SampledScores
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampler import Sampler
-from worker.cuda.scores import PromptScores, SampledScores
-from worker.kv_cache import KVCache
-from worker.logprobs.wishes import LogprobWishes
+from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
+from worker.memory.kv_cache import KVCache
+from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
-from worker.rows import RowTable
-from worker.step import Step, append_tokens, apply_changes, block_copies, read_step, read_swaps
-from worker.swap_space import SwapSpace
+from worker.sampling.logprobs.requests import LogprobWishes
+from worker.step.beams import Beams
+from worker.step.plan_reader import Step, append_tokens, apply_changes, block_copies, read_step, read_swaps
+from worker.step.rows import RowTable
 
 GLANCE_S = 100e-6
 """Between two looks whether a step is done, while the core may still send the next one: a result is late by
@@ -29,7 +29,7 @@ half of it, the device waits for none of it."""
 
 
 class CudaRunner:
-    """A worker.execution.StepRunner. The host keeps the same rows as the CPU's runner does and checks plans
+    """A worker.loop.StepRunner. The host keeps the same rows as the CPU's runner does and checks plans
     against them, but for the tokens that rows sample: those stay on the device, where the next step finds
     them, and go to the host for the core alone."""
 

@@ -1,4 +1,5 @@
-"""The sampler on a CUDA device: worker.sampler.Sampler, in kernels. What it computes: docs/sampling.md.
+"""The sampler on a CUDA device: worker.sampling.sampler.Sampler, in kernels. What it computes:
+docs/sampling.md.
 
 State is on the device, by row: what is sampled in one step changes it for the next without a look from the
 host. The host keeps what says which kernels a step needs, and never waits.
@@ -18,9 +19,9 @@ from kernels.triton.sampling.tile_stats import tile_stats
 from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.step.record_tokens import History, record_tokens
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.likeliest import likeliest
-from worker.cuda.sampling.adjusting import Adjusting
-from worker.cuda.sampling.columns import (
+from worker.cuda.logprobs import SampledScores
+from worker.cuda.sampling.logit_adjustments import Adjusting
+from worker.cuda.sampling.row_parameters import (
     ADJUST_SLOT,
     ALIGNMENT,
     OUTPUT_SLOT,
@@ -29,8 +30,8 @@ from worker.cuda.sampling.columns import (
     Parameters,
     RowSlots,
 )
-from worker.cuda.sampling.forbidding import Forbidding
-from worker.cuda.scores import SampledScores
+from worker.cuda.sampling.token_bans import Forbidding
+from worker.cuda.top_n import likeliest
 from worker.sampling.batch import NewSequence
 
 
@@ -101,7 +102,7 @@ class Sampler:
         scores: what is to see the logits before they are overwritten, and the tokens.
 
         The tokens become part of the rows' output. -1 where a row's largest logit is not finite after the
-        masks: see worker.sampler.
+        masks: see worker.sampling.sampler.
         """
         if not len(rows):
             return torch.empty(0, dtype=torch.int64, device=logits.device)
@@ -143,7 +144,7 @@ class Sampler:
         self, logits: torch.Tensor, rows: Sequence[int], most: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
-        id first, and the log-probabilities [B, K] float32: see worker.sampler."""
+        id first, and the log-probabilities [B, K] float32: see worker.sampling.sampler."""
         self._columns.bring_over()
         scores = log_softmax(logits)
         parameters = self._columns.gather(self._columns.index(rows))

@@ -5,7 +5,7 @@ What Triton compiles for, and what a step can change of it:
     rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
     rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
     prompts              a kernel of their own
-    sampling             what a row asks for: worker.cuda.sampling.examples
+    sampling             what a row asks for: worker.cuda.sampling.warmup_cases
 
 All else is of the model, or a number that no kernel specialises on. So steps of each power of two of rows,
 that decode alone and beside a prompt, meet everything. They go through the runner as plans do; the rows end
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
+from worker.cpu.runner import GREEDY
 from worker.cuda.graphs import graph_sizes
 from worker.cuda.runner import CudaRunner
-from worker.cuda.sampling.examples import example_rows
-from worker.rows import RowTable
-from worker.runner import GREEDY
+from worker.cuda.sampling.warmup_cases import example_rows
+from worker.step.rows import RowTable
 
 
 def _params(changes: generation_pb2.SamplingParams) -> generation_pb2.SamplingParams:

@@ -8,9 +8,9 @@ from kernels.cpu.attention.block_attention import BlockPlan, block_attention
 from kernels.ops.attention.paged_attention import paged_attention
 from kernels.ops.attention.store_kv import store_kv
 from kernels.triton.attention.paged_kernels import PagedPlan
-from worker.input_batch import InputBatch
 from worker.layers.norm import RMSNorm
 from worker.layers.rotary import Rotation
+from worker.model_input import InputBatch
 
 
 @dataclass(frozen=True)

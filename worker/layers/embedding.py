@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from worker.layers.layer import Weight, WeightOwner
-from worker.layers.matrix import Matrix
+from worker.layers.base import Weight, WeightOwner
+from worker.layers.packed_linear import Matrix
 from worker.parallel import Placement
 
 

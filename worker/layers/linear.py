@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from worker.layers.layer import Weight
-from worker.layers.matrix import Matrix
+from worker.layers.base import Weight
+from worker.layers.packed_linear import Matrix
 from worker.parallel import Placement
 
 

@@ -7,7 +7,7 @@ import torch
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from kernels.ops.layers.layer_norm import layer_norm
 from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
-from worker.layers.layer import Weight, WeightOwner
+from worker.layers.base import Weight, WeightOwner
 from worker.parallel import Placement
 
 

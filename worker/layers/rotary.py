@@ -20,8 +20,8 @@ import torch
 from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from kernels.ops.layers.rotary import rotary
-from worker.checkpoint import RopeConfig
-from worker.input_batch import InputBatch
+from worker.config.hf_config import RopeConfig
+from worker.model_input import InputBatch
 
 TABLE_POSITIONS = 1 << 14
 """Whose angles are kept on a CPU; 8 MiB for heads of 64."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from worker.input_batch import InputBatch
 from worker.layers.attention import LayerCache
+from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.layer import Layer
+from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 
@@ -38,9 +38,9 @@ class Family:
     """How models of one or more architectures are built and loaded."""
 
     build: Callable[[Any, Placement], LanguageModel]
-    """From the configuration that worker.configs read. The parameters are not filled."""
+    """From the configuration that worker.config read. The parameters are not filled."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
     unused: str = r"(?!)"
     """Pattern of tensors that checkpoints hold although the model does not need them."""
     optional_prefix: str = ""

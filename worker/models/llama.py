@@ -10,15 +10,15 @@ import torch
 from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from kernels.ops.layers.activation import gated_activation
-from worker.configs.llama import LlamaConfig
-from worker.decoder_program import FEW, DecoderProgram, fits
-from worker.input_batch import InputBatch
+from worker.config.llama import LlamaConfig
+from worker.cpu.fused_decoder.program import FEW, DecoderProgram, fits
 from worker.layers.attention import Attention, LayerCache
+from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.layer import Layer
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, qkv_linear
 from worker.layers.norm import RMSNorm
 from worker.layers.rotary import Rotary, Rotation
+from worker.model_input import InputBatch
 from worker.models.base import Family, LanguageModel
 from worker.parallel import Placement
 
@@ -144,7 +144,7 @@ class LlamaModel(LanguageModel):
         self._programs: dict[bool, DecoderProgram] = {}  # of few tokens, of many
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """For steps in one call; see worker.decoder_program."""
+        """For steps in one call; see worker.cpu.fused_decoder.program."""
         self.kernels = kernels
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
@@ -185,7 +185,7 @@ class LlamaModel(LanguageModel):
         return self.head.logits(hidden) if logits is None else logits
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See worker.decoder_head."""
+        """See worker.cpu.fused_decoder.head."""
         program = self._programs.get(True)
         return program.greedy_tokens(hidden) if program is not None else None
 

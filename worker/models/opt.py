@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import torch
 
 from kernels.ops.layers.activation import activation
-from worker.configs.opt import POSITION_OFFSET, OPTConfig
-from worker.input_batch import InputBatch
+from worker.config.opt import POSITION_OFFSET, OPTConfig
 from worker.layers.attention import Attention, LayerCache
+from worker.layers.base import Layer
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
-from worker.layers.layer import Layer
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.norm import LayerNorm
+from worker.model_input import InputBatch
 from worker.models.base import Family, LanguageModel
 from worker.parallel import ParallelGroup, Placement
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from worker.configs.llama import LlamaConfig
+from worker.config.llama import LlamaConfig
 from worker.layers.norm import RMSNorm
 from worker.models.base import Family
 from worker.models.llama import NAMES, UNUSED, LlamaAttention, LlamaModel

@@ -1,5 +1,5 @@
 """The model families, by the names that config.json gives under `architectures`: those of
-worker.configs.registry, which has how their files are read."""
+worker.config.registry, which has how their files are read."""
 
 from worker.models.base import Family
 from worker.models.gpt2 import GPT2

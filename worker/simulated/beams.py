@@ -14,8 +14,8 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.beams import Beams, Offers
 from worker.simulated.tokens import GAMMA, TokenSource, mix, prompt_hash
+from worker.step.beams import Beams, Offers
 
 
 def first_history(prompt: bytes) -> int:

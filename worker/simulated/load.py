@@ -8,17 +8,22 @@ from pathlib import Path
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.checkpoint import DTYPE_BYTES, ModelConfig
-from worker.configs.registry import read_model_config
-from worker.faults import Faults
-from worker.limits import check_group, choose_max_model_len, choose_num_host_blocks, refuse_quantization
-from worker.rows import RowTable
+from worker.config.hf_config import DTYPE_BYTES, ModelConfig
+from worker.config.registry import read_model_config
+from worker.fault_injection import Faults
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.runner import HostLink, SimulatedRunner, sleep_precisely
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
+from worker.startup_checks import (
+    check_group,
+    choose_max_model_len,
+    choose_num_host_blocks,
+    refuse_quantization,
+)
+from worker.step.rows import RowTable
 
 logger = logging.getLogger(__name__)
 

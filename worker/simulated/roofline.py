@@ -26,7 +26,7 @@ from collections import Counter
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
-from worker.checkpoint import ModelConfig
+from worker.config.hf_config import ModelConfig
 from worker.simulated.profiles import Profile
 from worker.simulated.weights import WeightCounts
 

@@ -12,14 +12,13 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.faults import Faults
-from worker.rows import RowTable
+from worker.fault_injection import Faults
 from worker.simulated.beams import SimulatedBeams
 from worker.simulated.clock import Clock
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
 from worker.simulated.tokens import TokenSource
-from worker.step import (
+from worker.step.plan_reader import (
     append_tokens,
     apply_changes,
     block_copies,
@@ -27,6 +26,7 @@ from worker.step import (
     read_swaps,
     token_column,
 )
+from worker.step.rows import RowTable
 
 _PR_SET_TIMERSLACK = 29
 
@@ -40,7 +40,7 @@ class HostLink:
 
 
 class SimulatedRunner:
-    """In place of worker.runner.Runner: keeps the same rows and refuses the same plans."""
+    """In place of worker.cpu.runner.Runner: keeps the same rows and refuses the same plans."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class SimulatedRunner:
         self._under_way.append((start + seconds, result))
 
     def seconds_left(self) -> float | None:
-        """See worker.execution.StepRunner."""
+        """See worker.loop.StepRunner."""
         if not self._under_way:
             return None
         end, _ = self._under_way[0]
         return max(0.0, end - self._clock.now())
 
     def finish(self) -> worker_pb2.StepResult:
-        """See worker.execution.StepRunner."""
+        """See worker.loop.StepRunner."""
         left = self.seconds_left()
         if left:
             self._clock.sleep(left)

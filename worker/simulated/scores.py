@@ -18,8 +18,8 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.logprobs.columns import ScoreTable, to_columns
-from worker.logprobs.wishes import Candidates, LogprobWishes, PromptPart
+from worker.sampling.logprobs.columns import ScoreTable, to_columns
+from worker.sampling.logprobs.requests import Candidates, LogprobWishes, PromptPart
 from worker.simulated.tokens import GAMMA, Hashes, mix, mix_all
 
 
@@ -31,7 +31,7 @@ def logprob_reference(context: list[int], token: int, vocab_size: int) -> tuple[
 
 
 class SimulatedScores:
-    """Scores what the rows that want it sample, and their prompts. A worker.step.RowFeature."""
+    """Scores what the rows that want it sample, and their prompts. A worker.step.plan_reader.RowFeature."""
 
     def __init__(self, vocab_size: int) -> None:
         ranks = np.arange(1, vocab_size + 1)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from worker.checkpoint import ModelConfig
-from worker.configs.gpt2 import GPT2Config
-from worker.configs.llama import LlamaConfig
-from worker.configs.opt import POSITION_OFFSET, OPTConfig
+from worker.config.gpt2 import GPT2Config
+from worker.config.hf_config import ModelConfig
+from worker.config.llama import LlamaConfig
+from worker.config.opt import POSITION_OFFSET, OPTConfig
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,4 @@ _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
     GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,
 }
-"""By the class that the family's reader in worker.configs gives."""
+"""By the class that the family's reader in worker.config gives."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
 
 SETS = 4
-"""Of places for parts, as of the other buffers of a layer (worker.decoder_program): so many layers after this
-one, somebody may still be writing there."""
+"""Of places for parts, as of the other buffers of a layer (worker.cpu.fused_decoder.program): so many layers
+after this one, somebody may still be writing there."""
 
 
 class Scratch:

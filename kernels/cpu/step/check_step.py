@@ -7,7 +7,7 @@ Rows compute [R] and sample [A]. It fits when
     samples   are of rows, each there once, at the end of what their source computes, which is all their
               tokens, and below the greatest length
 
-What does not fit is said by the twin, RowTable.check_compute() and check_sample() (worker.rows).
+What does not fit is said by the twin, RowTable.check_compute() and check_sample() (worker.step.rows).
 """
 
 from kernels.cpu.compiler.cache import compiled

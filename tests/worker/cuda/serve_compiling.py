@@ -27,7 +27,7 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.twin import parts_on
 from tests.worker.fakes import Driver, resolved_params
-from worker.cuda.compiles import CompileWatch
+from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Memory
 from worker.cuda.host_device import HostDevice
 from worker.cuda.load import load

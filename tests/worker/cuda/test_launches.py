@@ -18,10 +18,10 @@ from kernels.triton.compile_check import compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.worker.cuda.test_sampler import random_case
-from worker.cuda import scores
+from worker.cuda import logprobs as scores
 from worker.cuda.sampler import Sampler
-from worker.cuda.sampling.examples import example_rows
-from worker.logprobs.wishes import LogprobWishes
+from worker.cuda.sampling.warmup_cases import example_rows
+from worker.sampling.logprobs.requests import LogprobWishes
 
 V, ROWS, META = 32000, 40, torch.device("meta")
 scores._to_host = lambda tensor: tensor  # there is nothing to copy

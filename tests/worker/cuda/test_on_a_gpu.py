@@ -11,7 +11,7 @@ import torch
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
-from worker.cuda.compiles import CompileWatch
+from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import CudaDevice
 from worker.cuda.load import load
 from worker.cuda.runner import CudaRunner

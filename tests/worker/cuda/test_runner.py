@@ -24,9 +24,9 @@ from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
 from worker.cuda.rows import DeviceRows
 from worker.cuda.warm_up import step_plan
-from worker.execution import BlockingRunner, StepRunner
-from worker.rows import RowTable
-from worker.step import NO_TOKEN_COLUMN, apply_changes
+from worker.loop import BlockingRunner, StepRunner
+from worker.step.plan_reader import NO_TOKEN_COLUMN, apply_changes
+from worker.step.rows import RowTable
 
 Checkpoints = Callable[..., Path]
 SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}

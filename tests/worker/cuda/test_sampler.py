@@ -11,8 +11,8 @@ import torch
 
 from tests.worker.sampling_reference import Case
 from worker.cuda.sampler import Sampler, Work
-from worker.sampler import NO_TOKEN
-from worker.sampler import Sampler as CpuSampler
+from worker.sampling.sampler import NO_TOKEN
+from worker.sampling.sampler import Sampler as CpuSampler
 
 ROWS = 7
 CPU = torch.device("cpu")

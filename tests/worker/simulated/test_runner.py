@@ -13,11 +13,11 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
-from worker.rows import PlanError
 from worker.simulated.clock import Clock
 from worker.simulated.load import load
 from worker.simulated.runner import SimulatedRunner
-from worker.step import NO_TOKEN_COLUMN
+from worker.step.plan_reader import NO_TOKEN_COLUMN
+from worker.step.rows import PlanError
 
 Initialize = Callable[..., worker_pb2.Initialize]
 

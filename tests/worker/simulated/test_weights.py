@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from worker.configs.registry import READERS, read_model_config
+from worker.config.registry import READERS, read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.simulated.weights import count_weights

@@ -1,0 +1,247 @@
+"""Configurations: both generations of spellings, and every kind of nonsense by name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.ops.layers.activation import ACTIVATIONS
+from pagewire.errors import StartupError
+from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
+from worker.config.hf_config import (
+    ModelConfig,
+    RopeConfig,
+    read_config,
+    read_eos_token_ids,
+    scaled_max_position,
+)
+from worker.config.llama import LlamaConfig
+from worker.config.registry import READERS, read_model_config
+from worker.models.registry import FAMILIES
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+OPT = {
+    "architectures": ["OPTForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 48,
+    "ffn_dim": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 320,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+}
+
+
+def read(folder: Path, fields: dict[str, Any]) -> ModelConfig:
+    """As loading does."""
+    (folder / "config.json").write_text(json.dumps(fields))
+    return read_model_config(folder)
+
+
+def read_llama(folder: Path, **changes: Any) -> LlamaConfig:
+    config = read(folder, LLAMA | changes)
+    assert isinstance(config, LlamaConfig)
+    return config
+
+
+def test_old_and_new_spellings_mean_the_same(tmp_path: Path):
+    rope = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    old = read_llama(
+        tmp_path, torch_dtype="bfloat16", rope_theta=5e5, rope_scaling={"rope_type": "llama3", **rope}
+    )
+    older = read_llama(
+        tmp_path, torch_dtype="torch.bfloat16", rope_theta=5e5, rope_scaling={"type": "llama3", **rope}
+    )
+    new = read_llama(
+        tmp_path, dtype="bfloat16", rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **rope}
+    )
+    assert old == older == new
+    assert new.dtype == "bfloat16"
+    assert new.rope.theta == 5e5
+
+
+def test_null_is_absent(tmp_path: Path):
+    plain = read_llama(tmp_path)
+    assert plain == read_llama(tmp_path, rope_scaling=None, head_dim=None, eos_token_id=None, dtype=None)
+    assert plain.head_dim == 12
+    assert plain.dtype is None
+    assert plain.rope == RopeConfig(theta=10000.0, kind="default")
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        (None, 64),
+        ({"rope_type": "linear", "factor": 2.5}, 160),
+        ({"rope_type": "dynamic", "factor": 2.0}, 128),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, 128),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}, 64),
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, 64),
+    ],
+)
+def test_context_length_with_scaling(tmp_path: Path, rope: dict[str, Any] | None, length: int):
+    config = read_llama(tmp_path, rope_scaling=rope)
+    assert config.max_position == length
+    assert scaled_max_position(config.rope, 64) == length
+
+
+def test_only_dynamic_scaling_depends_on_the_prompt(tmp_path: Path):
+    """The core must not share blocks between prompts of such a model."""
+    assert read_llama(tmp_path, rope_scaling={"type": "dynamic", "factor": 2.0}).depends_on_prompt_len
+    assert not read_llama(tmp_path, rope_scaling={"type": "linear", "factor": 2.0}).depends_on_prompt_len
+
+
+def test_yarn_attention_factor(tmp_path: Path):
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    assert read_llama(tmp_path, rope_scaling=yarn).rope.attention_factor == pytest.approx(1.1386, abs=1e-4)
+    given = read_llama(tmp_path, rope_scaling={**yarn, "attention_factor": 1.5})
+    assert given.rope.attention_factor == 1.5
+    equal = read_llama(tmp_path, rope_scaling={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
+    assert equal.rope.attention_factor == 1.0
+
+
+def test_windows(tmp_path: Path):
+    """A window that Mistral leaves out is 4096, null is none; Qwen needs use_sliding_window."""
+    mistral = LLAMA | {"architectures": ["MistralForCausalLM"]}
+    assert read(tmp_path, mistral).windows == (4096, 4096)
+    assert read(tmp_path, mistral | {"sliding_window": None}).windows == (None, None)
+    assert read(tmp_path, mistral | {"sliding_window": 9}).windows == (9, 9)
+    for name in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
+        qwen = LLAMA | {"architectures": [name], "sliding_window": 9}
+        assert read(tmp_path, qwen).windows == (None, None)
+        used = qwen | {"use_sliding_window": True}
+        assert read(tmp_path, used).windows == (None, None)  # the default: from layer 28 on
+        assert read(tmp_path, used | {"max_window_layers": 1}).windows == (None, 9)
+        kinds = ["sliding_attention", "full_attention"]
+        assert read(tmp_path, used | {"layer_types": kinds}).windows == (9, None)
+        assert read(tmp_path, used | {"sliding_window": None}).windows == (None, None)
+
+
+def test_eos_of_both_files(tmp_path: Path):
+    """United; ids outside the vocabulary are left out."""
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 2, 400]}')
+    assert read_llama(tmp_path, eos_token_id=5).eos_token_ids == (2, 5, 9)
+    (tmp_path / "generation_config.json").unlink()
+    assert read_llama(tmp_path, eos_token_id=[5, 3]).eos_token_ids == (3, 5)
+    assert read_llama(tmp_path).eos_token_ids == ()
+
+
+def test_the_first_known_architecture_counts(tmp_path: Path):
+    assert (
+        read_llama(tmp_path, architectures=["Unheard", "LlamaForCausalLM"]).architecture == "LlamaForCausalLM"
+    )
+
+
+def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path):
+    with pytest.raises(StartupError, match="architecture MambaForCausalLM is not known") as raised:
+        read(tmp_path, LLAMA | {"architectures": ["MambaForCausalLM"]})
+    assert all(name in raised.value.todo for name in FAMILIES)
+
+
+WITHOUT: Any = object()
+BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
+    (LLAMA, "architectures", WITHOUT, "config.json has no field architectures"),
+    (LLAMA, "architectures", [], "list is empty"),
+    (LLAMA, "architectures", "LlamaForCausalLM", "must be a list of strings"),
+    (LLAMA, "hidden_size", WITHOUT, "config.json has no field hidden_size"),
+    (LLAMA, "vocab_size", None, "config.json has no field vocab_size"),
+    (LLAMA, "intermediate_size", WITHOUT, "config.json has no field intermediate_size"),
+    (LLAMA, "num_hidden_layers", -1, "num_hidden_layers is -1, but must be an integer of at least 1"),
+    (LLAMA, "num_hidden_layers", 1.5, "must be an integer"),
+    (LLAMA, "num_hidden_layers", True, "must be an integer"),
+    (LLAMA, "num_key_value_heads", 3, "num_key_value_heads is 3, but must divide"),
+    (LLAMA, "num_attention_heads", 0, "num_attention_heads is 0"),
+    (LLAMA, "num_attention_heads", 10, "num_attention_heads is 10, but must divide hidden_size"),
+    (LLAMA, "head_dim", 7, "the head size is 7"),
+    (LLAMA, "rms_norm_eps", -1e-6, "must be greater than 0"),
+    (LLAMA, "rms_norm_eps", "small", "must be a number"),
+    (LLAMA, "rope_theta", 0.5, "must be greater than 1"),
+    (LLAMA, "tie_word_embeddings", "yes", "must be true or false"),
+    (LLAMA, "hidden_act", "mish", 'hidden_act is "mish", but only these are known'),
+    (LLAMA, "hidden_act", 3, "must be a string"),
+    (LLAMA, "dtype", "int8", "only these are supported"),
+    (LLAMA, "eos_token_id", "end", "must be a token id or a list"),
+    (LLAMA, "quantization_config", {"quant_method": "gptq"}, "quantized checkpoints are not supported"),
+    (LLAMA, "rope_scaling", [1], "must be an object"),
+    (LLAMA, "rope_scaling", {"rope_type": "longrope", "factor": 2.0}, 'rope_type is "longrope"'),
+    (LLAMA, "rope_scaling", {"type": "su"}, 'type is "su"'),
+    (LLAMA, "rope_scaling", {"rope_type": "linear"}, "rope_scaling has no field factor"),
+    (LLAMA, "rope_scaling", {"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),
+    (LLAMA, "rope_scaling", {"partial_rotary_factor": 0.5}, "only 1.0 is supported"),
+    (LLAMA, "rope_scaling", {"rope_type": "llama3", "factor": 2.0}, "has no field low_freq_factor"),
+    (
+        LLAMA,
+        "rope_scaling",
+        {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 4},
+        "must be greater than low_freq_factor",
+    ),
+    (OPT, "num_attention_heads", 5, "must divide hidden_size"),
+    (OPT, "ffn_dim", WITHOUT, "config.json has no field ffn_dim"),
+    (OPT, "activation_function", "mish", "only these are known"),
+    (GPT2, "n_head", 5, "must divide n_embd"),
+    (GPT2, "n_embd", WITHOUT, "config.json has no field n_embd"),
+    (GPT2, "add_cross_attention", True, "cross-attention is not supported"),
+]
+
+
+@pytest.mark.parametrize(("base", "name", "value", "message"), BAD_FIELDS)
+def test_bad_fields(tmp_path: Path, base: dict[str, Any], name: str, value: Any, message: str):
+    fields = base | {name: value}
+    if value is WITHOUT:
+        del fields[name]
+    with pytest.raises(StartupError) as raised:
+        read(tmp_path, fields)
+    assert message in raised.value.why
+
+
+def test_bad_layer_types(tmp_path: Path):
+    qwen = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True}
+    for kinds in (["full_attention"], ["full_attention", "linear_attention"]):
+        with pytest.raises(StartupError, match="layer_types"):
+            read(tmp_path, qwen | {"layer_types": kinds})
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b'"text"'])
+def test_files_that_are_not_what_they_should_be(tmp_path: Path, name: str, content: bytes):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(StartupError, match=f"^cannot load the model's configuration: {name} is not"):
+        read_eos_token_ids(tmp_path, read_config(tmp_path))
+
+
+def test_what_transformers_writes_is_read(tmp_path: Path, checkpoint: Callable[..., Path]):
+    """Every family's saved configuration, with its defaults written out."""
+    for family in ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2"):
+        fields = json.loads((checkpoint(family) / "config.json").read_text())
+        config = read(tmp_path, fields)
+        assert config.eos_token_ids == (2,)
+        assert config.max_position == 256
+        assert config.dtype == "float32"
+
+
+def test_every_family_has_both_halves():
+    """How its config.json is read (without torch), and how it is built."""
+    assert READERS.keys() == FAMILIES.keys()
+    assert set(CHECKPOINT_ACTIVATIONS) == set(ACTIVATIONS)

@@ -1,0 +1,142 @@
+"""A step in one call against its twin, layer by layer: the same bits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.cpu.attention.block_attention import BlockPlan
+from tests.worker.fakes import Driver
+from worker.cpu.fused_decoder.program import DecoderProgram
+from worker.layers.rotary import Rotation
+from worker.model_input import InputBatch
+from worker.models import llama
+
+pytestmark = pytest.mark.avx512_bf16
+
+Checkpoints = Callable[..., Path]
+FAMILIES = {
+    "llama": {"head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "qwen2": {
+        "hidden_size": 128,
+        "tie_word_embeddings": True,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"head_dim": 32, "attention_bias": True},
+}
+
+
+def run(folder: Path, **changes: str) -> tuple[Driver, list[torch.Tensor]]:
+    """Prompts of several lengths, in chunks, and what follows them. The logits of every sequence."""
+    sizes = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40}
+    driver = Driver(folder, dtype="bfloat16", **sizes, **changes)
+    sequences = [
+        driver.add([3 + (number + i) % 200 for i in range(1 + 9 * number)], 6)[0] for number in range(6)
+    ]
+    driver.run()
+    return driver, [torch.stack(sequence.logits) for sequence in sequences]
+
+
+@pytest.mark.parametrize("quantization", ["", pytest.param("int8", marks=pytest.mark.avx512_vnni)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_bits(
+    family: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
+    folder = checkpoint(family, **FAMILIES[family])
+    driver, logits = run(folder, quantization=quantization)
+    assert driver.runner._model._programs
+    monkeypatch.setattr(llama, "fits", lambda model: False)
+    layered, expected = run(folder, quantization=quantization)
+    assert not layered.runner._model._programs
+    for one, other in zip(logits, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """A long row that decodes alone is split for attention: the same bits in one call, layer by layer, and
+    after a prompt that came in pieces."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=1024)
+    sizes = {"block_size": 16, "num_blocks": 100, "max_num_seqs": 2}
+
+    def logits(budget: int) -> torch.Tensor:
+        driver = Driver(folder, dtype="bfloat16", budget=budget, **sizes)
+        sequence = driver.add([3 + i % 200 for i in range(509)], 6)[0]
+        driver.run()
+        return torch.stack(sequence.logits)
+
+    expected = logits(600)
+    assert torch.equal(logits(100), expected)
+    monkeypatch.setattr(llama, "fits", lambda model: False)
+    assert torch.equal(logits(600), expected)
+
+
+def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """They are made in the same call; those of a step with a prompt in it are not."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
+    head, made = driver.runner._model.head, []
+    product = head.logits
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        made.append(len(hidden))
+        return product(hidden)
+
+    monkeypatch.setattr(head, "logits", logits)
+    driver.add([3, 4, 5], 5)
+    driver.add([6, 7], 4)
+    driver.run()
+    assert made == [2], "of the two prompts, which came in one step"
+
+
+def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """Two of them are one item of attention: the same bits as alone, and layer by layer."""
+    changes = {"num_attention_heads": 6, "max_position_embeddings": 1024}
+    folder = checkpoint("llama", head_dim=64, **changes)
+    sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 30}
+    run, joined = DecoderProgram.run, []
+
+    def watched(program: DecoderProgram, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
+        plan = batch.attention[None]
+        assert isinstance(plan, BlockPlan)
+        joined.append(len(plan.items) - int(plan.made[0]))
+        return run(program, rotation, batch)
+
+    def logits(n: int) -> list[torch.Tensor]:
+        driver = Driver(folder, dtype="bfloat16", **sizes)
+        driver.add([3 + i % 200 for i in range(507)], 12, n=n)
+        sequences = driver.add([3 + i % 200 for i in range(70)], 12, n=n)
+        driver.run()
+        return [torch.stack(sequence.logits) for sequence in sequences]
+
+    (expected,) = logits(1)
+    monkeypatch.setattr(DecoderProgram, "run", watched)
+    assert all(torch.equal(one, expected) for one in logits(15))
+    assert max(joined) == 14, "seven pairs with each prompt"
+    monkeypatch.setattr(llama, "fits", lambda model: False)
+    assert all(torch.equal(one, expected) for one in logits(15))
+
+
+def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
+    """Sizes are powers of two, so that few are made."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
+    programs = driver.runner._model._programs
+    programs.clear()  # what loading has made
+    sizes = []
+    for length in (3, 2, 70, 130, 60):
+        driver.add([5] * length, 2)
+        driver.run()
+        sizes.append({few: program.most_tokens for few, program in programs.items()})
+    assert sizes[0] == sizes[1] == {True: 64}
+    assert sizes[2:] == [{True: 64, False: 128}, {True: 64, False: 256}, {True: 64, False: 256}]
+
+
+def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
+    """Layer by layer then, with torch where it must."""
+    driver = Driver(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values, blocks of 4 tokens
+    driver.add([3, 4, 5], 3)
+    driver.run()
+    assert not driver.runner._model._programs

@@ -1,0 +1,55 @@
+"""Freed memory stays with the process; what start-up alone needs does not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+FAULTS = """
+import resource, sys
+import numpy as np
+from worker.cpu.malloc_tuning import keep_freed_memory
+
+def faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.empty(20 << 20, np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first = faults()
+kept = keep_freed_memory()
+faults()
+print(first, int(kept), faults())
+"""
+
+
+def test_pages_are_used_again():
+    """Twenty times 20 MB: new pages each time, then the same ones. In a process of its own."""
+    run = subprocess.run([sys.executable, "-c", FAULTS], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, kept, later = map(int, run.stdout.split())
+    assert kept == 0 or later * 10 < first, run.stdout
+
+
+LIBRARIES = """
+import numpy as np
+from worker.cpu.malloc_tuning import settle
+
+def in_libraries() -> int:
+    (line,) = (line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss_File:"))
+    return int(line.split()[1])
+
+x = np.arange(10_000.0).reshape(100, 100)
+product = x @ x
+before = in_libraries()
+settle()
+after = in_libraries()
+print(before, after, int((x @ x == product).all()))
+"""
+
+
+def test_code_of_libraries_goes_back_and_still_runs():
+    run = subprocess.run(
+        [sys.executable, "-c", LIBRARIES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    before, after, same = map(int, run.stdout.split())
+    assert after * 2 < before and same

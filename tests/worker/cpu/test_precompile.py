@@ -1,0 +1,161 @@
+"""Kernels are made ready beside the worker; a failure there is nobody's end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker.cpu import precompile
+
+pytest.importorskip("llvmlite")
+
+
+class Failed:
+    """A process that has ended, with an error."""
+
+    def wait(self) -> int:
+        return 1
+
+
+def tell(what: str, fraction: float) -> None:
+    assert what == "compiling kernels"
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An empty cache, and which groups a process is started for; it ends at once, with an error."""
+    groups: list[str] = []
+
+    def start(missing: list[str]) -> Failed:
+        groups.extend(missing)
+        return Failed()
+
+    monkeypatch.setattr("kernels.cpu.compiler.cache.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: True)
+    monkeypatch.setattr(precompile, "_start", start)
+    monkeypatch.setattr(precompile, "why_not", lambda: None)
+    return groups
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    groups: list[str] = []
+    monkeypatch.setattr(precompile, "import_group", groups.append)
+    return groups
+
+
+def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], imported: list[str]) -> None:
+    """What failed is tried again at the next start."""
+    kernels = precompile.precompile()
+    assert starts == ["sampler", "model"]
+    kernels.begin()
+    kernels.wait(tell)
+    assert imported == ["sampler", "model"]  # here, then: it is not on disk
+    precompile.main(["sampler"])
+    precompile.precompile()
+    assert starts == ["sampler", "model", "model"]
+    precompile.main(["model"])
+    assert precompile.precompile() is not None and len(starts) == 3
+
+
+def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX512-BF16")
+    precompile.precompile()
+    assert starts == ["sampler"]
+    monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: False)  # nowhere to leave it
+    precompile.precompile()
+    assert starts == ["sampler"]
+
+
+def test_a_failure_is_left_to_who_uses_them(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(group: str) -> None:
+        raise ImportError(group)
+
+    monkeypatch.setattr(precompile, "import_group", fail)
+    kernels = precompile.precompile()
+    kernels.begin()
+    kernels.wait(tell)
+
+
+def test_waiting_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch, imported: list[str]) -> None:
+    """Else the engine core would take it for hung. The child waits for the second one."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(precompile, "LOOK_S", 0.01)
+    told: list[float] = []
+
+    def report(what: str, fraction: float) -> None:
+        told.append(fraction)
+        if len(told) == 3:
+            child.communicate(b"\n")
+
+    kernels = precompile.Precompiled(["sampler"], child)
+    kernels.begin()
+    kernels.wait(report)
+    assert len(told) >= 3 and told == sorted(set(told)) and imported == ["sampler"]
+
+
+def test_groups_are_all_files() -> None:
+    """Each file is in one of the two; the sampler's by name."""
+    names = [path.stem for path in precompile.FOLDER.glob("*.py")]
+    assert any(name.startswith(precompile.SAMPLER_FILES) for name in names) and "linear" in names
+    precompile.import_group("sampler")
+    assert "kernels.cpu.sampling.choose" in sys.modules
+
+
+SERVE = """
+from kernels.cpu.compiler.cache import cache as compiler
+
+def refuse(kernel, name):
+    raise AssertionError(f"{name} is compiled late")
+
+compiler.lower = refuse
+import torch
+from engine_core.startup import initialize_message
+from pagewire.ipc.columns import pack_u32
+from pagewire.config import EngineConfig
+from pagewire.internal.v1 import worker_pb2
+from pagewire.v1.generation_pb2 import SamplingParams
+from worker.cpu.load import load
+
+SAMPLINGS = [
+    {"temperature": 0.0, "top_p": 1.0},
+    {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1},
+    {"temperature": 0.8, "top_p": 1.0, "top_k": 5, "min_p": 0.1},
+]
+ROWS = pack_u32(range(3))
+for quantization in ("none", "int8"):
+    config = EngineConfig(device="cpu", dtype="bfloat16", num_blocks=64, quantization=quantization)
+    runner, _ = load(initialize_message(config), 0, 2, lambda what, fraction: None)
+    rows = [
+        worker_pb2.NewRow(
+            row=row,
+            prompt_len=40,
+            token_ids=pack_u32(range(40)),
+            blocks=pack_u32(range(4 * row, 4 * row + 4)),
+            sampling=SamplingParams(**{"typical_p": 1.0, "repetition_penalty": 1.0, "n": 1, **sampling}),
+        )
+        for row, sampling in enumerate(SAMPLINGS)
+    ]
+    for start, count in ((0, 40), (40, 1)):
+        columns = dict(rows=ROWS, starts=pack_u32([start] * 3), counts=pack_u32([count] * 3))
+        plan = worker_pb2.StepPlan(new_rows=rows, sample_rows=ROWS, sample_sources=ROWS, **columns)
+        assert len(runner.execute(plan).token_ids) == 12
+        rows = []
+print("served")
+"""
+
+
+@pytest.mark.avx512_vnni
+def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
+    """What the process of the first start leaves on disk is all that a worker needs, with packed weights or
+    with weights of 8 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
+    for command in (["-m", "worker.cpu.precompile", "sampler", "model"], ["-c", SERVE]):
+        run = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root
+        )
+        assert run.returncode == 0, run.stderr
+    assert run.stdout == "served\n"

@@ -1,0 +1,105 @@
+"""The execute loop: when a plan is launched, and when a result is handed over."""
+
+from collections import deque
+
+from pagewire.internal.v1 import worker_pb2
+from worker.loop import BlockingRunner, StepRunner, execute_steps
+
+SECONDS = 1.0
+
+
+class Device:
+    """Takes a second for each step, in order. Time passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.spans: list[tuple[float, float]] = []  # of steps
+        self._num_finished = 0
+
+    def launch(self, plan: worker_pb2.StepPlan) -> None:
+        free = self.spans[-1][1] if self.spans else 0.0
+        start = max(self.now, free)
+        self.spans.append((start, start + SECONDS))
+
+    def seconds_left(self) -> float | None:
+        if self._num_finished == len(self.spans):
+            return None
+        return max(0.0, self.spans[self._num_finished][1] - self.now)
+
+    def finish(self) -> worker_pb2.StepResult:
+        self.now = max(self.now, self.spans[self._num_finished][1])
+        self._num_finished += 1
+        return worker_pb2.StepResult(step=self._num_finished)
+
+
+class ScriptedCore:
+    """Has so many plans under way, and needs a tenth of a step to make the next one."""
+
+    def __init__(self, device: Device, steps: int, under_way: int) -> None:
+        self.device = device
+        self.results: list[tuple[int, float]] = []  # and when they came
+        self.steps = steps
+        self.plans = deque([0.0] * under_way)  # when they come
+
+    def send(self, message: worker_pb2.WorkerMessage) -> None:
+        self.results.append((message.step_result.step, self.device.now))
+        self.plans.append(self.device.now + 0.1)
+
+    def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
+        if len(self.results) == self.steps:
+            return worker_pb2.WorkerCommand(shutdown=worker_pb2.Shutdown())
+        until = float("inf") if seconds is None else self.device.now + seconds
+        if not self.plans or self.plans[0] > until:
+            assert seconds is not None, "both wait"
+            self.device.now = until
+            return worker_pb2.WorkerCommand()
+        self.device.now = max(self.device.now, self.plans.popleft())
+        return worker_pb2.WorkerCommand(step_plan=worker_pb2.StepPlan(step=1))
+
+
+def serve(under_way: int) -> tuple[Device, ScriptedCore]:
+    device = Device()
+    core = ScriptedCore(device, 5, under_way)
+    execute_steps(core, device)
+    return device, core
+
+
+def gaps(device: Device) -> list[float]:
+    ends = [end for _, end in device.spans]
+    return [round(start - end, 6) for (start, _), end in zip(device.spans[1:], ends, strict=False)]
+
+
+def test_with_a_plan_in_hand_the_device_is_never_idle() -> None:
+    device, core = serve(under_way=2)
+    assert not any(gaps(device)[:4])
+    assert core.results == [(step, SECONDS * step) for step in range(1, 6)], "each result comes at once"
+
+
+def test_without_one_it_waits_for_the_core() -> None:
+    device, core = serve(under_way=1)
+    assert set(gaps(device)) == {0.1}
+    assert [round(at, 6) for _, at in core.results] == [1.0, 2.1, 3.2, 4.3, 5.4]
+
+
+def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> None:
+    log: list[str] = []
+
+    def execute(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        log.append(f"execute {plan.step}")
+        return worker_pb2.StepResult(step=plan.step)
+
+    class Commands:
+        plans = [3, 2, 1]
+
+        def send(self, message: worker_pb2.WorkerMessage) -> None:
+            log.append(f"send {message.step_result.step}")
+
+        def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
+            assert seconds is None
+            if not self.plans:
+                return worker_pb2.WorkerCommand(shutdown=worker_pb2.Shutdown())
+            return worker_pb2.WorkerCommand(step_plan=worker_pb2.StepPlan(step=self.plans.pop()))
+
+    runner: StepRunner = BlockingRunner(execute)
+    execute_steps(Commands(), runner)
+    assert log == ["execute 1", "send 1", "execute 2", "send 2", "execute 3", "send 3"]

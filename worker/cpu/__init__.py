@@ -1,0 +1,1 @@
+"""The worker on a CPU: loading, inputs, the runner, which kernels compute."""

@@ -1,0 +1,141 @@
+"""The inputs of a step where the CPU's kernels compute: made in one call, in place.
+
+Rows stand in the plan's order, without padding: attention over blocks needs no neighbours of one length. A
+step of the same shape as the last one, as most are that decode, finds everything there but the numbers:
+tensors and plans for attention are those of the last step, written again. The twin is
+worker.model_input.build_input_batch.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from kernels.cpu.attention.block_attention import BlockKernels, block_plan
+from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
+from kernels.ops.attention.paged_attention import CacheShape
+from worker.model_input import StepBatch, build_input_batch
+from worker.step.plan_reader import Step
+from worker.step.rows import RowTable
+
+CONTEXT_STEP = 256
+"""Plans for attention are made for so many positions more than there are, at most, and last as long."""
+_COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _ROOM = 5, 8, 12, 19, 23
+"""Words of a job of kernels.cpu.step.prepare_inputs."""
+
+
+BuildInputs = Callable[[Step, bool], StepBatch]
+"""Of a step, and whether all of its sampled rows are greedy: worker.model_input.InputBatch."""
+
+
+def input_builder(rows: RowTable, windows: frozenset[int | None], shape: CacheShape) -> BuildInputs:
+    """Returns the function that makes the inputs of a runner's steps. windows: of its layers."""
+    if shape.kernels is not None:
+        return BlockInputs(rows, windows, shape, shape.kernels).build
+
+    def build(step: Step, greedy: bool) -> StepBatch:
+        work = step.rows, step.starts, step.counts, step.sample_sources
+        return replace(build_input_batch(rows, *work, windows, shape), all_greedy=greedy)
+
+    return build
+
+
+class _Layout(NamedTuple):
+    """What a batch depends on, but for the numbers in it."""
+
+    num_tokens: int  # T
+    num_rows: int  # R
+    num_samples: int  # A
+    num_items: int  # I, of attention
+    num_places: int  # for parts of split rows
+    context: int
+    in_order: bool  # see worker.step.plan_check.Measures
+    greedy: bool
+
+
+class BlockInputs:
+    """Of one runner."""
+
+    def __init__(
+        self, rows: RowTable, windows: Iterable[int | None], shape: CacheShape, kernels: BlockKernels
+    ) -> None:
+        self._kernels, self._shape, self._tables = kernels, shape, rows.blocks
+        self._windows = tuple(windows)
+        self._job = np.array(
+            (
+                *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
+                *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
+                *(0, 0, 0, 0, shape.block_size, shape.num_kv_heads, kernels.group),
+                *[0] * 13,
+            ),
+            np.int64,
+        )
+        self._address = self._job.ctypes.data
+        self._layout: _Layout | None = None
+        self._batch: StepBatch
+        self._made = np.zeros(1, np.int64)
+        self._items = 0  # how many there were: see kernels.cpu.attention.block_attention.BlockPlan
+
+    def build(self, step: Step, greedy: bool = False) -> StepBatch:
+        """It lives until the next call. The same object as the last one: nothing has changed but numbers."""
+        layout, limits = self._layout_of(step, greedy)
+        if layout != self._layout:
+            self._batch, self._layout, self._items = self._make(layout), layout, 0
+        rows, column = layout.num_rows, 8 * layout.num_rows
+        job, address = self._job, step.address
+        job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
+        job[_SOURCES:_ROOM] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, *limits
+        self._kernels.prepare(self._address)
+        if self._made[0] != self._items:
+            self._batch, self._items = replace(self._batch), int(self._made[0])
+        return self._batch
+
+    def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
+        """And how many positions a row may have that is not split, and two rows in an item."""
+        tokens, context, in_order = step.measures
+        rows = len(step.rows)
+        sizes = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
+        rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
+        in_order = in_order and tokens == rows
+        counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
+        layout = _Layout(*counts, rounded, in_order, greedy)
+        return layout, (sizes.whole, sizes.joined if self._windows == (None,) else 0)
+
+    def _make(self, layout: _Layout) -> StepBatch:
+        """A batch whose numbers are still to be written; the job knows where."""
+        tokens, shape = layout.num_tokens, self._shape
+        heads = shape.num_kv_heads, shape.head_dim
+        slots = tokens * shape.num_kv_heads
+        sizes = (
+            tokens,
+            tokens,
+            tokens,
+            slots,
+            layout.num_items * ITEM_WORDS,
+            layout.num_rows,
+            layout.num_samples,
+            1,
+        )
+        parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
+        self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts[:-1]]
+        self._job[_ROOM:] = layout.num_items, parts[-1].ctypes.data
+        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, self._made = parts
+        items = items.reshape(layout.num_items, ITEM_WORDS)
+        return StepBatch(
+            token_ids=torch.from_numpy(ids),
+            positions=torch.from_numpy(positions),
+            prompt_lens=torch.from_numpy(prompt_lens),
+            slot_rows=torch.from_numpy(slot_rows),
+            attention={
+                window: block_plan(
+                    *(self._kernels, items, self._made, self._tables),
+                    *(layout.context, layout.num_places, window, heads),
+                )
+                for window in self._windows
+            },
+            logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
+            row_starts=row_starts,
+            all_greedy=layout.greedy,
+        )

@@ -1,0 +1,104 @@
+"""Chooses between the CPU kernels of kernels.cpu and torch, once, while the model is loaded."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.cpu.attention.block_attention import BlockKernels, block_kernels
+from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.requirements import why_not, why_not_int8
+from kernels.cpu.runtime.arena import Arena
+from pagewire.errors import StartupError
+from worker.layers.base import Layer
+from worker.models.base import LanguageModel
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class CPUKernels:
+    """What was chosen."""
+
+    packed: bool = False  # matrices multiply in our kernels
+    blocks: BlockKernels | None = None  # attention too
+
+
+def compute_dtype(wanted: torch.dtype) -> torch.dtype:
+    """The dtype that a CPU computes in when the checkpoint or the user asks for `wanted`.
+
+    Without kernels of our own for a 16-bit type, its weights are widened to float32: torch multiplies 16-bit
+    matrices at one to two GFLOP/s on CPUs that lack the instructions, and rounds after every operation.
+    """
+    if wanted == torch.float32:
+        return wanted
+    reason = why_not() if wanted == torch.bfloat16 else "our CPU kernels are for bfloat16"
+    if reason is None:
+        return wanted
+    name = str(wanted).removeprefix("torch.")
+    logger.warning("weights in %s are widened to float32, which doubles their memory: %s", name, reason)
+    return torch.float32
+
+
+def use_cpu_kernels(
+    model: LanguageModel,
+    dtype: torch.dtype,
+    device: torch.device,
+    block_size: int,
+    head_dim: int,
+    group: int,
+    arena: Arena | None,
+    report: Report,
+) -> CPUKernels:
+    """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
+
+    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used,
+    nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be packed
+    there; None: they become integers of 8 bits. Raises StartupError where that is impossible.
+    """
+    quantized = arena is None
+    if quantized:
+        _check_quantized(dtype)
+    if device.type != "cpu":
+        return CPUKernels()
+    reason = why_not() if dtype == torch.bfloat16 else "they are for bfloat16"
+    if reason is not None:
+        logger.info("torch computes, without our CPU kernels: %s", reason)
+        return CPUKernels()
+    report("kernels", 0.0)
+    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
+
+    TEAM.set_threads(torch.get_num_threads())
+    blocks = block_kernels(dtype, block_size, head_dim, group)
+    rows = row_kernels(quantized, arena)
+    layers = faster_layers(model)
+    for done, layer in enumerate(layers):
+        layer.use_kernels(rows)
+        report("kernels", (done + 1) / len(layers))
+    rows.arena.close_hole()
+    attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
+    weights = "; weights in int8 (AVX512-VNNI)" if quantized else ""
+    logger.info("our CPU kernels compute (AVX512-BF16)%s%s", weights, attention)
+    return CPUKernels(True, blocks)
+
+
+def _check_quantized(dtype: torch.dtype) -> None:
+    """Raises StartupError unless weights of this type can be integers here."""
+    if dtype != torch.bfloat16:
+        reason: str | None = (
+            f"it is made from weights in bfloat16, and these are {str(dtype).removeprefix('torch.')}"
+        )
+    else:
+        reason = why_not_int8()
+    if reason is not None:
+        todo = "leave --quantization out, or add --dtype bfloat16 on a CPU with AVX512-VNNI"
+        raise StartupError("cannot quantize the weights to int8", reason, todo)
+
+
+def faster_layers(model: LanguageModel) -> list[Layer]:
+    """All but an embedding that only looks up. Those that hold others come first."""
+    only_looks_up = model.embedding if model.embedding is not model.head else None
+    return [layer for layer in model.modules() if isinstance(layer, Layer) and layer is not only_looks_up]

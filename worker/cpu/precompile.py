@@ -1,0 +1,102 @@
+"""The CPU kernels, compiled and taken from disk while the worker does something else.
+
+What is compiled lies on disk (kernels.cpu.compiler.cache), once for each version of the kernels. At the first
+start a process of its own compiles it, beside the worker that imports torch and reads weights; what LLVM
+needs for that is gone with the process. Where it fails, the worker compiles what it does not find.
+"""
+
+import contextlib
+import importlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from kernels.cpu.requirements import why_not
+from pagewire.host import spawn as process
+
+SAMPLER, MODEL = "sampler", "model"
+"""Groups of kernels: of kernels.cpu.sampling.api, for any CPU, and of a model in bfloat16."""
+SAMPLER_FILES = "sampling_"
+FOLDER = Path(__file__).parents[1] / "kernels" / "cpu"
+LOOK_S = 0.25
+"""Between two signs of life while we wait."""
+
+
+class Precompiled:
+    """Groups of kernels that are being compiled, or have been."""
+
+    def __init__(self, groups: list[str], child: "subprocess.Popen[bytes] | None") -> None:
+        """child: who compiles."""
+        self._groups, self._child = groups, child
+        self._thread = threading.Thread(target=self._take, name="kernels", daemon=True)
+
+    def begin(self) -> None:
+        """Takes them from disk, in a thread, as soon as they are there."""
+        self._thread.start()
+
+    def wait(self, report: Callable[[str, float], None]) -> None:
+        """Until they are imported. report: is called again and again, as a sign of life."""
+        looks = 0
+        while self._thread.is_alive():
+            report("compiling kernels", 1 - 0.99**looks)  # nobody knows how far it is
+            looks += 1
+            self._thread.join(LOOK_S)
+
+    def _take(self) -> None:
+        if self._child is not None:
+            self._child.wait()
+        with contextlib.suppress(
+            Exception
+        ):  # whoever uses the kernels meets it again, and has somebody to tell
+            for group in self._groups:
+                import_group(group)
+
+
+def precompile() -> Precompiled:
+    """For a worker on a CPU. Starts a process for what is not on disk."""
+    if find_spec("llvmlite") is None:
+        return Precompiled([], None)
+    from kernels.cpu.compiler.cache import is_cached
+
+    groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
+    missing = [group for group in groups if is_cached() and not _note(group).exists()]
+    return Precompiled(groups, _start(missing) if missing else None)
+
+
+def import_group(group: str) -> None:
+    """Imports its files, which compiles them or takes them from disk."""
+    for path in sorted(FOLDER.glob("*.py")):
+        if path.stem.startswith(SAMPLER_FILES) == (group == SAMPLER):
+            importlib.import_module(f"kernels.cpu.{path.stem}")
+
+
+def _start(groups: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "worker.cpu.precompile", *groups],
+        env=process.child_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # the worker meets the same error
+    )
+
+
+def _note(group: str) -> Path:
+    """A file that is there when all of a group is."""
+    from kernels.cpu.compiler.cache import cache_folder
+
+    return cache_folder() / f"{group}.compiled"
+
+
+def main(groups: list[str]) -> None:
+    """The process."""
+    process.die_with_parent()
+    for group in groups:
+        import_group(group)
+        _note(group).touch()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

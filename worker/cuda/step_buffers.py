@@ -1,0 +1,146 @@
+"""A step's inputs on the device, at addresses that stay: captured graphs know no others.
+
+What differs between two steps that decode the same number of rows is a few columns of numbers, sent from
+pinned memory in one copy; a kernel makes the rest of them and of the rows
+(kernels.triton.step.prepare_inputs): token ids, positions, slots, lengths, block tables. Steps are computed
+one after another in one stream, so that one set of buffers serves all of them, also those that are still in
+flight.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from kernels.ops.attention.ragged import Integers
+from kernels.triton.attention.paged_attention import PagedBatch
+from kernels.triton.attention.paged_kernels import PagedPlan, paged_kernels
+from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
+from worker.cuda.device import Device
+from worker.cuda.rows import DeviceRows, aligned
+from worker.model_input import InputBatch
+from worker.step.plan_reader import Step
+from worker.step.rows import RowTable
+
+ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
+"""Columns."""
+
+
+@dataclass(frozen=True)
+class DeviceBatch(InputBatch):
+    """What the model reads. slot_rows: [T], the slots. Attention is a PagedPlan for every window."""
+
+    store_rotates: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a launch depends on besides what buffers hold. Rows that decode come first."""
+
+    rows: int  # R, with padding
+    tokens: int  # T, with a token for each row of padding
+    decode_rows: int  # of R, with padding: one token each
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """Where a step's rows stand in it."""
+
+    shape: StepShape  # without padding
+    row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+
+class StepBuffers:
+    """Columns and inputs of one step."""
+
+    def __init__(
+        self,
+        host: RowTable,
+        rows: DeviceRows,
+        device: Device,
+        max_num_tokens: int,
+        windows: Iterable[int | None],
+    ) -> None:
+        """windows: of the model's layers."""
+        count, width = rows.blocks.shape
+        self._rows, self._device, self._block_size = rows, device, host.block_size
+        self._max_length, self._windows, self._kernels = host.max_model_len, tuple(windows), paged_kernels()
+        place, tokens = device.place, max(max_num_tokens, count)
+        self._columns = torch.zeros((6, aligned(count)), dtype=torch.int32, device=place)
+        longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
+        sizes = (count + 1,), (count,), (count, width)
+        self._inputs = StepInputs(
+            *longs, *(torch.zeros(size, dtype=torch.int32, device=place) for size in sizes)
+        )
+
+    def load(self, step: Step) -> StepLayout:
+        """Sends the columns of the next step to be launched."""
+        order = np.argsort(step.counts > 1, kind="stable")
+        counts = step.counts[order]
+        ends = np.empty(len(order), np.int64)  # of each row's tokens, in the plan's order
+        ends[order] = np.cumsum(counts)
+        columns = np.zeros(self._columns.shape, np.int32)
+        for index, values in (
+            (ROWS, step.rows[order]),
+            (STARTS, step.starts[order]),
+            (COUNTS, counts),
+            (SAMPLE_ROWS, step.sample_rows),
+            (LOGIT_TOKENS, ends[step.sample_sources] - 1),
+            (NUM_ROWS, [len(order)]),
+        ):
+            columns[index, : len(values)] = values
+        self._device.send_into(self._columns, columns)
+        shape = StepShape(len(order), int(counts.sum()), int((counts == 1).sum()))
+        return StepLayout(shape, ends - step.counts)
+
+    def sample_rows(self, count: int) -> torch.Tensor:
+        """[A] int32: those that sample."""
+        return self._columns[SAMPLE_ROWS, :count]
+
+    def logit_tokens(self, count: int) -> torch.Tensor:
+        """[A] int32: index into T of the tokens that they sample after."""
+        return self._columns[LOGIT_TOKENS, :count]
+
+    def batch(self, shape: StepShape) -> DeviceBatch:
+        """Makes the inputs of the step whose columns are there."""
+        columns, inputs = self._columns[:, : shape.rows], self._views(shape)
+        prepare_inputs(
+            columns[ROWS],
+            columns[STARTS],
+            columns[COUNTS],
+            columns[NUM_ROWS, :1],
+            self._rows.tokens,
+            self._rows.blocks,
+            self._rows.prompt_lens,
+            self._block_size,
+            inputs,
+        )
+        paged = PagedBatch(
+            inputs.query_starts,
+            inputs.lengths,
+            inputs.block_tables,
+            shape.decode_rows,
+            shape.decode_rows,
+            self._max_length,  # whatever the step: splits are a matter of launches, which graphs repeat
+        )
+        return DeviceBatch(
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+            prompt_lens=inputs.prompts,
+            slot_rows=inputs.slots,
+            attention={window: PagedPlan(self._kernels, paged, window) for window in self._windows},
+        )
+
+    def _views(self, shape: StepShape) -> StepInputs:
+        whole, rows, tokens = self._inputs, shape.rows, shape.tokens
+        return StepInputs(
+            token_ids=whole.token_ids[:tokens],
+            positions=whole.positions[:tokens],
+            slots=whole.slots[:tokens],
+            prompts=whole.prompts[:tokens],
+            query_starts=whole.query_starts[: rows + 1],
+            lengths=whole.lengths[:rows],
+            block_tables=whole.block_tables[:rows],
+        )

@@ -1,0 +1,119 @@
+"""Ways to fail on purpose, for tests of whoever depends on a worker. All are off by default.
+
+A simulated device calls strike() itself, before it does anything for a plan; around a real one stands
+FaultyExecute, which does the same.
+"""
+
+import ctypes
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+from worker.step.rows import column
+
+logger = logging.getLogger(__name__)
+
+Execute = Callable[[worker_pb2.StepPlan], worker_pb2.StepResult]
+
+
+class Faults:
+    """What a worker's flags ask for."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._num_steps = 0
+        self._poisoned: dict[int, int] = {}  # rows whose prompt holds the trigger -> the fatal position
+
+    @property
+    def slow_factor(self) -> float:
+        """Of the time that a step takes."""
+        return self._config.fault_slow_factor
+
+    def strike(self, plan: worker_pb2.StepPlan) -> None:
+        """Call it when a plan has come and nothing of it is done. May not return."""
+        config = self._config
+        self._num_steps += 1
+        if self._num_steps == config.fault_die_at_step or self._is_fatal(plan):
+            _die()
+        if self._num_steps == config.fault_hang_at_step:
+            _hang()
+        if self._num_steps == config.fault_hold_gil_at_step:
+            _hold_gil()
+
+    def _is_fatal(self, plan: worker_pb2.StepPlan) -> bool:
+        """Whether a row that holds the trigger computes its fatal position, or begins behind it."""
+        config = self._config
+        if config.fault_die_on_token is None:
+            return False
+        begun = self._note_rows(plan, config.fault_die_on_token)
+        fatal = any(
+            self._poisoned.get(row, end) < end and (row in begun or start <= self._poisoned[row])
+            for row, start, end in zip(
+                column(plan.rows).tolist(),
+                column(plan.starts).tolist(),
+                (column(plan.starts) + column(plan.counts)).tolist(),
+                strict=True,
+            )
+        )
+        return fatal and random.random() < config.fault_die_probability
+
+    def _note_rows(self, plan: worker_pb2.StepPlan, trigger: int) -> set[int]:
+        """Knows from here on which rows hold the trigger; returns those that begin."""
+        for row in column(plan.removed_rows).tolist():
+            self._poisoned.pop(row, None)
+        begun = set[int]()
+        for new in plan.new_rows:
+            places = np.flatnonzero(column(new.token_ids)[: new.prompt_len] == trigger)
+            if places.size:
+                made = self._config.fault_die_at_output
+                self._poisoned[new.row] = new.prompt_len + made - 1 if made else int(places[0])
+                begun.add(new.row)
+        for fork in plan.forks:
+            if fork.source_row in self._poisoned:
+                self._poisoned[fork.row] = self._poisoned[fork.source_row]
+        return begun
+
+
+class FaultyExecute:
+    """A real device's execute(), preceded by faults, and slowed by sleeping."""
+
+    def __init__(self, execute: Execute, faults: Faults) -> None:
+        self._execute = execute
+        self._faults = faults
+
+    def __call__(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """One step."""
+        self._faults.strike(plan)
+        result = self._execute(plan)
+        extra_us = int(result.duration_us * (self._faults.slow_factor - 1))
+        if extra_us > 0:
+            time.sleep(extra_us / 1e6)
+            result.duration_us += extra_us
+        return result
+
+
+def _die() -> None:
+    """As when memory runs out: no last words."""
+    logger.warning("dying on purpose")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    """Until a signal ends the process."""
+    logger.warning("hanging on purpose")
+    while True:
+        signal.pause()
+
+
+def _hold_gil() -> None:
+    """As native code that never returns: no other thread of Python's runs any more."""
+    logger.warning("hanging on purpose, with the GIL")
+    while True:
+        ctypes.PyDLL(None).pause()

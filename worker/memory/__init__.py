@@ -1,0 +1,1 @@
+"""KV blocks on the device, and their copies in host memory."""

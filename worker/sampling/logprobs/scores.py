@@ -1,0 +1,86 @@
+"""From logits to log-probabilities and ranks of chosen tokens and of candidates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernels.ops.logits.log_softmax import log_softmax
+from kernels.ops.logits.token_ranks import token_ranks
+from kernels.ops.sampling.ranking import ranking
+from worker.sampling.logprobs.columns import ScoreTable
+from worker.sampling.logprobs.requests import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A ScoreTable that may still be on the device."""
+
+    logprobs: torch.Tensor  # [M] float32
+    ranks: torch.Tensor  # [M] int64
+    counts: list[int]  # [M]
+    candidate_ids: torch.Tensor  # [M, K] int64
+    candidate_logprobs: torch.Tensor  # [M, K] float32
+    candidate_ranks: torch.Tensor  # [M, K] int64
+
+    def table(self) -> ScoreTable:
+        """On the host: waits for the device."""
+        return ScoreTable(
+            self.logprobs.cpu().numpy(),
+            self.ranks.cpu().numpy(),
+            torch.tensor(self.counts).numpy(),
+            self.candidate_ids.cpu().numpy(),
+            self.candidate_logprobs.cpu().numpy(),
+            self.candidate_ranks.cpu().numpy(),
+        )
+
+
+def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidates]) -> Scores:
+    """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each.
+
+    Makes another [M, V] of log-probabilities: give it few rows at a time. A row of NaN gives numbers
+    without a meaning.
+    """
+    logprobs = log_softmax(logits)
+    chosen = tokens[:, None]
+    counts = [wish.count(logits.shape[1]) for wish in wishes]
+    ids = logits.new_zeros((len(counts), max(counts)), dtype=torch.int64)
+    ranks = torch.zeros_like(ids)
+    for wish, members in _groups(wishes).items():
+        count = wish.count(logits.shape[1])
+        if not count:
+            continue
+        where = slice(None) if len(members) == len(counts) else torch.tensor(members, device=logits.device)
+        ids[where, :count], ranks[where, :count] = _candidates(logits[where], wish)
+    return Scores(
+        logprobs.gather(1, chosen)[:, 0],
+        token_ranks(logits, chosen)[:, 0],
+        counts,
+        ids,
+        logprobs.gather(1, ids),
+        ranks,
+    )
+
+
+def _groups(wishes: Sequence[Candidates]) -> dict[Candidates, list[int]]:
+    """Equal wishes are granted together."""
+    groups: dict[Candidates, list[int]] = {}
+    for index, wish in enumerate(wishes):
+        groups.setdefault(wish, []).append(index)
+    return groups
+
+
+def _candidates(logits: torch.Tensor, wish: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and ranks of the candidates, both [M, K]; their order is that of LogprobColumns."""
+    num_rows, vocab_size = logits.shape
+    device = logits.device
+    if wish.token_ids:
+        ids = torch.tensor(wish.token_ids, device=device).expand(num_rows, -1)
+        return ids, token_ranks(logits, ids)
+    order = ranking(logits, wish.count(vocab_size))
+    ranks = torch.arange(1, order.shape[1] + 1, device=device).expand_as(order)
+    if not wish.all:
+        return order, ranks
+    return torch.arange(vocab_size, device=device).expand_as(order), torch.empty_like(order).scatter_(
+        1, order, ranks
+    )

@@ -1,0 +1,265 @@
+"""The sampler: from logits to one token per row. Steps, formulas and order: docs/sampling.md.
+
+A token is a function of its row's logits, parameters and history and of (seed, sequence index,
+position). Other rows of the batch are computed beside it, never with it.
+"""
+
+from array import array
+from enum import Enum
+
+import torch
+
+from kernels.cpu.sampling.api import SamplingKernels
+from kernels.cpu.sampling.chooser import UNKNOWN, ChoiceParams, TokenChooser
+from kernels.ops.logits.log_softmax import log_softmax
+from kernels.ops.sampling.argmax import argmax
+from kernels.ops.sampling.inverse_cdf import inverse_cdf
+from kernels.ops.sampling.ranking import ranking
+from pagewire.internal.v1 import worker_pb2
+from worker.sampling.bad_tokens import BadTokens
+from worker.sampling.batch import NewSequence, SampleBatch
+from worker.sampling.candidates import Candidates, Temperature, TopK
+from worker.sampling.filters import MinP, TopP, TypicalP
+from worker.sampling.logit_bias import LogitBias
+from worker.sampling.logprobs.sampled import SampledScores
+from worker.sampling.penalties import Penalties
+from worker.sampling.token_masks import AllowedTokens, MinTokens
+from worker.sampling.uniforms import Uniforms
+
+# What sample() gives where there is no token to give: the row's largest logit is not finite.
+NO_TOKEN = -1
+
+# Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger
+# ones are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one
+# piece and 18 ms in pieces.
+PIECE = 1 << 19
+
+
+class _Choice(Enum):
+    """How a row's token is chosen."""
+
+    GREEDY = 1
+    FROM_ALL = 2
+    FROM_TOP_K = 3
+
+
+class Sampler:
+    """Chooses tokens for rows, and keeps of each row what the choice depends on.
+
+    max_num_rows: rows are numbers below it. vocab_size: V. kernels: of a CPU with llvmlite; the tokens are
+    those of torch. Nothing here waits for the device, except on the CPU, where there is nothing to wait
+    for.
+    """
+
+    def __init__(
+        self,
+        max_num_rows: int,
+        vocab_size: int,
+        device: torch.device,
+        kernels: SamplingKernels | None = None,
+    ) -> None:
+        self._rows_per_piece = max(1, PIECE // vocab_size)
+        self._positions = array("q", bytes(8 * max_num_rows))  # Output tokens of each row.
+        self._uniforms = Uniforms(max_num_rows, device)
+        self._temperature = Temperature(max_num_rows, device)
+        self._top_k = TopK(max_num_rows, vocab_size, device)
+        penalties = Penalties(vocab_size, device, kernels)
+        bad_tokens = BadTokens(vocab_size, device)
+        # The order is part of the API: these do not commute.
+        self._processors = (
+            penalties,
+            LogitBias(vocab_size, device),
+            AllowedTokens(vocab_size, device),
+            bad_tokens,
+            MinTokens(vocab_size, device),
+        )
+        top_p, min_p = TopP(max_num_rows, device), MinP(max_num_rows, device)
+        typical_p = TypicalP(max_num_rows, device)
+        self._filters = (top_p, min_p, typical_p)
+        self._recorders = (penalties, bad_tokens)
+        self._special: set[int] = set()  # Rows whose logits change before the choice.
+        self._plain: set[int] = set()  # Rows that take the largest of their logits as they are.
+        self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
+        params = ChoiceParams(
+            self._temperature.values,
+            self._top_k.values,
+            top_p.shares,
+            min_p.shares,
+            typical_p.shares,
+            self._uniforms.keys,
+            self._uniforms.indexes,
+            torch.frombuffer(self._positions, dtype=torch.int64),
+        )
+        self._chooser = TokenChooser(kernels, params, vocab_size) if kernels is not None else None
+
+    @torch.inference_mode()
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: tokens that the sequence has already; the next one's position is
+        their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
+        """
+        sequence = NewSequence(new, prompt_ids, output_ids)
+        self.remove_row(row)
+        self._positions[row] = len(output_ids)
+        self._uniforms.add_row(row, sequence)
+        for feature in self._features:
+            feature.add_row(row, sequence)
+        self._note_kind(row)
+
+    @torch.inference_mode()
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another, with random numbers of its own."""
+        self.remove_row(row)
+        self._positions[row] = self._positions[source_row]
+        self._uniforms.fork_row(row, source_row, sequence_index)
+        for feature in self._features:
+            feature.fork_row(row, source_row)
+        self._note_kind(row)
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row; one that does not exist is none."""
+        self._special.discard(row)
+        self._plain.discard(row)
+        self._uniforms.remove_row(row)
+        for feature in self._features:
+            feature.remove_row(row)
+
+    def _note_kind(self, row: int) -> None:
+        """Of a row that begins."""
+        if any(row in feature for feature in self._processors):
+            self._special.add(row)
+        elif row not in self._temperature:
+            self._plain.add(row)
+
+    def takes_largest(self, rows: list[int]) -> bool:
+        """Whether sample() would give each of the rows the token of its largest logit, whatever the logits:
+        kernels.ops.sampling.argmax. Who knows these tokens may append() them instead."""
+        return self._plain.issuperset(rows)
+
+    def sample(
+        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None
+    ) -> torch.Tensor:
+        """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
+
+        scores: what is to see the logits before they are overwritten, and the tokens.
+
+        The tokens become part of the rows' output. NO_TOKEN where a row's largest logit is not
+        finite after the masks: NaN or +inf anywhere (the model failed), or -inf everywhere. Such a
+        row must end; what it is given later has no meaning.
+        """
+        # Torch makes copies of what it works on, and so do scores; compiled functions make none.
+        copied = self._chooser is None or (scores is not None and scores.watches(rows))
+        tokens = self._sample_in_pieces(logits, rows, scores) if copied else self._sample(logits, rows)
+        self.append(rows, tokens)
+        return tokens
+
+    @torch.inference_mode()
+    def _sample_in_pieces(
+        self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None
+    ) -> torch.Tensor:
+        """Some rows at a time."""
+        pieces = []
+        for start in range(0, max(1, len(rows)), self._rows_per_piece):
+            piece = slice(start, start + self._rows_per_piece)
+            kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
+            pieces.append(self._sample(logits[piece], rows[piece]))
+            if scores is not None and kept is not None:
+                scores.add(kept, rows[piece], pieces[-1])
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    @torch.inference_mode()
+    def offer(self, logits: torch.Tensor, rows: list[int], most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
+        id first, and the log-probabilities [B, K] float32.
+
+        As transformers does it, penalties and masks come after the log-softmax. NaN where the model gave a
+        row nothing to choose from. Nothing becomes output: see append().
+        """
+        ids, logprobs = [], []
+        for start in range(0, len(rows), self._rows_per_piece):
+            piece = slice(start, start + self._rows_per_piece)
+            scores = log_softmax(logits[piece])
+            self._process(scores, rows[piece])
+            best = ranking(scores, most)
+            broken = ~scores.amax(-1, keepdim=True).isfinite()
+            ids.append(best)
+            logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))
+        return torch.cat(ids), torch.cat(logprobs)
+
+    def append(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """The tokens [A] int64 become part of the rows' output."""
+        if not self._special.isdisjoint(rows):
+            self._record(rows, tokens)
+        for row in rows:
+            self._positions[row] += 1
+
+    @torch.inference_mode()
+    def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """Tells who remembers tokens."""
+        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
+        for recorder in self._recorders:
+            recorder.record(rows, known)
+
+    @torch.inference_mode()
+    def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
+        """Penalties and masks, in place."""
+        batch = SampleBatch(scores, rows, [self._positions[row] for row in rows])
+        for processor in self._processors:
+            processor.apply(batch)
+
+    def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """Masks and penalties, then the choice. Rows that want none of the former cost one compiled call, and
+        little else happens in Python."""
+        if not self._special.isdisjoint(rows):
+            self._process(logits, rows)
+        if self._chooser is None or not rows:
+            return self._choose_by_kind(logits, rows)
+        tokens = self._chooser.choose(logits, rows)
+        if UNKNOWN in tokens:
+            for index in (index for index, token in enumerate(tokens) if token == UNKNOWN):
+                tokens[index] = int(self._choose_by_kind(logits[index : index + 1], [rows[index]])[0])
+        return torch.frombuffer(tokens, dtype=torch.int64)
+
+    @torch.inference_mode()
+    def _choose_by_kind(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """By torch: each kind of choice for its own rows."""
+        groups: dict[_Choice, list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(self._choice(row), []).append(index)
+        if len(groups) == 1:
+            return self._choose(next(iter(groups)), logits, rows)
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+        for choice, members in groups.items():
+            where = torch.tensor(members, device=logits.device)
+            tokens[where] = self._choose(choice, logits[where], [rows[member] for member in members])
+        return tokens
+
+    def _choice(self, row: int) -> _Choice:
+        if row not in self._temperature:
+            return _Choice.GREEDY
+        return _Choice.FROM_TOP_K if row in self._top_k else _Choice.FROM_ALL
+
+    def _choose(self, choice: _Choice, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """logits [A, V] of rows of one kind -> tokens [A]."""
+        if choice is _Choice.GREEDY:
+            return argmax(logits)
+        candidates = self._candidates(choice, logits, rows)
+        positions = [self._positions[row] for row in rows]
+        index = inverse_cdf(candidates.weights, self._uniforms.draw(rows, candidates.row_index, positions))
+        if candidates.ids is None:
+            return index
+        tokens = candidates.ids.gather(1, index.clamp(min=0)[:, None])[:, 0]
+        return torch.where(index >= 0, tokens, index)
+
+    def _candidates(self, choice: _Choice, logits: torch.Tensor, rows: list[int]) -> Candidates:
+        """The distribution that the rows' tokens are drawn from."""
+        row_index = torch.tensor(rows, device=logits.device)
+        largest = logits.amax(-1)
+        ids: torch.Tensor | None = None
+        scores = logits
+        if choice is _Choice.FROM_TOP_K:
+            ids, scores = self._top_k.apply(logits, rows, row_index)
+        weights = self._temperature.apply(scores, largest, row_index)
+        candidates = Candidates(rows, row_index, ids, scores, weights)
+        for feature in self._filters:
+            feature.apply(candidates)
+        return candidates

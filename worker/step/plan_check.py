@@ -1,0 +1,59 @@
+"""Whether a step fits the rows, found in one call where kernels are compiled.
+
+The plan comes from another process, and each step is checked; in a loop that costs little. But in life a
+model's weights have gone through the caches since the last step, and thirty calls of numpy take longer
+then than the rows deserve.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from kernels.ops.attention.ragged import Integers
+from worker.step.rows import RowTable
+
+_TOKENS, _CONTEXT, _IN_ORDER = 10, 11, 12
+"""Words of a job."""
+
+
+class Measures(NamedTuple):
+    """Of a step that fits."""
+
+    num_tokens: int
+    context: int  # the largest position that a row computes, and one
+    in_order: bool  # each row that computes samples, in the same order
+
+
+class StepCheck:
+    """Of one row table. Its twin is check_by_numpy()."""
+
+    def __init__(self, rows: RowTable, kernel: Callable[[int], None]) -> None:
+        """kernel: kernels.cpu.step.check_step.check_step."""
+        self._rows, self._kernel = rows, kernel
+        self._marks = np.zeros(rows.max_num_rows, np.int64)
+        lengths = rows.num_tokens, rows.num_computed, rows.num_blocks, self._marks
+        sizes = rows.max_num_rows, rows.block_size, rows.max_model_len
+        self._job = np.array((*(each.ctypes.data for each in lengths), *sizes, *[0] * 6), np.int64)
+        self._address = self._job.ctypes.data
+
+    def __call__(self, columns: Integers, address: int, num_rows: int, num_samples: int) -> Measures:
+        """columns: rows, starts, counts [R], sample rows and sources [A], one after another, int64; and their
+        address. Raises PlanError when it does not fit."""
+        job = self._job
+        job[7:10] = address, num_rows, num_samples
+        self._kernel(self._address)
+        if job[_TOKENS] < 0:
+            return check_by_numpy(self._rows, columns, num_rows, num_samples)  # which says why
+        return Measures(int(job[_TOKENS]), int(job[_CONTEXT]), bool(job[_IN_ORDER]))
+
+
+def check_by_numpy(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures:
+    """The same."""
+    computing, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
+    sampling, sources = columns[3 * num_rows :].reshape(2, num_samples)
+    ends = starts + counts
+    rows.check_compute(computing, starts, counts)
+    rows.check_sample(sampling, sources, computing, ends)
+    in_order = num_rows == num_samples and bool((sources == np.arange(num_samples)).all())
+    return Measures(int(counts.sum()), int(ends.max(initial=0)), in_order)

@@ -1,0 +1,155 @@
+"""A step plan, taken apart and checked against the rows. What every kind of runner does first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.step.plan_check import Measures, StepCheck, check_by_numpy
+from worker.step.rows import RowTable, column, require
+
+NO_TOKEN_COLUMN = 0xFFFFFFFF
+"""What StepResult.token_ids gives for a row that has no token to give."""
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+class RowFeature(Protocol):
+    """Something that keeps a state of its own for every row."""
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: output that the sequence already has."""
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another."""
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What a plan wants computed, after its changes have been applied. Columns are int64, and lie one behind
+    another in memory, in this order."""
+
+    rows: Integers  # [R]
+    starts: Integers  # [R]
+    counts: Integers  # [R]
+    sample_rows: Integers  # [A]
+    sample_sources: Integers  # [A]: index into rows
+    address: int  # of the first of them
+    measures: Measures
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """Blocks that go to host memory [O] and come back [I]."""
+
+    out_blocks: Integers  # [O]
+    out_host_blocks: Integers  # [O]
+    in_host_blocks: Integers  # [I]
+    in_blocks: Integers  # [I]
+
+    def __len__(self) -> int:
+        """Copies."""
+        return len(self.out_blocks) + len(self.in_blocks)
+
+
+def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[RowFeature]) -> None:
+    """Rows and block tables, in the order that the contract gives. Raises PlanError."""
+    for row in column(plan.removed_rows).tolist() if plan.removed_rows else ():
+        rows.remove(row)
+        for feature in features:
+            feature.remove_row(row)
+    for new in plan.new_rows:
+        prompt_ids, output_ids = rows.add(new)
+        for feature in features:
+            feature.add_row(new.row, new, prompt_ids, output_ids)
+    for fork in plan.forks:
+        rows.fork(fork.row, fork.source_row)
+        for feature in features:
+            feature.fork_row(fork.row, fork.source_row, fork.sequence_index)
+    if plan.table_rows:
+        rows.set_blocks(
+            column(plan.table_rows),
+            column(plan.table_starts),
+            column(plan.table_counts),
+            column(plan.table_blocks),
+        )
+
+
+def append_tokens(plan: worker_pb2.StepPlan, rows: RowTable) -> tuple[list[int], Integers]:
+    """Appends to rows what the core has chosen; both [P], for those who keep what rows have said.
+
+    Call it after apply_changes(). Raises PlanError.
+    """
+    appended, token_ids = column(plan.append_rows), column(plan.append_token_ids)
+    rows.check_append(appended, token_ids)
+    rows.append(appended, token_ids)
+    return appended.tolist(), token_ids
+
+
+def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, Integers]:
+    """Blocks to copy from and to, both [C]. Raises PlanError."""
+    if not (plan.copy_sources or plan.copy_targets):  # as in most plans
+        return _NOTHING, _NOTHING
+    sources, targets = column(plan.copy_sources), column(plan.copy_targets)
+    require(len(sources) == len(targets), "copy_sources and copy_targets differ in length")
+    for blocks in (sources, targets):
+        require((blocks < num_blocks).all(), "a copied block is out of range")
+    return sources, targets
+
+
+def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int) -> Swaps | None:
+    """What the plan copies to host memory and back; None: nothing, as in most plans. Raises PlanError."""
+    if not (
+        plan.swap_out_blocks or plan.swap_out_host_blocks or plan.swap_in_host_blocks or plan.swap_in_blocks
+    ):
+        return None
+    swaps = Swaps(
+        column(plan.swap_out_blocks),
+        column(plan.swap_out_host_blocks),
+        column(plan.swap_in_host_blocks),
+        column(plan.swap_in_blocks),
+    )
+    outs, ins = (swaps.out_blocks, swaps.out_host_blocks), (swaps.in_host_blocks, swaps.in_blocks)
+    for name, sources, targets in (("out", *outs), ("in", *ins)):
+        require(len(sources) == len(targets), f"the columns of blocks to swap {name} differ in length")
+        require(len(np.unique(targets)) == len(targets), f"two blocks are swapped {name} to one place")
+    for blocks in (swaps.out_blocks, swaps.in_blocks):
+        require((blocks < num_blocks).all(), "a swapped block is out of range")
+    for blocks in (swaps.out_host_blocks, swaps.in_host_blocks):
+        require((blocks < num_host_blocks).all(), "a host block is out of range")
+    overlap = np.intersect1d(swaps.out_host_blocks, swaps.in_host_blocks)
+    require(not len(overlap), "a host block is written and read in one plan")
+    return swaps
+
+
+def token_column(tokens: Integers) -> bytes:
+    """Tokens [A] as StepResult.token_ids gives them; -1, which is none, becomes NO_TOKEN_COLUMN."""
+    return tokens.astype("<u4").tobytes()
+
+
+def read_step(
+    plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int, check: StepCheck | None = None
+) -> Step:
+    """Call it after apply_changes(). check: None where it is not compiled. Raises PlanError when the rows
+    cannot do it."""
+    computing, sampling = (plan.rows, plan.starts, plan.counts), (plan.sample_rows, plan.sample_sources)
+    require(len(set(map(len, computing))) == 1, "rows, starts and counts differ in length")
+    require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")
+    columns = column(b"".join(computing + sampling))
+    num_rows, num_samples = len(plan.rows) // 4, len(plan.sample_rows) // 4
+    address = columns.ctypes.data
+    if check is not None:
+        measures = check(columns, address, num_rows, num_samples)
+    else:
+        measures = check_by_numpy(rows, columns, num_rows, num_samples)
+    require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
+    computing_rows, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
+    sample_rows, sources = columns[3 * num_rows :].reshape(2, num_samples)
+    return Step(computing_rows, starts, counts, sample_rows, sources, address, measures)

@@ -1,0 +1,1 @@
+"""Loads checkpoints into parameters, and prepares the memory that they go to."""

@@ -1,0 +1,219 @@
+"""From checkpoint files to parameters: safetensors through memory maps, and only the part of each
+tensor that this rank holds.
+
+A model says where each tensor goes (`weight_table`). Then every parameter must be filled and every
+tensor of the files must be used or known to be unused; whatever does not fit is a StartupError that
+names the tensor or the file. Checkpoints in pickle form (pytorch_model.bin) are never read.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pagewire.checkpoint_files import inside, read_object
+from pagewire.errors import StartupError
+from worker.layers.base import Weight, WeightOwner
+
+Progress = Callable[[float], None]
+"""Called with the fraction that is done, 0 to 1."""
+
+WHAT = "cannot load the model's weights"
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+DUMMY_STD = 0.02
+
+
+def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -> list[Weight]:
+    """Resolves a family's table of names for one model.
+
+    names: path of a layer in our model -> modules of the checkpoint that it is made of, both with
+    {i} where the number of the block stands. Layers that the model lacks may be listed; every layer
+    that owns parameters must be.
+    """
+    table: list[Weight] = []
+    for path, module in model.named_modules():
+        if isinstance(module, WeightOwner):
+            number = re.search(r"\d+", path)
+            sources = names[path.replace(number[0], "{i}", 1) if number else path]
+            table += module.weights(*(name.format(i=number[0] if number else "") for name in sources))
+    filled = sum(weight.target.numel() for weight in table)
+    assert filled == sum(parameter.numel() for parameter in model.parameters()), "a parameter has no source"
+    return table
+
+
+class Checkpoint:
+    """The tensors of a folder, by name. Use as a context manager; opening reads headers only."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}  # tensor -> open file
+        self._names: dict[str, str] = {}  # tensor -> file name, for messages
+
+    def __enter__(self) -> "Checkpoint":
+        with self._stack:
+            if inside(self._folder, SINGLE_FILE, WHAT).exists():
+                self._open(SINGLE_FILE, None)
+            elif (index := read_object(self._folder, INDEX_FILE, WHAT)) is not None:
+                for file_name, tensors in _read_index(index).items():
+                    self._open(file_name, tensors)
+            else:
+                raise _no_checkpoint(self._folder)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def names(self) -> list[str]:
+        """All tensors."""
+        return list(self._files)
+
+    def file_of(self, name: str) -> str:
+        """The file that holds a tensor."""
+        return self._names[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """From the header."""
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        """From the header. Raises StartupError when the tensor does not hold plain floats."""
+        kind = self._files[name].get_slice(name).get_dtype()
+        if kind not in FLOATS:
+            raise StartupError(
+                WHAT,
+                f"tensor {name} in {self._names[name]} holds {kind}, not one of {', '.join(FLOATS)}",
+                "quantized checkpoints are not supported",
+            )
+        return FLOATS[kind]
+
+    def main_dtype(self) -> torch.dtype:
+        """Of the first tensor with more than one dimension: norms may be kept wider than the rest."""
+        matrices = [name for name in self._files if len(self.shape(name)) > 1]
+        return self.dtype(min(matrices)) if matrices else torch.float32
+
+    def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """A part of a tensor; nothing else of it is read. Raises StartupError."""
+        try:
+            tensor: torch.Tensor = self._files[name].get_slice(name)[part or ...]
+        except (SafetensorError, OSError) as error:
+            raise StartupError(WHAT, f"tensor {name} in {self._names[name]}: {error}") from error
+        return tensor
+
+    def _open(self, file_name: str, expected: list[str] | None) -> None:
+        """expected: the tensors that the index promises there."""
+        path = inside(self._folder, file_name, WHAT)
+        try:
+            file = self._stack.enter_context(safe_open(path, framework="pt"))
+        except FileNotFoundError as error:
+            raise StartupError(WHAT, f"{INDEX_FILE} names {file_name}, which is missing") from error
+        except (SafetensorError, OSError) as error:
+            raise StartupError(
+                WHAT, f"{file_name} is damaged: {error}", "download or copy the file again"
+            ) from error
+        held = set(file.keys())
+        for name in expected or ():
+            if name not in held:
+                raise StartupError(WHAT, f"{INDEX_FILE} promises tensor {name} in {file_name}: not there")
+        for name in held:
+            if name in self._files:
+                raise StartupError(WHAT, f"tensor {name} is in {self._names[name]} and in {file_name}")
+            self._files[name], self._names[name] = file, file_name
+
+
+def load_weights(
+    checkpoint: Checkpoint, table: list[Weight], unused: str, progress: Progress, optional_prefix: str = ""
+) -> None:
+    """Fills all targets. Raises StartupError for whatever does not fit.
+
+    unused: pattern of the tensors that may be there without being needed. optional_prefix: part of
+    the names that checkpoints of the bare model lack.
+    """
+    strip = bool(optional_prefix) and not any(n.startswith(optional_prefix) for n in checkpoint.names())
+    sources = {w.name: w.name.removeprefix(optional_prefix) if strip else w.name for w in table}
+    _check_names(checkpoint, set(sources.values()), unused)
+    total = sum(weight.target.numel() for weight in table)
+    done = 0
+    for weight in table:
+        name = sources[weight.name]
+        if checkpoint.shape(name) != weight.shape:
+            raise StartupError(
+                WHAT,
+                f"tensor {name} in {checkpoint.file_of(name)} has shape {list(checkpoint.shape(name))}, "
+                f"but config.json asks for {list(weight.shape)}",
+            )
+        checkpoint.dtype(name)
+        tensor = checkpoint.read(name, weight.part)
+        weight.target.copy_(tensor.t() if weight.transposed else tensor)
+        done += weight.target.numel()
+        progress(done / total)
+
+
+def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
+    """Random weights: norms near 1, all else near 0. The same for each rank of a group. Drawn where they will
+    be: a CPU takes minutes for 8 billion of them, a GPU a second, but draws others."""
+    for index, weight in enumerate(table):
+        key = (seed * 1_000_003 + zlib.crc32(weight.name.encode())) % (1 << 63)
+        where = weight.target.device
+        generator = torch.Generator(where).manual_seed(key)
+        tensor = torch.randn(weight.shape, generator=generator, device=where) * DUMMY_STD
+        if len(weight.shape) == 1 and weight.name.endswith(".weight"):
+            tensor += 1
+        tensor = tensor[weight.part or ...]
+        weight.target.copy_(tensor.t() if weight.transposed else tensor)
+        progress((index + 1) / len(table))
+
+
+def _check_names(checkpoint: Checkpoint, needed: set[str], unused: str) -> None:
+    missing = sorted(name for name in needed if name not in checkpoint)
+    if missing:
+        raise StartupError(WHAT, f"the checkpoint lacks tensor {_and_more(missing)}")
+    extra = sorted(n for n in checkpoint.names() if n not in needed and not re.fullmatch(unused, n))
+    if extra:
+        raise StartupError(
+            WHAT,
+            f"the model has no place for tensor {_and_more(extra)} in {checkpoint.file_of(extra[0])}",
+            "does config.json belong to these weights?",
+        )
+
+
+def _and_more(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
+def _read_index(index: dict[str, Any]) -> dict[str, list[str]]:
+    """File -> the tensors that the index promises in it."""
+    try:
+        weight_map = index["weight_map"]
+        files: dict[str, list[str]] = {}
+        for tensor, file_name in weight_map.items():
+            files.setdefault(file_name, []).append(tensor)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StartupError(WHAT, f"{INDEX_FILE} is damaged: {error!r}") from error
+    if not files or not all(isinstance(name, str) for name in files):
+        raise StartupError(WHAT, f"{INDEX_FILE} is damaged: weight_map must map tensors to files")
+    return files
+
+
+def _no_checkpoint(folder: Path) -> StartupError:
+    pickles = sorted(
+        path.name for suffix in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{suffix}")
+    )
+    if pickles:
+        return StartupError(
+            WHAT,
+            f"{folder} holds pickle files only ({pickles[0]}), which can run code when they are opened",
+            "convert the checkpoint to safetensors (save_pretrained in transformers does)",
+        )
+    return StartupError(WHAT, f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}")

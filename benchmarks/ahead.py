@@ -27,11 +27,11 @@ from pipeline import model_folder
 from scheduler import SAMPLING
 
 from engine_core.core import EngineCore
-from engine_core.events import Inbox, Received
-from engine_core.result import Result
+from engine_core.io.inbox import Inbox, Received
+from engine_core.io.stop_signal import StopSignal
+from engine_core.io.worker_link import WorkerLink
 from engine_core.startup import initialize_message, make_identity, make_scheduler
-from engine_core.stop import StopSignal
-from engine_core.workers import WorkerLink
+from engine_core.step.result import Result
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u8

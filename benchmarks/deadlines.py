@@ -23,13 +23,13 @@ import numpy as np
 from pipeline import LLAMA_3_8B
 from scheduler import SAMPLING
 
-from engine_core.admission import predicted_wait
-from engine_core.plan import Plan
+from engine_core.intake.deadlines import predicted_wait
+from engine_core.intake.validation import Limits, make_request
+from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
-from engine_core.tenants import EQUAL, Weights
-from engine_core.validation import Limits, make_request
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2

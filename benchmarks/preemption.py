@@ -29,11 +29,11 @@ prepare_threads()  # before torch is imported
 
 from pipeline import LLAMA_3_8B  # noqa: E402
 
-from engine_core.plan import encode_plan  # noqa: E402
-from engine_core.result import decode_result  # noqa: E402
-from engine_core.scheduler import Scheduler  # noqa: E402
-from engine_core.swap import SwapCosts  # noqa: E402
-from engine_core.validation import Limits, make_request  # noqa: E402
+from engine_core.intake.validation import Limits, make_request  # noqa: E402
+from engine_core.kv_cache.host_swap import SwapCosts  # noqa: E402
+from engine_core.scheduler.scheduler import Scheduler  # noqa: E402
+from engine_core.step.plan import encode_plan  # noqa: E402
+from engine_core.step.result import decode_result  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import engine_pb2, worker_pb2  # noqa: E402

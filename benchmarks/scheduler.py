@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine_core.block_pool import BlockPool
-from engine_core.outputs import encode_outputs
-from engine_core.plan import encode_plan
+from engine_core.intake.validation import Limits, make_request
+from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.request import Request
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
-from engine_core.validation import Limits, make_request
+from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import encode_plan
+from engine_core.step.result import Result
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NoReturn, Protocol
 
-from engine_core.block_pool import InvariantError
-from engine_core.door import Door
-from engine_core.events import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
-from engine_core.failures import BUG, Failures
-from engine_core.load import describe_load
-from engine_core.outputs import encode_outputs
-from engine_core.overload import UNBOUNDED, QueueBounds
-from engine_core.pace import Pace
-from engine_core.plan import Plan
-from engine_core.refused import Code, Refused
+from engine_core.counters import Counters
+from engine_core.errors import Code, Refused
+from engine_core.intake.intake import Door
+from engine_core.intake.overload import UNBOUNDED, QueueBounds
+from engine_core.intake.validation import Limits, is_too_long
+from engine_core.io.error_replies import BUG, Failures
+from engine_core.io.inbox import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.io.load_report import describe_load
+from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.pacing import Pace
 from engine_core.request import FinishReason, Request
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
-from engine_core.stats import Counters
-from engine_core.validation import Limits, is_too_long
+from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,

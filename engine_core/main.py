@@ -8,12 +8,15 @@ from pathlib import Path
 import zmq
 
 from engine_core.core import EngineCore
-from engine_core.events import Asked, Inbox
+from engine_core.io.frontend_sockets import FrontendSockets
+from engine_core.io.inbox import Asked, Inbox
+from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_process import WorkerDied
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
-from engine_core.notes_file import notes_path, open_notes
+from engine_core.quarantine.crash_journal_file import notes_path, open_notes
 from engine_core.recording.file import open_recording
-from engine_core.sockets import FrontendSockets
 from engine_core.startup import (
     check_config,
     initialize_message,
@@ -22,9 +25,6 @@ from engine_core.startup import (
     queue_bounds,
     worker_arguments,
 )
-from engine_core.stop import Stopped, StopSignal
-from engine_core.worker_process import WorkerDied
-from engine_core.workers import WorkerLink
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import settle

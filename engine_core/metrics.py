@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from engine_core.core import EngineCore
-from engine_core.fair_queue import FairQueue
-from engine_core.sockets import FrontendSockets
-from engine_core.stats import Counters
-from engine_core.workers import WorkerLink
+from engine_core.counters import Counters
+from engine_core.io.frontend_sockets import FrontendSockets
+from engine_core.io.worker_link import WorkerLink
+from engine_core.queue.fair import FairQueue
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.figures import Metric, Reading, metrics_of

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine_core.beam_rows import BeamRows
+    from engine_core.beam_search.sequences import BeamRows
     from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 NO_ROW = -1

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_core.core import Identity
-from engine_core.overload import QueueBounds
-from engine_core.policies import FAIR
+from engine_core.intake.overload import QueueBounds
+from engine_core.intake.validation import MAX_PRIORITY, Limits
+from engine_core.kv_cache.host_swap import SwapCosts
+from engine_core.queue.policies import FAIR
+from engine_core.queue.token_counters import Weights
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
-from engine_core.scheduler import Scheduler
-from engine_core.swap import SwapCosts
-from engine_core.tenants import Weights
-from engine_core.validation import MAX_PRIORITY, Limits
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire import __version__
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import EngineConfig, WorkerConfig

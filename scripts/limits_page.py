@@ -20,7 +20,7 @@ is said in [protos/pagewire/v1](../protos/pagewire/v1).
 A value outside its range is INVALID_ARGUMENT, before the first header, with the field's path in `BadRequest`;
 a field that is not built is INVALID_ARGUMENT with `FEATURE_UNSUPPORTED`, never ignored. `Limits` is in the
 answer of `GetModel`: those of a running server. The engine core judges again what reaches it
-(`engine_core/validation.py`): a frontend is not trusted either.
+(`engine_core/intake/validation.py`): a frontend is not trusted either.
 """
 
 WORK = """## A request as a whole

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from engine_core.batch import first_numbers
-from engine_core.plan import NewRow, Plan
+from engine_core.scheduler.step_batch import first_numbers
+from engine_core.step.plan import NewRow, Plan
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
 from pagewire.ipc.columns import pack_u32, unpack_u32
 

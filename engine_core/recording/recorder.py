@@ -8,15 +8,15 @@ has a key of this process, which is not in the file: equal blocks can be told, a
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from engine_core.note_page import NotePage
-from engine_core.plan import NewRow, Plan
+from engine_core.quarantine.crash_journal import NotePage
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter
 from engine_core.recording.searches import ObservedSearch, observe
 from engine_core.recording.settings import write_settings
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import NewRow, Plan
+from engine_core.step.result import Result
 from pagewire import __version__
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
 from pagewire.ipc.columns import pack_u32

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine_core.note_page import NotePage, write_page
-from engine_core.recording.figures import Figures
+from engine_core.quarantine.blame import Span, Suspect
+from engine_core.quarantine.crash_journal import NotePage, write_page
+from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
+from engine_core.recording.reconstructed_requests import Stories
+from engine_core.recording.replay_worker import ReplayedWorker
 from engine_core.recording.settings import read_settings
-from engine_core.recording.stories import Stories
-from engine_core.recording.worker import ReplayedWorker
 from engine_core.request import FinishReason, Request
-from engine_core.scheduler import Scheduler
-from engine_core.suspects import Span, Suspect
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.recording_pb2 import (
     RecordedCall,
     RecordedPlan,

@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 
-from engine_core.beam_rows import BeamRows
-from engine_core.beams import Beam, BeamParameters, BeamSearch, Hypothesis, Offers
+from engine_core.beam_search.search import Beam, BeamParameters, BeamSearch, Hypothesis, Offers
+from engine_core.beam_search.sequences import BeamRows
 from engine_core.request import Request
 from pagewire.internal.v1.recording_pb2 import RecordedChoice
 from pagewire.ipc.columns import unpack_u32

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from engine_core.swap import SwapCosts
-from engine_core.tenants import Weights
+from engine_core.kv_cache.host_swap import SwapCosts
+from engine_core.queue.token_counters import Weights
 from pagewire.internal.v1.recording_pb2 import RecordedFields, RecordedSetting
 
 _KINDS = {bool: "flag", int: "integer", float: "number", str: "text"}

@@ -16,7 +16,7 @@ CONFIG = ReplayConfig
 
 def run(config: ReplayConfig) -> int:
     """Prints what came out; returns the exit code. Raises BadRecording, and CannotTry."""
-    from engine_core.recording.compare import compare
+    from engine_core.recording.analysis.compare import compare
     from engine_core.recording.file import RecordingReader
     from engine_core.recording.replay import Replay
 

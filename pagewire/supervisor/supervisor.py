@@ -158,7 +158,7 @@ class Supervisor:
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
         with contextlib.suppress(KeyError):  # where its pipe has ended already
             self._selector.unregister(child.status)
-        hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/suspects.py
+        hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
         goes_on = post.empty(time.monotonic(), explained=hunts)
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason

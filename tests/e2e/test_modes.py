@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine_core.plan import Plan, encode_plan
-from engine_core.result import Result, decode_result
-from engine_core.scheduler import Scheduler
-from engine_core.validation import Limits
+from engine_core.intake.validation import Limits
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan, encode_plan
+from engine_core.step.result import Result, decode_result
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint

@@ -5,7 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from engine_core import main, workers
+from engine_core import main
+from engine_core.io import worker_link as workers
 from pagewire import logs
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError

@@ -2,8 +2,8 @@
 
 from math import inf
 
+from engine_core.intake.validation import Limits
 from engine_core.request import FinishReason
-from engine_core.validation import Limits
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch

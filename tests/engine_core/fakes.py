@@ -11,13 +11,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from engine_core.outputs import encode_outputs
-from engine_core.plan import ForkRow, NewRow, Plan
+from engine_core.intake.validation import Limits, make_request
+from engine_core.io.worker_link import WorkerLink
 from engine_core.request import FinishReason, Request, RowParameters
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
-from engine_core.validation import Limits, make_request
-from engine_core.workers import WorkerLink
+from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import ForkRow, NewRow, Plan
+from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs, TenantTerms
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
 from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
@@ -471,7 +471,7 @@ class Ledger:
 
 
 def decode_plan(message: StepPlan) -> Plan:
-    """The plan of a message: the other half of engine_core.plan.encode_plan."""
+    """The plan of a message: the other half of engine_core.step.plan.encode_plan."""
     return Plan(
         step=message.step,
         new_rows=[

@@ -1,10 +1,10 @@
 """A core, its worker and its frontends in one process and one thread, for tests of the step loop."""
 
 from engine_core.core import EngineCore, Identity
-from engine_core.events import Inbox, Received
-from engine_core.overload import UNBOUNDED, QueueBounds
-from engine_core.scheduler import Scheduler
-from engine_core.stop import Stopped
+from engine_core.intake.overload import UNBOUNDED, QueueBounds
+from engine_core.io.inbox import Inbox, Received
+from engine_core.io.stop_signal import Stopped
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AddRequest,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from engine_core.plan import Plan
-from engine_core.refused import Code
+from engine_core.errors import Code
+from engine_core.io.stop_signal import Stopped
 from engine_core.request import NO_TOKEN, FinishReason, Sequence, Status
-from engine_core.result import Result
-from engine_core.stop import Stopped
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import Abort
 from tests.engine_core.fakes import add_request, expected_output
 from tests.engine_core.house import House

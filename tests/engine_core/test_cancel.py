@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from engine_core.events import FrontendGone
+from engine_core.io.inbox import FrontendGone
 from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, Utility
 from tests.engine_core.fake_beams import beam_search

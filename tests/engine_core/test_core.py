@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.events import FrontendGone, SocketsFailed
-from engine_core.refused import Code
+from engine_core.errors import Code
+from engine_core.io.inbox import FrontendGone, SocketsFailed
+from engine_core.io.stop_signal import Stopped
 from engine_core.request import NO_TOKEN, FinishReason
-from engine_core.result import Result
-from engine_core.stop import Stopped
+from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
     AbortByIds,

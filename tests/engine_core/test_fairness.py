@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from engine_core.fair_queue import FairQueue
-from engine_core.policies import FAIR, FIRST_COME
-from engine_core.tenants import Weights
+from engine_core.queue.fair import FairQueue
+from engine_core.queue.policies import FAIR, FIRST_COME
+from engine_core.queue.token_counters import Weights
 from tests.engine_core.world import World
 
 PROMPT, OUTPUT = 6, 9

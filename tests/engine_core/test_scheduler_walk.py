@@ -21,13 +21,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from engine_core import prefix_cache
-from engine_core.outputs import encode_outputs
-from engine_core.refused import Refused
+from engine_core.errors import Refused
+from engine_core.intake.validation import Limits
+from engine_core.kv_cache import prefix_cache
+from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.request import FinishReason
-from engine_core.scheduler import Scheduler
-from engine_core.swap import SwapCosts
-from engine_core.validation import Limits
+from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32, unpack_u64
 from tests.engine_core.fake_beams import beam_search

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine_core.fair_queue import FairQueue
+from engine_core.queue.base import FirstComeQueue
+from engine_core.queue.fair import FairQueue
 from engine_core.startup import (
     check_config,
     initialize_message,
@@ -15,7 +16,6 @@ from engine_core.startup import (
     make_scheduler,
     worker_arguments,
 )
-from engine_core.waiting import FirstComeQueue
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from engine_core.plan import Plan
-from engine_core.policies import FAIR
+from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts
+from engine_core.queue.policies import FAIR
+from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request
-from engine_core.scheduler import Scheduler
-from engine_core.swap import UNMEASURED, SwapCosts
-from engine_core.tenants import EQUAL, Weights
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from tests.engine_core.fakes import (
     LIMITS,

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 from google.protobuf.message import DecodeError
 
-from engine_core.plan import Plan
-from engine_core.refused import Refused
-from engine_core.result import decode_result
-from engine_core.validation import make_request
+from engine_core.errors import Refused
+from engine_core.intake.validation import make_request
+from engine_core.step.plan import Plan
+from engine_core.step.result import decode_result
 from frontend.auth.listing import BadListing, read_tokens
 from frontend.auth.tokens import token_in
 from frontend.errors import ProtocolError, Unauthenticated

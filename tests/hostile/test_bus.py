@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.plan import Plan
-from engine_core.result import decode_result
-from engine_core.sockets import FrontendSockets
-from engine_core.stop import StopSignal
-from engine_core.workers import WorkerLink
+from engine_core.io.frontend_sockets import FrontendSockets
+from engine_core.io.stop_signal import StopSignal
+from engine_core.io.worker_link import WorkerLink
+from engine_core.step.plan import Plan
+from engine_core.step.result import decode_result
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, FrontendMessage, Hello, Utility
 from pagewire.internal.v1.worker_pb2 import Initialize, StepPlan, StepResult, WorkerCommand, WorkerMessage
@@ -28,8 +28,8 @@ from tests.e2e import services
 from tests.engine_core.conftest import context, folder
 from tests.engine_core.fakes import Ledger, add_request, expected_output
 from tests.engine_core.house import House
+from tests.engine_core.io.test_worker_link import INITIALIZE, one_step
 from tests.engine_core.processes import FakeFrontend, spawn_fake_worker
-from tests.engine_core.test_workers import INITIALIZE, one_step
 from tests.hostile.bus_messages import bombs, column, frame_sets, frontend_message
 from tests.hostile.messages import any_message
 from tests.hostile.oracle import unharmed

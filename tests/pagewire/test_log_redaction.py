@@ -10,7 +10,9 @@ from pagewire.log_redaction import Discreet, places_of, tell_of_loop_error
 SECRET = "what somebody has sent"
 
 
-@pytest.mark.parametrize(("name", "shown"), [("grpc._cython.cygrpc", False), ("engine_core.sockets", True)])
+@pytest.mark.parametrize(
+    ("name", "shown"), [("grpc._cython.cygrpc", False), ("engine_core.io.frontend_sockets", True)]
+)
 def test_bytes_are_taken_out_of_what_grpc_says(name, shown):
     arguments = (SECRET.encode(), 5)
     record = logging.LogRecord(name, logging.ERROR, "", 1, "Invalid encoding on %s (%d)", arguments, None)

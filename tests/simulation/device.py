@@ -1,19 +1,19 @@
 """A worker in the same process: the simulated runner with real rows, and its time.
 
-In place of engine_core.workers.WorkerLink. A plan is computed as soon as it comes, since nothing but the
-plans before it decides what it gives; its result is handed out when the device would have it.
+In place of engine_core.io.worker_link.WorkerLink. A plan is computed as soon as it comes, since nothing but
+the plans before it decides what it gives; its result is handed out when the device would have it.
 """
 
 from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from engine_core.events import Inbox
-from engine_core.plan import Plan, encode_plan
+from engine_core.io.inbox import Inbox
+from engine_core.io.worker_process import WorkerDied
 from engine_core.request import NO_TOKEN
-from engine_core.result import Result, decode_result
 from engine_core.startup import initialize_message
-from engine_core.worker_process import WorkerDied
+from engine_core.step.plan import Plan, encode_plan
+from engine_core.step.result import Result, decode_result
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32

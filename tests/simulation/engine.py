@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from engine_core.core import EngineCore
-from engine_core.events import Inbox
-from engine_core.note_page import NotePage, turn_page
+from engine_core.io.inbox import Inbox
+from engine_core.io.stop_signal import Stopped
+from engine_core.io.worker_process import WorkerDied
+from engine_core.quarantine.crash_journal import NotePage, turn_page
 from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
-from engine_core.stop import Stopped
-from engine_core.worker_process import WorkerDied
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device

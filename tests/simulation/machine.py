@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from engine_core.events import Inbox
-from engine_core.stop import Stopped
+from engine_core.io.inbox import Inbox
+from engine_core.io.stop_signal import Stopped
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.fibers import Fiber
 from tests.simulation.trace import Trace

@@ -11,24 +11,25 @@ from contextlib import ExitStack
 from itertools import count
 from unittest import mock
 
-from engine_core import note_page, suspects
-from engine_core.aborted_ids import AbortedIds
-from engine_core.beams import BeamSearch
-from engine_core.block_pool import BlockPool
-from engine_core.block_tables import BlockTables
+from engine_core.beam_search.search import BeamSearch
 from engine_core.core import EngineCore
-from engine_core.expiry import Expiry
-from engine_core.note_page import NotePage
-from engine_core.placement import Placement
-from engine_core.plan import Plan
-from engine_core.prefix_cache import PrefixCache
-from engine_core.probation import Probation
+from engine_core.intake.recent_aborts import AbortedIds
+from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.host_swap import SwapSpace
+from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.quarantine import blame as suspects
+from engine_core.quarantine import crash_journal as note_page
+from engine_core.quarantine.blame import Span, Suspect
+from engine_core.quarantine.crash_journal import NotePage
+from engine_core.quarantine.trials import Probation
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
-from engine_core.result import Result
-from engine_core.scheduler import Scheduler
-from engine_core.suspects import Span, Suspect
-from engine_core.swap import SwapSpace
+from engine_core.scheduler.admission import Placement
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.scheduler.timeouts import Expiry
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
 from frontend import generation, journal, stream
 from frontend.engine_client import EngineClient
 from frontend.engine_connection import EngineConnection

@@ -1,7 +1,7 @@
 """The hop between frontends and core without ZeroMQ: frames take time, arrive in order, or get lost.
 
-In place of frontend.engine_socket.EngineSocket and engine_core.sockets.FrontendSockets, with what they
-promise and no more:
+In place of frontend.engine_socket.EngineSocket and engine_core.io.frontend_sockets.FrontendSockets, with
+what they promise and no more:
 
 - frames of one connection arrive in the order in which they were sent, each after a delay of its own;
   frames of different connections pass one another;
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from engine_core.events import FrontendGone, Inbox, Received
+from engine_core.io.inbox import FrontendGone, Inbox, Received
 from frontend.engine_socket import Listener
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
 from pagewire.ipc.transport import pack, unpack

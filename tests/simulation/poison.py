@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from engine_core.plan import Plan
+from engine_core.step.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.suspects import STRIKES
+from engine_core.quarantine.blame import STRIKES
 from tests.simulation.run import Totals, run_seeds
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.plan import Plan, encode_plan
-from engine_core.result import Result, decode_result
-from engine_core.scheduler import Scheduler
-from engine_core.swap import SwapCosts
-from engine_core.validation import Limits
+from engine_core.intake.validation import Limits
+from engine_core.kv_cache.host_swap import SwapCosts
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan, encode_plan
+from engine_core.step.result import Result, decode_result
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize

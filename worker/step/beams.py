@@ -1,6 +1,7 @@
 """Rows that are beams: they offer their likeliest tokens, and the core appends what it has chosen.
 
-How the core chooses is its own affair (engine_core.beams). numpy alone: the simulated worker has this too.
+How the core chooses is its own affair (engine_core.beam_search.search). numpy alone: the simulated worker
+has this too.
 """
 
 from dataclasses import dataclass

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from engine_core.plan import Plan
 from engine_core.recording import replay
 from engine_core.recording.file import BadRecording, RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay, first_difference
-from engine_core.scheduler import Scheduler
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordingStart
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 from tests.engine_core.test_scheduler_walk import SchedulerWalk

@@ -1,8 +1,8 @@
 """How a scheduler was made survives the way through a recording."""
 
+from engine_core.kv_cache.host_swap import SwapCosts
+from engine_core.queue.token_counters import Weights
 from engine_core.recording.settings import read_settings, write_settings
-from engine_core.swap import SwapCosts
-from engine_core.tenants import Weights
 
 
 def test_settings_come_back_as_they_were():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine_core.plan import Plan, encode_plan
-from engine_core.result import Result, decode_result
-from engine_core.scheduler import Scheduler
-from engine_core.validation import Limits
+from engine_core.intake.validation import Limits
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan, encode_plan
+from engine_core.step.result import Result, decode_result
 from kernels.triton.cache.copy_segments import copy_segments_reference
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32

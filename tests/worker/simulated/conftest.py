@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from engine_core.plan import Plan, encode_plan
-from engine_core.result import Result, decode_result
-from engine_core.scheduler import Scheduler
-from engine_core.validation import Limits
+from engine_core.intake.validation import Limits
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan, encode_plan
+from engine_core.step.result import Result, decode_result
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import unpack_u32

@@ -1,0 +1,1 @@
+"""Beam search over the rows of one request."""

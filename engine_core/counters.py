@@ -1,0 +1,99 @@
+"""Figures about the core: hits of its cache lately, and what is counted since the start."""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
+from pagewire.telemetry.figures import TOKEN_SECONDS, Histogram, counter, counters, histogram
+
+_QUERIES = 1000
+
+
+class HitRate:
+    """Tokens found over tokens asked for, of the last thousand queries."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[int, int]] = deque()  # (asked, found)
+        self._asked = self._found = 0
+        self.num_asked = self.num_found = 0  # since the start
+
+    def add(self, asked: int, found: int) -> None:
+        """One query."""
+        self._last.append((asked, found))
+        self._asked += asked
+        self._found += found
+        self.num_asked += asked
+        self.num_found += found
+        if len(self._last) > _QUERIES:
+            asked, found = self._last.popleft()
+            self._asked -= asked
+            self._found -= found
+
+    @property
+    def ratio(self) -> float:
+        """0 to 1; 0 before the first query."""
+        return self._found / self._asked if self._asked else 0.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the step loop counts. Something new is a line here, and a row in docs/metrics.md."""
+
+    bad_messages: int = counter(
+        "pagewire_core_bad_messages_total", "Messages of frontends, well-formed but against the contract."
+    )
+    internal_errors: int = counter(
+        "pagewire_core_internal_errors_total",
+        "Exceptions about one message or request: bugs of ours.",
+    )
+    broken_invariants: int = counter(
+        "pagewire_core_broken_invariants_total", "Times that the scheduler's books did not balance."
+    )
+    requests: int = counter("pagewire_core_requests_total", "Requests that were taken.")
+    failures: Counter[str] = counters(
+        "pagewire_core_failures_total", "Requests that had been taken and ended by an error.", "reason"
+    )
+    frontends_lost: int = counter(
+        "pagewire_core_frontends_lost_total", "Frontends that went away or stopped reading with requests."
+    )
+    planned_tokens: Counter[str] = counters(
+        "pagewire_core_planned_tokens_total",
+        "Tokens computed: one in each row counts as decode, what a row computes beyond that as prefill.",
+        "phase",
+    )
+    sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have brought.")
+    step_seconds: Histogram = histogram(
+        "pagewire_core_step_seconds", "What a step took, as measured by the worker.", TOKEN_SECONDS
+    )
+    worker_phases: dict[str, float] = counters(
+        "pagewire_worker_phase_seconds_total",
+        "Seconds of steps by phase: prepare (rows and inputs), forward, sample (and log-probabilities).",
+        "phase",
+    )
+    worker_waiting: float = counter(
+        "pagewire_worker_waiting_seconds_total",
+        "Seconds between steps while there was work: results and plans on their way, scheduling.",
+    )
+    _step_ended_ns: int = 0  # on the worker's clock; 0: since then there was nothing to do
+
+    def step_planned(self, plan: Plan) -> None:
+        """A step goes to the worker."""
+        self.planned_tokens["decode"] += len(plan.rows)
+        self.planned_tokens["prefill"] += sum(plan.counts) - len(plan.rows)
+
+    def step_done(self, result: Result) -> None:
+        """Its result is here."""
+        self.sampled_tokens += len(result.token_ids)
+        self.step_seconds.observe(result.duration_us / 1e6)
+        if self._step_ended_ns:
+            self.worker_waiting += max(0, result.started_ns - self._step_ended_ns) / 1e9
+        self._step_ended_ns = result.started_ns + 1000 * result.duration_us
+        if result.forward_us:  # a simulated device has no phases
+            self.worker_phases["prepare"] += result.prepare_us / 1e6
+            self.worker_phases["forward"] += result.forward_us / 1e6
+            self.worker_phases["sample"] += result.sample_us / 1e6
+
+    def idle(self) -> None:
+        """There is nothing to do: what passes until the next step is nobody's waiting."""
+        self._step_ended_ns = 0

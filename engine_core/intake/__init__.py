@@ -1,0 +1,1 @@
+"""What a new request passes before it is queued: validation, quotas, overload, deadlines."""

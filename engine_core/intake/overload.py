@@ -1,0 +1,129 @@
+"""Overload: who is refused because too much waits already, and when to come back.
+
+A queue that is never full makes everybody wait for what nobody wants any more. So there are three bounds:
+requests that wait, tokens that are to be computed for them, and the predicted wait of whoever arrives
+(admission.py). The last one is fair by itself: it is measured in the order of the queue, where a flood of
+one tenant is not ahead of another. For the other two holds: a tenant that has less of a full queue than its
+weight is due is taken all the same, up to twice the bound. So a flood fills the queue for itself alone.
+
+A stream that goes on after a failure is taken up to twice the bound, too, since its client has the beginning
+of it; and what a frontend sends again from its journal always: it was taken once.
+
+Whoever is refused is told when to come back (pagewire/retry_after.py): places in the queue become free as
+fast as requests began lately.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from engine_core.errors import Code, Refused
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.retry_after import Comebacks
+
+if TYPE_CHECKING:
+    from engine_core.scheduler.scheduler import Scheduler
+
+QUEUE_FULL, WAIT_TOO_LONG = "QUEUE_FULL", "WAIT_TOO_LONG"
+_STRETCH = 2.0
+"""Of a bound, at most: for streams that go on, and for tenants that have less than their share."""
+_TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """How much may wait; 0: no bound."""
+
+    requests: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+UNBOUNDED = QueueBounds()
+
+
+def stretch(message: AddRequest) -> float:
+    """How often a bound may be filled for a request: 1 for what is new."""
+    if message.again:
+        return inf
+    return _STRETCH if message.delivered or message.ended_indexes else 1.0
+
+
+class Overload:
+    """The bounds of one queue, and the promises made to those that it had no room for."""
+
+    def __init__(self, bounds: QueueBounds, scheduler: Scheduler) -> None:
+        self._bounds = bounds
+        self._scheduler = scheduler
+        self._comebacks = Comebacks()
+        self._is_light = True  # what waited when the last request came
+
+    def began(self, num_requests: int, now: float) -> None:
+        """So many requests were scheduled for the first time."""
+        self._comebacks.freed(num_requests, now)
+
+    def check_queue(self, message: AddRequest, now: float) -> None:
+        """Raises Refused when a request that arrives now finds the queue full. Costs next to nothing: in an
+        overload most requests get no further."""
+        waiting, bounds = self._scheduler.waiting, self._bounds
+        own = len(message.prompt_token_ids) // _TOKEN_BYTES
+        requests = len(waiting) + 1 - len(self._scheduler.rows.free)
+        # A prompt that is longer than the bound is taken when nobody waits.
+        tokens = waiting.num_tokens + own if len(waiting) else 0
+        self._is_light = _is_light(requests, bounds.requests) and _is_light(tokens, bounds.tokens)
+        full = _over(requests, bounds.requests), _over(tokens, bounds.tokens)
+        factor = stretch(message)
+        if factor == inf:
+            return
+        if max(full) <= 0 or self._may_stretch(message, factor, full):
+            return
+        mean = waiting.num_tokens / len(waiting) if len(waiting) else 1.0
+        excess = max(full[0], full[1] / max(mean, 1.0))
+        kind = "requests" if full[0] > 0 else "tokens"
+        raise Refused(
+            "",
+            f"as many {kind} wait as may",
+            QUEUE_FULL,
+            Code.RESOURCE_EXHAUSTED,
+            retry_after=self._comebacks.promise(excess, now),
+        )
+
+    def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
+        """Raises Refused when a request would wait for too long. wait: predicted."""
+        bound = self._bounds.seconds
+        if self._is_light and _is_light(wait, bound):
+            self._comebacks.forget()
+        if not bound or wait <= bound or stretch(message) > 1:
+            return
+        excess = (wait - bound) * self._comebacks.per_second(now)
+        raise Refused(
+            "",
+            f"the request would wait for {wait:.1f} s, and {bound:g} s are the most",
+            WAIT_TOO_LONG,
+            Code.RESOURCE_EXHAUSTED,
+            retry_after=self._comebacks.promise(excess, now),
+        )
+
+    def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:
+        """Whether a request is taken though the queue is full: by so many requests and tokens."""
+        share, bounds = self._scheduler.waiting.share(message.tenant), self._bounds
+        tokens = share.tokens + len(message.prompt_token_ids) // _TOKEN_BYTES
+        own = share.sequences + 1, tokens
+        for excess, its, bound in zip(full, own, (bounds.requests, bounds.tokens), strict=True):
+            if excess > (_STRETCH - 1) * bound:
+                return False
+            if factor == 1 and excess > 0 and its > share.part * bound:
+                return False
+        return True
+
+
+def _over(count: int, bound: float) -> float:
+    """By how much something is too much; 0: it is not, or there is no bound."""
+    return max(count - bound, 0.0) if bound else 0.0
+
+
+def _is_light(count: float, bound: float) -> bool:
+    """Whether there is plenty of room: half of what there may be."""
+    return not bound or 2 * count <= bound

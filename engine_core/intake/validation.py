@@ -1,0 +1,280 @@
+"""From AddRequest to Request: what the core itself refuses, whoever sent it.
+
+Frontends have checked all of this and more, in words for their clients. The core checks it again, so
+that nothing that arrives on a socket can raise in the step loop or in the worker.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from engine_core.beam_search.sequences import BeamRows
+from engine_core.errors import Refused
+from engine_core.intake.beam_validation import read_beams
+from engine_core.quarantine.blame import key_of
+from engine_core.request import PromptWish, Request, RowParameters
+from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.ipc.columns import unpack_u32_array
+from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
+
+M = TypeVar("M", bound=Message)
+
+
+MAX_PRIORITY = 1000
+MAX_TENANT_BYTES = 256
+MAX_ID_BYTES = 1024
+"""Of the names of a request, which the core keeps and logs. Frontends give out shorter ones."""
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+"""Of a tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests are measured against; known once the worker is ready."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    eos_token_ids: frozenset[int]
+    num_blocks: int
+    block_size: int
+    max_priority: int = MAX_PRIORITY
+    """With either sign; 0: there are no classes."""
+
+
+def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
+    """The request that the message describes. Raises Refused."""
+    _check_names(message, limits)
+    prompt = _prompt(message, limits)
+    n = _check_sampling(message.sampling, limits)
+    _check_stopping(message.stopping, limits)
+    _check_bad_words(message, limits)
+    _check_choice(message, limits)
+    _check_candidates("output.logprobs", message.logprobs, limits)
+    delivered = _delivered(message, len(prompt), n, limits)
+    prompt_wish = _prompt_wish(message, len(prompt), delivered, limits)
+    beams = read_beams(message, len(prompt), limits)
+    stopping = message.stopping
+    eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
+    stop = frozenset(stopping.stop_token_ids)
+    time_limit = stopping.time_limit if stopping.HasField("time_limit") else None
+    deadline = message.deadline if message.HasField("deadline") else None
+    request = Request(
+        frontend=frontend,
+        handle=message.handle,
+        request_id=message.request_id,
+        group=message.group,
+        prompt=prompt,
+        parameters=_row_parameters(message, eos | stop),
+        max_tokens=stopping.max_tokens,
+        max_model_len=limits.max_model_len,
+        eos_token_ids=eos,
+        stop_token_ids=stop,
+        arrival=arrival,
+        key=key_of(message.tenant, message.request_id),
+        priority=message.priority,
+        tenant=message.tenant,
+        tenant_weight=_weight(message),
+        cache_salt=message.cache_salt,
+        cache_bypass=message.cache_bypass,
+        prompt_wish=prompt_wish,
+        time_limit_at=_time(arrival, time_limit),
+        deadline_at=_time(arrival, deadline),
+    )
+    if beams is None:
+        request.start_sequences(n, delivered)
+    else:
+        request.start_sequences(beams.width, {})
+        request.start_beams(BeamRows(beams, request.sequences))
+    return request
+
+
+def _check_names(message: AddRequest, limits: Limits) -> None:
+    """Who it is, whose, and of which class."""
+    if not message.request_id:
+        raise Refused("request_id", "is empty")
+    for name, value in (("request_id", message.request_id), ("group", message.group)):
+        if is_too_long(value):
+            raise Refused(name, f"must be at most {MAX_ID_BYTES} bytes")
+    if abs(message.priority) > limits.max_priority:
+        raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
+    if len(message.tenant.encode()) > MAX_TENANT_BYTES:
+        raise Refused("tenant", f"must be at most {MAX_TENANT_BYTES} bytes")
+
+
+def is_too_long(name: str) -> bool:
+    """Whether no request, and no group of them, can have this name."""
+    return len(name) > MAX_ID_BYTES or len(name.encode()) > MAX_ID_BYTES
+
+
+def _weight(message: AddRequest) -> float:
+    """That of the tenant, where the message names one."""
+    weight = message.tenant_terms.weight
+    if weight and not MIN_WEIGHT <= weight <= MAX_WEIGHT:  # nor is NaN
+        raise Refused("tenant", f"must have a weight of {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    return weight
+
+
+def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters:
+    return RowParameters(
+        sampling=_kept(message.sampling),
+        min_tokens=message.stopping.min_tokens,
+        stop_token_ids=tuple(sorted(stops)),
+        bad_words=tuple(tuple(word.ids) for word in message.bad_words),
+        logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
+    )
+
+
+def _prompt(message: AddRequest, limits: Limits) -> "array[int]":
+    prompt = _column("prompt", message.prompt_token_ids)
+    if not prompt:
+        raise Refused("prompt", "is empty")
+    if len(prompt) > limits.max_model_len - 1:
+        raise Refused(
+            "prompt",
+            f"of {len(prompt)} tokens leaves no room for output in a context of {limits.max_model_len}",
+            "CONTEXT_LENGTH_EXCEEDED",
+        )
+    _check_tokens("prompt", prompt, limits)
+    return prompt
+
+
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda x: x >= 0, "must be at least 0"),
+    "top_p": (lambda x: 0 < x <= 1, "must be above 0 and at most 1"),
+    "min_p": (lambda x: 0 <= x <= 1, "must be 0 to 1"),
+    "typical_p": (lambda x: 0 < x <= 1, "must be above 0 and at most 1"),
+    "frequency_penalty": (lambda _: True, ""),
+    "presence_penalty": (lambda _: True, ""),
+    "repetition_penalty": (lambda x: x > 0, "must be above 0"),
+}
+
+
+def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
+    """Refuses what no row can be sampled with; returns n."""
+    for name in (*_RANGES, "top_k", "seed", "n"):
+        if not sampling.HasField(name):
+            raise Refused(f"sampling.{name}", "is not resolved")
+    for name, (allowed, text) in _RANGES.items():
+        value = getattr(sampling, name)
+        if not isfinite(value):
+            raise Refused(f"sampling.{name}", "must be a finite number")
+        if not allowed(value):
+            raise Refused(f"sampling.{name}", text)
+    if not 1 <= sampling.n <= limits.max_num_seqs:
+        raise Refused("sampling.n", f"must be 1 to {limits.max_num_seqs}")
+    if sampling.HasField("best_of"):
+        raise Refused("sampling.best_of", "is not resolved")  # the frontend chooses among n
+    if not all(map(isfinite, sampling.logit_bias.values())):
+        raise Refused("sampling.logit_bias", "must be finite numbers")
+    _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)
+    _check_tokens("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
+    _check_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
+    return sampling.n
+
+
+def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
+    for name in ("max_tokens", "min_tokens"):
+        if not stopping.HasField(name):
+            raise Refused(f"stopping.{name}", "is not resolved")
+    if stopping.min_tokens > stopping.max_tokens:
+        raise Refused("stopping.min_tokens", "is more than max_tokens")
+    _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
+
+
+def _check_bad_words(message: AddRequest, limits: Limits) -> None:
+    for word in message.bad_words:
+        if not word.ids:
+            raise Refused("sampling.bad_words", "has a word without tokens")
+        _check_tokens("sampling.bad_words", word.ids, limits)
+
+
+def _check_choice(message: AddRequest, limits: Limits) -> None:
+    """Refuses parameters that forbid every token: there would be nothing to sample."""
+    sampling, stopping = message.sampling, message.stopping
+    forbidden = set(sampling.bad_token_ids)
+    forbidden.update(word.ids[0] for word in message.bad_words if len(word.ids) == 1)
+    if stopping.min_tokens:
+        forbidden.update(stopping.stop_token_ids)
+        if not stopping.ignore_eos:
+            forbidden |= limits.eos_token_ids
+    if sampling.allowed_token_ids and forbidden.issuperset(sampling.allowed_token_ids):
+        raise Refused("sampling.allowed_token_ids", "are all forbidden by other parameters")
+    if len(forbidden) >= limits.vocab_size:
+        raise Refused("sampling.bad_token_ids", "leave no token to choose")
+
+
+def _check_candidates(path: str, options: LogprobOptions, limits: Limits) -> int:
+    """Refuses candidates that are not in the vocabulary; returns their number."""
+    if options.top_n > limits.vocab_size:
+        raise Refused(f"{path}.top_n", f"is more than the vocabulary of {limits.vocab_size}")
+    _check_tokens(f"{path}.token_ids", options.token_ids.ids, limits)
+    if len(options.token_ids.ids) > limits.vocab_size:
+        raise Refused(f"{path}.token_ids", f"are more than the vocabulary of {limits.vocab_size}")
+    return limits.vocab_size if options.all else options.top_n or len(options.token_ids.ids)
+
+
+def _prompt_wish(
+    message: AddRequest, prompt_len: int, delivered: "dict[int, array[int]]", limits: Limits
+) -> PromptWish | None:
+    """What is to be told of the prompt."""
+    if not message.HasField("prompt_logprobs"):
+        return None
+    path = "output.prompt_logprobs"
+    count = _check_candidates(path, message.prompt_logprobs, limits)
+    start = max(message.prompt_logprobs_start, 1)
+    if start > prompt_len or start == prompt_len > 1:
+        raise Refused("output.prompt_logprobs_start", f"is not below the prompt's length of {prompt_len}")
+    if delivered:
+        raise Refused(path, "come before the first output, and some was delivered")
+    if (prompt_len - start) * count > MAX_PROMPT_CANDIDATES:
+        raise Refused(path, f"are more than {MAX_PROMPT_CANDIDATES} candidates")
+    return PromptWish(_kept(message.prompt_logprobs), start) if start < prompt_len else None
+
+
+def _kept(part: M) -> M:
+    """A copy: a part of a message keeps all of it, the prompt too, in memory."""
+    copy = type(part)()
+    copy.CopyFrom(part)
+    return copy
+
+
+def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
+    """Output that the client already holds, by sequence index."""
+    path = "continuation.sequences"
+    delivered: dict[int, array[int]] = {}
+    for part in message.delivered:
+        if part.index >= n or part.index in delivered:
+            raise Refused(path, f"has index {part.index}, which is not below n = {n} or is there twice")
+        output = _column(path, part.token_ids)
+        _check_tokens(path, output, limits)
+        if len(output) > message.stopping.max_tokens:
+            raise Refused(path, f"has {len(output)} tokens, more than max_tokens")
+        if prompt_len + len(output) > limits.max_model_len:
+            raise Refused(path, "do not fit into the context", "CONTEXT_LENGTH_EXCEEDED")
+        delivered[part.index] = output
+    return {index: output for index, output in delivered.items() if output}
+
+
+def _column(path: str, column: bytes) -> "array[int]":
+    try:
+        return unpack_u32_array(column)
+    except ValueError:
+        raise Refused(path, "is not a column of token ids") from None
+
+
+def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:
+    highest = max(token_ids, default=0)
+    if highest >= limits.vocab_size:
+        raise Refused(path, f"has token {highest}, which is not in the vocabulary of {limits.vocab_size}")
+
+
+def _time(arrival: float, after: Duration | None) -> float | None:
+    """A point in time; a duration below zero has passed already."""
+    return None if after is None else arrival + max(0.0, after.seconds + after.nanos * 1e-9)

@@ -1,0 +1,35 @@
+"""What the engine has to do and what it holds, as frontends hear it: the scheduler's figures."""
+
+from collections.abc import Mapping
+
+from engine_core.scheduler.scheduler import Scheduler
+from pagewire.internal.v1.engine_pb2 import Load
+from pagewire.v1.admin_pb2 import RankLoad
+
+
+def describe_load(
+    scheduler: Scheduler, epoch: int, output_tokens_per_second: float, refused: Mapping[str, int]
+) -> Load:
+    """The load now, under this start of the core. Costs the same however much there is.
+
+    refused: requests since the start, by reason.
+    """
+    block_size, pool = scheduler.tables.block_size, scheduler.pool
+    rank = RankLoad(
+        running_requests=scheduler.num_running_requests,
+        waiting_requests=len(scheduler.requests) - scheduler.num_running_requests,
+        waiting_uncached_tokens=scheduler.waiting.num_tokens,
+        kv_used_tokens=(pool.num_blocks - pool.num_free) * block_size,
+        kv_total_tokens=pool.num_blocks * block_size,
+        output_tokens_per_second=output_tokens_per_second,
+        prefix_cache_hit_rate=scheduler.prefix_cache.hit_rate.ratio,
+        preemptions=scheduler.num_preemptions,
+        refused_requests=refused,
+    )
+    return Load(
+        epoch=epoch,
+        step=scheduler.step,
+        load=rank,
+        kv_sampled_slots=scheduler.waste.num_allocated,
+        kv_empty_slots=scheduler.waste.num_empty,
+    )

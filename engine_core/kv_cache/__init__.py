@@ -1,0 +1,1 @@
+"""KV blocks on the host side: the pool, block tables, the prefix cache, swapping, preemption order."""

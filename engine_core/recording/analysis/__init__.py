@@ -1,0 +1,1 @@
+"""Reads recordings: comparisons, summaries, other settings, a model of step times."""

@@ -1,0 +1,72 @@
+"""The answer to "what if", as a table: recorded, simulated as it was recorded, simulated otherwise."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine_core.recording.analysis.step_time_model import StepTimes, measure
+from engine_core.recording.analysis.summary import Figures
+from engine_core.recording.analysis.what_if import CannotTry, what_if
+from engine_core.recording.file import RecordingReader
+from engine_core.recording.reconstructed_requests import Stories
+from engine_core.recording.replay import read_start
+from engine_core.recording.settings import read_settings
+
+_LONGEST_NAME = 60
+"""Of a figure, in characters."""
+
+
+def compare(
+    recording: RecordingReader, recorded: Figures | None, changes: Mapping[str, Any]
+) -> Iterator[str]:
+    """Lines to print. recorded: None where the replay differs.
+
+    changes: settings of Scheduler, and "scheduling". Raises CannotTry.
+    """
+    times, was_ahead = measure(recording)
+    yield f"step times: {times}"
+    if was_ahead:
+        yield "(it was planned one step ahead: what a core needs between steps is not known, and counts as 0)"
+    columns = {} if recorded is None else {"recorded": recorded.rows()}
+    columns["simulated"] = _simulate(recording, times, {}, was_ahead).rows()
+    columns["what if"] = _simulate(recording, times, changes, was_ahead).rows()
+    yield ""
+    yield from _table(columns)
+
+
+def _simulate(
+    recording: RecordingReader, times: StepTimes, changes: Mapping[str, Any], was_ahead: bool
+) -> Figures:
+    start = read_start(recording)
+    settings = read_settings(start.settings)
+    _check(changes, settings, start.has_tokens)
+    settings |= changes
+    scheduling = settings.pop("scheduling", "ahead" if was_ahead else "sync")
+    stories = Stories(recording, block_size=settings["block_size"], has_tokens=start.has_tokens, as_far=True)
+    return what_if(recording, stories, settings, times, ahead=scheduling == "ahead")
+
+
+def _check(changes: Mapping[str, Any], settings: Mapping[str, Any], has_tokens: bool) -> None:
+    if changes.get("block_size", settings["block_size"]) != settings["block_size"] and not has_tokens:
+        raise CannotTry(
+            "which blocks of another size would be equal is not known: --block-size needs a recording made"
+            " with --record-tokens"
+        )
+
+
+def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Lines; a column for each run, a row for each figure that any of them has."""
+    names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
+    labels = {name: _shortened(name) for name in names}
+    first = max(map(len, labels.values()))
+    widths = {
+        title: max(len(title), *(len(value) for value in rows.values())) for title, rows in columns.items()
+    }
+    yield "  ".join([" " * first, *(f"{title:>{width}}" for title, width in widths.items())])
+    for name in names:
+        cells = (f"{rows.get(name, '-'):>{widths[title]}}" for title, rows in columns.items())
+        yield "  ".join([f"{labels[name]:<{first}}", *cells])
+
+
+def _shortened(name: str) -> str:
+    """What fits beside three columns: a tenant's name may have 256 bytes."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 21]}...{name[-18:]}"

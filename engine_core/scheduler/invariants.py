@@ -1,0 +1,113 @@
+"""What must be true of a scheduler between any two calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.request import NO_ROW, Request, Sequence, Status
+
+if TYPE_CHECKING:
+    from engine_core.scheduler.scheduler import Scheduler
+
+
+def check_scheduler(scheduler: Scheduler) -> None:
+    """Raises InvariantError. Cost: all blocks, all live sequences."""
+    running = [sequence for sequence in scheduler.running if sequence.status is Status.RUNNING]
+    waiting = list(scheduler.waiting)
+    forking = [sequence for request in scheduler.requests for sequence in request.forking]
+    pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
+    if scheduler.num_idle_plans > 1:  # in one, all may make way for one whose turn comes in the next
+        raise InvariantError("somebody waits while nothing runs")
+    for sequence in running + waiting + forking:
+        beams = sequence.request.beams
+        _check_counts(sequence, 0 if beams is not None and beams.is_void else pending[sequence])
+    for sequence in running + [follower for follower in forking if follower.blocks]:
+        _check_running(sequence, scheduler)
+        scheduler.prefix_cache.check_invariants(sequence)
+    if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
+        raise InvariantError("somebody was admitted behind a prompt that is not complete")
+    for sequence in waiting:
+        _check_waiting(sequence)
+    for request in scheduler.requests:
+        _check_request(request)
+    _check_places(running + waiting + forking, scheduler)
+    _check_rows(running + forking, scheduler)
+    scheduler.waiting.check_invariants(len(running))
+    scheduler.throughput.check_invariants(len(running))
+    scheduler.swap.check_invariants(waiting)
+    scheduler.probation.check_invariants(sequence.request for sequence in running)
+    _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
+    scheduler.pool.check_invariants(sequence.blocks for sequence in running + forking if sequence.blocks)
+
+
+def _check_counts(sequence: Sequence, num_pending: int) -> None:
+    """num_pending: plans under way that sample for it."""
+    _equal("tokens", sequence.num_tokens, sequence.num_known_tokens + num_pending)
+    if not 0 <= sequence.num_computed_tokens <= sequence.num_tokens < sequence.limit + (num_pending > 0):
+        raise InvariantError(
+            f"{sequence.num_computed_tokens} computed of {sequence.num_tokens} tokens, limit {sequence.limit}"
+        )
+
+
+def _check_running(sequence: Sequence, scheduler: Scheduler) -> None:
+    size = scheduler.tables.block_size
+    if max(sequence.num_computed_tokens, sequence.num_slots) > len(sequence.blocks) * size:
+        raise InvariantError("a sequence has fewer blocks than slots")
+    writable = range(sequence.num_computed_tokens // size, -(-sequence.num_slots // size))
+    if sequence.num_slots > sequence.num_computed_tokens and any(
+        scheduler.pool.is_shared(sequence.blocks[i]) for i in writable
+    ):
+        raise InvariantError("a sequence may write to a shared block")
+
+
+def _check_waiting(sequence: Sequence) -> None:
+    if sequence.status is not Status.WAITING:
+        raise InvariantError(f"a {sequence.status.name} sequence is in the waiting queue")
+    if sequence.row != NO_ROW or sequence.blocks or sequence.num_computed_tokens:
+        raise InvariantError("a waiting sequence holds a row, blocks or computed tokens")
+    if sequence.num_committed:
+        raise InvariantError("a waiting sequence has committed blocks")
+
+
+def _check_request(request: Request) -> None:
+    live = [sequence for sequence in request.sequences if sequence.status is not Status.ENDED]
+    _equal("live sequences", request.num_live, len(live))
+    _equal("running sequences", request.num_running, sum(s.status is Status.RUNNING for s in live))
+    if not live:
+        raise InvariantError("a request without live sequences is in flight")
+    if request.prompt_wish is not None and any(sequence.output for sequence in live):
+        raise InvariantError("a request has output before the log-probabilities of its prompt")
+    if request.beams is not None:
+        request.beams.check_invariants()
+    if request.forking and sum(sequence.leads for sequence in live) != 1:
+        raise InvariantError("siblings wait for a prompt that nobody computes")
+
+
+def _check_places(placed: list[Sequence], scheduler: Scheduler) -> None:
+    """Each live sequence is running, waiting or forking, and in one place only."""
+    live = [
+        sequence
+        for request in scheduler.requests
+        for sequence in request.sequences
+        if sequence.status is not Status.ENDED
+    ]
+    if len(placed) != len(set(placed)) or set(placed) != set(live):
+        raise InvariantError(f"{len(live)} live sequences, {len(placed)} in all places")
+
+
+def _check_rows(holders: list[Sequence], scheduler: Scheduler) -> None:
+    """Each row is free or has one holder; a forking sequence holds one while its leader runs."""
+    rows = [sequence.row for sequence in holders if sequence.row != NO_ROW]
+    if sorted(rows + scheduler.rows.free) != list(range(scheduler.num_rows)):
+        raise InvariantError(f"rows {sorted(rows)} are held, {sorted(scheduler.rows.free)} are free")
+    for sequence in holders:
+        leader_runs = any(s.leads and s.status is Status.RUNNING for s in sequence.request.sequences)
+        if (sequence.row != NO_ROW) != (sequence.status is Status.RUNNING or leader_runs):
+            raise InvariantError(f"a {sequence.status.name} sequence has row {sequence.row}")
+
+
+def _equal(what: str, counted: int, found: int) -> None:
+    if counted != found:
+        raise InvariantError(f"{what}: counted {counted}, found {found}")

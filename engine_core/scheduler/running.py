@@ -1,0 +1,58 @@
+"""How running sequences get the slots that they lack, and who is preempted for them."""
+
+from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.preemption_order import victims_first
+from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.request import Sequence, Status
+from engine_core.scheduler.sequence_states import Lifecycle
+from engine_core.step.plan import Plan
+
+
+class Growth:
+    """Blocks for those that run."""
+
+    def __init__(self, lifecycle: Lifecycle, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+        self._lifecycle, self._tables, self._prefix_cache = lifecycle, tables, prefix_cache
+
+    def meet(self, needy: list[Sequence], plan: Plan) -> None:
+        """Those that have used up their slots get more: at most one block for each row.
+
+        Where the pool is short, the best come first, and the worst are preempted for them. But a sequence
+        whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
+        for what it will give back. Who lacks slots then sits this plan out.
+        """
+        growing = [sequence for sequence in needy if sequence.may_grow]
+        followers = sum(len(beams.followers) for beams in self._lifecycle.searches.values())
+        ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
+        if ends or len(growing) + followers <= self._tables.pool.num_free:
+            for sequence in growing:
+                self._make_room(sequence, plan)
+            return
+        order = victims_first(self._lifecycle.running, self._tables)
+        victims = iter(order)
+        for sequence in reversed(order):
+            if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
+                while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
+                    self._lifecycle.preempt(next(victims), plan)
+        self._lifecycle.drop_stopped()
+
+    def begin_beams(self, plan: Plan) -> list[Sequence]:
+        """The beams whose leaders have got their slots go with them."""
+        followers: list[Sequence] = []
+        for leader, beams in self._lifecycle.searches.items():
+            if beams.search.length and leader.num_tokens <= leader.num_slots:
+                beams.put(plan, self._lifecycle.rows)
+                followers += beams.followers
+        return followers
+
+    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
+        """Gets a running sequence the slots it lacks; False, and nothing changes, when the pool is short.
+
+        It has filled its blocks: here they become known, and nothing is done for it in other steps.
+        """
+        beams = sequence.request.beams
+        for each in (sequence,) if beams is None else beams.carriers:
+            self._prefix_cache.commit(each)
+        if beams is not None:
+            return beams.reserve(self._tables, plan)
+        return self._tables.reserve(sequence, sequence.num_tokens, plan)

@@ -1,0 +1,336 @@
+"""The scheduler: which sequence computes how many tokens in the next step.
+
+There are no phases. Each sequence has `num_tokens` and `num_computed_tokens`, and a step moves the
+second toward the first within a budget of tokens. Where it gets there, a token is sampled. A prompt
+in chunks, a decoding sequence, one that was preempted, and one that comes with delivered output are
+all that one rule; and one whose prefix is in the cache begins with computed tokens.
+
+schedule() need not wait for the result of the plan before: it counts the tokens that are sampled there,
+and their values come with update(), plan by plan. Two plans may be under way; the worker executes them in
+order, so that rows and blocks which the first one uses can be handed out again in the second.
+
+Plain Python: no socket, no clock, no torch. `now` is in seconds and comes from the caller; the same
+calls give the same plans.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from engine_core.beam_search.sequences import split_offers
+from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.fragmentation import Waste
+from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
+from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.quarantine.crash_journal import NotePage
+from engine_core.quarantine.trials import NAP
+from engine_core.queue.policies import FAIR, make_queue
+from engine_core.queue.token_counters import EQUAL, Weights
+from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
+from engine_core.scheduler.admission import Placement
+from engine_core.scheduler.fault_isolation import Faults
+from engine_core.scheduler.invariants import check_scheduler
+from engine_core.scheduler.outputs import Outputs, Start
+from engine_core.scheduler.prompt_logprobs import Asked, PromptLogprobs
+from engine_core.scheduler.running import Growth
+from engine_core.scheduler.sequence_states import Lifecycle
+from engine_core.scheduler.step_batch import Batch
+from engine_core.step.plan import ForkRow, Plan
+from engine_core.step.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A plan whose result has not come."""
+
+    plan: Plan
+    sampling: list[Sequence]  # in the order of its sample_rows
+    num_ended: int  # Lifecycle.num_ended when it was made
+    prompts: Asked  # whose log-probabilities it may bring
+
+
+class Scheduler:
+    """Requests, their order, their rows and blocks. schedule(), execute the plan, update(); repeat.
+
+    Where sequences are is in `lifecycle`; whether one may begin in `placement`; how those that run get more
+    blocks, and who is preempted for them, in `growth`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        prefix_cache: bool = True,
+        num_host_blocks: int = 0,
+        swap_costs: SwapCosts = UNMEASURED,
+        policy: str = FAIR,
+        weights: Weights = EQUAL,
+    ) -> None:
+        """policy, weights: the order of admission; see policies.py."""
+        self.max_num_batched_tokens = max_num_batched_tokens
+        # With no more rows than tokens in the budget, every running sequence advances in every step.
+        self.num_rows = min(max_num_seqs, max_num_batched_tokens)
+        self.pool = BlockPool(num_blocks)
+        self.tables = BlockTables(self.pool, block_size)
+        self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
+        self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
+        self.waiting = make_queue(policy, weights)
+        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
+        self.growth = Growth(self.lifecycle, self.tables, self.prefix_cache)
+        self.placement = Placement(self.lifecycle, self.tables, self.prefix_cache)
+        self.probation = self.lifecycle.probation
+        self.rows = self.lifecycle.rows
+        self.requests = self.lifecycle.requests
+        self.faults = Faults(self.abort)
+        self.throughput = self.lifecycle.throughput
+        self.waste = Waste(self.tables)
+        self.under_way: deque[UnderWay] = deque()  # oldest first
+        self.step = 0
+        self.num_idle_plans = 0  # the last ones, in which nothing ran though somebody waited
+        self._outputs = Outputs()
+        self._prompt_logprobs = PromptLogprobs()
+
+    @property
+    def running(self) -> list[Sequence]:
+        """In order of admission; some of them may have ended since schedule() was called."""
+        return self.lifecycle.running
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of sequences, since the start."""
+        return self.lifecycle.num_preemptions
+
+    @property
+    def nap(self) -> float:
+        """Seconds that the caller may sleep, as nothing runs and nobody may begin; 0: there is work."""
+        return NAP if self.waiting and not self.running and self.probation.waits else 0.0
+
+    @property
+    def num_running_requests(self) -> int:
+        """Requests of which at least one sequence runs."""
+        return self.lifecycle.num_running_requests
+
+    # Requests come and go.
+
+    def open(self, page: NotePage) -> None:
+        """Goes on with what the last engine has left behind. Call it before anything else."""
+        self.probation.open(page)
+
+    def refuses(self, key: int) -> bool:
+        """Whether a request that arrives is one that engines die of. It is not added then, but told so."""
+        return self.probation.refuses(key)
+
+    def add(self, request: Request) -> None:
+        """A request arrives. Its names are not in use; what it asks for can be met (see validation)."""
+        self.lifecycle.add(request)
+        for sequence in _followers_first(request):
+            reason, token = sequence.finish()
+            if reason is not FinishReason.NONE:  # what was delivered before is all there is
+                self._finish(sequence, reason, token)
+
+    def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
+        """Ends some sequences (none named: all) of a request without a word. Beams end together."""
+        if request.beams is not None and indexes:
+            if not request.beams.are_all(indexes):
+                return
+            indexes = ()
+        for sequence in _followers_first(request):
+            if not indexes or sequence.index in indexes:
+                self.lifecycle.end(sequence)
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Ends a request, and tells its frontend why."""
+        if request.beams is not None:
+            self._outputs.finish_beams(request, reason)
+        for sequence in _followers_first(request):
+            if request.beams is not None:
+                self.lifecycle.end(sequence)
+            else:
+                self._finish(sequence, reason)
+
+    def reset_cache(self) -> None:
+        """Forgets the keys and values of all that does not run."""
+        self.prefix_cache.reset()
+        self.swap.drop_all()
+
+    @property
+    def has_finishes(self) -> bool:
+        """Whether some sequence has ended since take_outputs() was called."""
+        return bool(self._outputs.finishes)
+
+    def take_outputs(self) -> Outputs:
+        """What the frontends are to be told since the last call."""
+        outputs, self._outputs = self._outputs, Outputs()
+        return outputs
+
+    # A step.
+
+    def schedule(self, now: float) -> Plan:
+        """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
+        self._expire(now)
+        self.probation.review(now)
+        self.lifecycle.drop_stopped()
+        plan, batch = Plan(), Batch(self.max_num_batched_tokens)
+        if self._schedule_running(plan, batch):
+            self._schedule_waiting(plan, batch, now)
+        sampling = batch.write_columns(plan)
+        if plan.rows:
+            self.step += 1
+            plan.step = self.step
+            self.waiting.step()
+            self.throughput.step(plan, now, batch.budget)
+            self.waste.step(self.step, self.lifecycle.holders())
+            plan.removed_rows = self.rows.take_removed()
+            prompts = self._prompt_logprobs.planned()
+            self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))
+            self.probation.note(self.step, self.under_way[0].plan.step)
+            self.num_idle_plans = 0
+        else:
+            if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
+                self.swap.drop_copies_of(plan)
+            if self.waiting and not self.under_way and not self.probation.waits:
+                self.num_idle_plans += 1
+        return plan
+
+    def update(self, result: Result) -> list[Request]:
+        """Takes in what the oldest plan under way has brought: one token for each of its sample_rows.
+
+        A sequence that has ended since it was planned is passed over. Returns the requests that have
+        ended because there was NO_TOKEN for them: nobody else will tell their frontends.
+        """
+        oldest = self.under_way.popleft()
+        assert oldest.plan.step == result.step
+        sequences, token_ids = oldest.sampling, result.token_ids
+        failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
+        self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
+        if result.beam_token_ids:
+            sequences, token_ids = self._advance_beams(sequences, result)
+        if self.lifecycle.num_ended != oldest.num_ended:
+            pairs = zip(sequences, token_ids, strict=True)
+            live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
+            sequences, token_ids = [pair[0] for pair in live], [pair[1] for pair in live]
+        entry = self._outputs.add_tokens(sequences, token_ids)
+        if result.logprobs is not None:
+            self._outputs.add_scores(entry, oldest.sampling, result.logprobs)
+        for sequence, token in zip(sequences, token_ids, strict=True):
+            sequence.output.append(token)
+            if sequence.num_tokens >= sequence.limit or token in sequence.stops:
+                reason, matched = FinishReason.NONE, 0
+                with self.faults.of(sequence.request):
+                    reason, matched = sequence.finish()
+                if reason is not FinishReason.NONE:
+                    self._outputs.finishes[entry] = reason, matched
+                    self.lifecycle.end(sequence)
+            entry += 1
+        if not self.under_way:
+            self.probation.at_rest()
+        return failed
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError when the books do not balance. Cost: all blocks, all live sequences."""
+        check_scheduler(self)
+
+    # The parts of schedule().
+
+    def _expire(self, now: float) -> None:
+        """Ends what has run out of time: with what there is, or silently when nobody waits any more."""
+        for request, has_time_limit in self.lifecycle.expiry.due(now):
+            if has_time_limit:
+                self.finish(request, FinishReason.TIME_LIMIT)
+            else:
+                self.abort(request)
+
+    def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
+        """All that run go on; whether that was so without preempting anyone."""
+        before = self.lifecycle.num_preemptions
+        if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
+            self.growth.meet(needy, plan)
+            going = self.growth.begin_beams(plan)
+            going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
+        else:
+            going = self.running
+        if going:  # all but the last one are behind their prompts
+            batch.add_decoding(going[:-1])
+            batch.add(going[-1])
+            self._advance_prompt(plan, batch)
+        return self.lifecycle.num_preemptions == before
+
+    def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
+        """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
+        while batch.budget and self.rows.free and (sequence := self.probation.head(self.waiting)):
+            cached = None
+            with self.faults.of(sequence.request):
+                cached = self.placement.look(sequence)
+            if cached is not None:
+                self._admit(sequence, cached, plan, now)
+                batch.add(sequence)
+                self._advance_prompt(plan, batch)
+            elif sequence.status is not Status.ENDED:
+                return  # it has to wait, and all others with it
+
+    def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
+        request = sequence.request
+        new_row = self.placement.admit(sequence, cached, plan)
+        self._prompt_logprobs.admit(sequence, new_row)
+        if not request.scheduled:
+            request.scheduled = True
+            found = min(sequence.num_computed_tokens, len(request.prompt))
+            self._outputs.started.append(Start(request, now - request.arrival, found))
+
+    def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
+        """The last sequence of the batch may have computed some of its prompt: others can go on from it.
+
+        Only the last one can be in its prompt: a prompt that is cut takes all that is left of the budget,
+        and nobody is admitted behind it before it is complete.
+        """
+        sequence = batch.sequences[-1]
+        self.probation.computes(sequence, batch.counts[-1])
+        self.prefix_cache.commit(sequence)
+        if sequence.leads and not sequence.num_new_tokens:
+            for sibling in self.lifecycle.fork_siblings(sequence):
+                plan.forks.append(ForkRow(sibling.row, sequence.row, sibling.index))
+                batch.add_fork(sibling)
+
+    # The end of a sequence.
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, token: int = 0) -> None:
+        """Ends a sequence without another token, and tells its frontend."""
+        if sequence.status is not Status.ENDED:
+            self._outputs.finish(sequence, reason, token)
+            self.lifecycle.end(sequence)
+
+    def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
+        """Beams get what their searches choose; the sequences that have sampled, and their tokens."""
+        sequences, token_ids, offers = split_offers(sampling, result)
+        for request, of_request in offers.items():
+            assert request.beams is not None
+            is_over = False
+            with self.faults.of(request):
+                is_over = request.beams.take(of_request, self.tables)
+            if is_over:
+                self.finish(request, FinishReason.NONE)
+        return sequences, token_ids
+
+    def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
+        """The requests that end so. What is wrong may be in their blocks, in those of who has ended, and
+        in copies of either."""
+        pairs = zip(sequences, token_ids, strict=True)
+        broken = [sequence for sequence, token in pairs if token == NO_TOKEN]
+        failed = {sequence.request: None for sequence in broken if sequence.status is not Status.ENDED}
+        for sequence in broken + [sibling for request in failed for sibling in request.sequences]:
+            self.prefix_cache.distrust(sequence)
+        self.swap.drop_all()
+        for request in failed:
+            self.abort(request)
+        return list(failed)
+
+
+def _followers_first(request: Request) -> list[Sequence]:
+    """Its sequences in an order in which the lead is never passed to one that ends as well."""
+    return request.sequences[::-1]

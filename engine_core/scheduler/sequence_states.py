@@ -1,0 +1,221 @@
+"""Where sequences are, and what they hold there: every change of a sequence's status is made here.
+
+    WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING
+       ^                │
+       └────preempt─────┘
+
+A running sequence holds a row and blocks. One that waits holds nothing. One that is to fork from its
+leader's prompt holds a row while the leader runs, so that it can start the moment the prompt is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from engine_core.beam_search.sequences import BeamRows
+from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.host_swap import SwapSpace
+from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.quarantine.trials import Probation
+from engine_core.queue.base import WaitingQueue
+from engine_core.request import NO_ROW, Request, Sequence, Status
+from engine_core.scheduler.request_index import InFlight
+from engine_core.scheduler.throughput import Throughput
+from engine_core.scheduler.timeouts import Expiry
+from engine_core.step.plan import Plan
+from engine_core.step.row_slots import Rows
+
+
+class Lifecycle:
+    """The requests in flight, and their sequences in their places."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        tables: BlockTables,
+        prefix_cache: PrefixCache,
+        swap: SwapSpace,
+        waiting: WaitingQueue,
+    ) -> None:
+        """waiting: empty; its policy is the order of admission."""
+        self.probation = Probation(num_rows)
+        self.rows = Rows(num_rows)
+        self.requests = InFlight()
+        self.expiry = Expiry()
+        self.waiting = waiting
+        self.throughput = Throughput()
+        self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
+        self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
+        self.num_running_requests = 0
+        self.num_preemptions = 0
+        self.num_ended = 0
+        """Sequences that have ended since the start."""
+        self.on_end: Callable[[Sequence], None] | None = None
+        """Is told of each end; for recordings."""
+        self.on_request_end: Callable[[Request], None] | None = None
+        """Is told of each request whose last sequence has ended; for quotas."""
+        self._has_stopped = False  # somebody, since drop_stopped()
+        self._tables = tables
+        self._prefix_cache = prefix_cache
+        self._swap = swap
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        self.requests.add(request)
+        self.expiry.add(request)
+        self.probation.arrived(request)
+        for sequence in request.sequences:
+            if sequence.status is Status.WAITING:
+                self.waiting.add(sequence, self._num_kept_tokens(sequence))
+
+    def admit(self, sequence: Sequence, slots: int, cached: list[int], plan: Plan) -> None:
+        """A sequence that waits gets a row and blocks, its siblings theirs, and runs.
+
+        slots: for which it gets blocks. cached: blocks that hold its first tokens. All of it is there.
+        plan: brings back what the swap space kept.
+        """
+        self.waiting.remove(sequence)
+        self._tables.open(sequence, slots, cached)
+        self._prefix_cache.count(sequence)
+        self._swap.swap_in(sequence, plan)
+        sequence.row = self.rows.take()
+        self._run(sequence)
+        if sequence.leads:
+            for sibling in sequence.request.forking:
+                sibling.row = self.rows.take()
+
+    def holders(self) -> Iterator[Sequence]:
+        """Whoever holds blocks, after drop_stopped()."""
+        yield from self.running
+        for beams in self.searches.values():
+            yield from beams.followers
+
+    def fork_siblings(self, leader: Sequence) -> list[Sequence]:
+        """The prompt of a request is complete: its other sequences, which now run, on its blocks.
+
+        Beams fork later, when the search has chosen; until then nobody goes on.
+        """
+        if leader.request.beams is not None:
+            leader.num_slots = leader.num_tokens
+            return []
+        siblings = list(leader.request.forking)
+        for sibling in siblings:
+            self._tables.fork(leader, sibling)
+            self._run(sibling)
+        leader.request.forking.clear()
+        leader.leads = False
+        return siblings
+
+    def preempt(self, victim: Sequence, plan: Plan) -> None:
+        """A running sequence loses row and blocks, and waits to go on, before all others. (It stands in
+        `running` until drop_stopped(), which must come before it can be admitted.)
+
+        plan: copies what it has computed to the swap space, where that pays.
+        """
+        beams = victim.request.beams
+        if beams is None:
+            self._swap.swap_out(victim, plan)
+        self._stop(victim)
+        self.waiting.stopped(victim)
+        self.throughput.stopped(victim)
+        victim.num_computed_tokens = 0
+        if beams is not None:
+            beams.restart()
+        victim.status = Status.WAITING
+        victim.request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.add_front(victim, self._num_kept_tokens(victim))
+
+    def end(self, sequence: Sequence) -> None:
+        """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""
+        request = sequence.request
+        if sequence.status is Status.ENDED:
+            return
+        if sequence.status is Status.RUNNING:
+            self._stop(sequence)
+            sequence.num_tokens = sequence.num_known_tokens  # what is pending will not come
+            self.waiting.stopped(sequence)
+            self.throughput.stopped(sequence)
+        elif sequence.status is Status.FORKING:
+            del request.forking[sequence]
+            self._take_reserved_row(sequence)
+        else:
+            self.waiting.remove(sequence)
+            self._swap.drop(sequence)
+        sequence.status = Status.ENDED
+        self.num_ended += 1
+        if sequence.leads and request.forking:
+            self._pass_lead(request)
+        request.num_live -= 1
+        request.num_made += len(sequence.output)
+        if not request.num_live:
+            self.probation.ended(request)
+            self.requests.remove(request)
+            self.expiry.remove(request)
+            request.sequences.clear()  # they refer to the request: without this only the gc frees them
+            if request.beams is not None:
+                request.beams.forget_sequences()
+        if self.on_end is not None:
+            self.on_end(sequence)
+        if self.on_request_end is not None and not request.num_live:
+            self.on_request_end(request)
+
+    def drop_stopped(self) -> None:
+        """From here on `running` has only sequences that run: one pass for all that stopped."""
+        if self._has_stopped:
+            self._has_stopped = False
+            self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.status = Status.RUNNING
+        self.running.append(sequence)
+        self.waiting.started(sequence)
+        self.throughput.started(sequence)
+        if sequence.request.beams is not None:
+            self.searches[sequence] = sequence.request.beams
+        sequence.request.num_running += 1
+        if sequence.request.num_running == 1:
+            self.num_running_requests += 1
+            self.probation.started(sequence.request)
+
+    def _stop(self, sequence: Sequence) -> None:
+        """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
+        request = sequence.request
+        self._has_stopped = True
+        self.rows.give_back(sequence.row, begun=True)
+        sequence.row = NO_ROW
+        self._prefix_cache.commit(sequence)
+        self._tables.close(sequence)
+        if sequence.leads:
+            for sibling in request.forking:
+                self._take_reserved_row(sibling)
+        self.searches.pop(sequence, None)
+        request.num_running -= 1
+        if not request.num_running:
+            self.num_running_requests -= 1
+            self.probation.stopped(request)
+
+    def _take_reserved_row(self, sibling: Sequence) -> None:
+        """Beams may have begun in theirs, and have blocks."""
+        if sibling.row != NO_ROW:
+            beams = sibling.request.beams
+            self.rows.give_back(sibling.row, begun=beams is not None and beams.has_rows)
+            sibling.row = NO_ROW
+            self._tables.close(sibling)
+
+    def _pass_lead(self, request: Request) -> None:
+        """The leader has ended before its siblings could fork: the first of them computes the prompt.
+
+        It begins anew (the worker's row was the leader's), but at the head of the queue: its turn
+        had come, or comes with that of its request.
+        """
+        heir = next(iter(request.forking))
+        del request.forking[heir]
+        heir.leads = True
+        heir.status = Status.WAITING
+        self.waiting.add_front(heir, self._num_kept_tokens(heir))
+
+    def _num_kept_tokens(self, sequence: Sequence) -> int:
+        """Tokens that a waiting sequence need not compute (again), as things are now."""
+        cached = len(self._prefix_cache.find(sequence)) * self._tables.block_size
+        return max(cached, self._swap.num_tokens(sequence))

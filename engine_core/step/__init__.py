@@ -1,0 +1,1 @@
+"""The contract with the worker: step plans out, step results in, as columns."""

@@ -1,0 +1,137 @@
+"""Which worker hangs. Time is a number here."""
+
+import pytest
+
+from engine_core.io.hang_detector import LOADING_PATIENCE_S, WorkerWatch
+from pagewire.host.proc_stat import Vitals
+
+PATIENCE, LOOK = 3.0, 0.25
+ASLEEP, STOPPED = Vitals("S", 1.0, 0.0), Vitals("T", 1.0, 0.0)
+
+
+def loaded(seconds_per_token: float = 0.0) -> WorkerWatch:
+    watch = WorkerWatch(PATIENCE)
+    watch.loaded(seconds_per_token)
+    return watch
+
+
+def seconds_until_it_hangs(watch: WorkerWatch, vitals: Vitals | None = None, *, share: float = 0.0) -> float:
+    """share: of a core, on which it computes. Infinite if it does not hang within 10,000 s."""
+    cpu_s = 1.0
+    for number in range(1, 40_001):
+        if vitals is not None and share:
+            cpu_s += share * LOOK
+            vitals = Vitals("R", cpu_s, vitals.starved_s)
+        if watch.look(LOOK, vitals):
+            return number * LOOK
+    return float("inf")
+
+
+@pytest.mark.parametrize("vitals", [None, ASLEEP, STOPPED], ids=["elsewhere", "asleep", "stopped"])
+def test_a_step_that_does_not_end(vitals: Vitals | None) -> None:
+    watch = loaded()
+    watch.sent(1)
+    assert seconds_until_it_hangs(watch, vitals) == PATIENCE
+
+
+def test_time_begins_with_each_step() -> None:
+    """Two plans are under way; the second one has not begun before the first one ends."""
+    watch = loaded()
+    watch.sent(1)
+    watch.sent(1)
+    for _ in range(11):
+        assert not watch.look(LOOK, ASLEEP)
+    watch.ended(2.75)
+    assert seconds_until_it_hangs(watch, ASLEEP) > PATIENCE
+
+
+def test_nothing_is_owed_by_an_idle_worker() -> None:
+    watch = loaded()
+    assert seconds_until_it_hangs(watch, ASLEEP) == seconds_until_it_hangs(watch) == float("inf")
+    watch.sent(1)
+    watch.ended(0.01)
+    assert seconds_until_it_hangs(watch, ASLEEP) == float("inf")
+
+
+def test_an_idle_worker_that_was_stopped() -> None:
+    assert seconds_until_it_hangs(loaded(), STOPPED) == PATIENCE
+
+
+def test_a_large_prompt_may_take_long() -> None:
+    """As measured while loading; then as the steps are."""
+    watch = loaded(0.001)
+    watch.sent(2000)
+    assert watch.limit == 40.0
+    watch.ended(4.0)
+    watch.sent(1000)
+    assert watch.limit == pytest.approx(40.0)
+    watch.ended(2.0)
+    watch.sent(1)
+    assert watch.limit == PATIENCE, "a small step is none of them"
+
+
+def test_small_steps_teach_what_a_small_step_takes() -> None:
+    watch = loaded()
+    watch.sent(1)
+    watch.ended(0.5)
+    watch.sent(1)
+    assert watch.limit == 10.0
+    for _ in range(300):
+        watch.ended(0.01)
+        watch.sent(1)
+    assert watch.limit == PATIENCE, "the slow one is forgotten"
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 63, 64, 256, 2048])
+def test_ten_times_slower_from_one_step_to_the_next_is_no_hang(tokens: int) -> None:
+    """With steps for which the patience alone would not do."""
+    watch = loaded()
+    for _ in range(3):
+        watch.sent(tokens)
+        watch.ended(1.0)
+    watch.sent(tokens)
+    assert seconds_until_it_hangs(watch, ASLEEP) > 10.0
+
+
+def test_who_computes_gets_more_time() -> None:
+    """A first long prompt, of which nothing was measured."""
+    watch = loaded()
+    watch.sent(100_000)
+    assert seconds_until_it_hangs(watch, ASLEEP, share=0.9) == 5 * PATIENCE
+
+
+def test_who_has_computed_and_does_so_no_more_gets_none() -> None:
+    watch = loaded()
+    watch.sent(1)
+    for number in range(20):
+        assert not watch.look(LOOK, Vitals("R", number * LOOK, 0.0))
+    assert seconds_until_it_hangs(watch, Vitals("S", 20 * LOOK, 0.0)) == pytest.approx(1.0, abs=LOOK)
+
+
+def test_who_gets_no_core_is_not_to_blame() -> None:
+    watch = loaded()
+    watch.sent(1)
+    starved = [Vitals("R", 1.0 + 0.001 * number, 0.95 * LOOK * number) for number in range(200)]
+    assert not any(watch.look(LOOK, vitals) for vitals in starved)
+
+
+def test_a_worker_that_loads_must_do_something() -> None:
+    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), STOPPED) == LOADING_PATIENCE_S
+    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), ASLEEP, share=0.2) == float("inf")
+    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), Vitals("D", 1.0, 0.0)) == float("inf")
+    watch = WorkerWatch(PATIENCE)
+    for _ in range(400):
+        watch.spoke()
+        assert not watch.look(LOADING_PATIENCE_S / 2, ASLEEP)
+
+
+def test_of_a_worker_elsewhere_nobody_knows_what_it_does_while_it_loads() -> None:
+    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), None) == float("inf")
+
+
+def test_nobody_hangs_where_nobody_minds() -> None:
+    watch = WorkerWatch(0.0)
+    assert seconds_until_it_hangs(watch, STOPPED) == float("inf")
+    watch.loaded(0.0)
+    watch.sent(1)
+    assert seconds_until_it_hangs(watch, STOPPED) == float("inf")

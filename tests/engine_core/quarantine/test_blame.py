@@ -1,0 +1,129 @@
+"""The rule by itself: who is found guilty after how many deaths, whatever dies of what."""
+
+import math
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_core.quarantine.blame import STRIKES, Span, Suspect, judge, key_of, release
+
+HERE = Span(10, 12)
+
+
+class Hunt:
+    """Requests that come back after each death; some of them kill the engine whenever they run."""
+
+    def __init__(self, count: int) -> None:
+        self.requests = list(range(1, count + 1))
+        self.suspects: dict[int, Suspect] = {}
+        self.guilty: set[int] = set()
+        self.deaths = 0
+
+    def die(self, present: dict[int, Span]) -> None:
+        """The engine dies while these are in its step."""
+        self.deaths += 1
+        self.suspects = judge(present, self.suspects, self.deaths)
+        for key in [key for key, suspect in self.suspects.items() if suspect.is_guilty]:
+            self.guilty.add(key)
+            self.requests.remove(key)
+            del self.suspects[key]
+
+    def live(self, kills: Callable[[int], bool]) -> bool:
+        """One life, as Probation orders it: trials, then everybody. False: nobody has killed it."""
+        running: list[int] = []
+        while self.suspects:
+            latest = max(suspect.death for suspect in self.suspects.values())
+            group = [key for key, suspect in self.suspects.items() if suspect.death == latest]
+            group = group[: self.suspects[group[0]].group]
+            running += group
+            if any(kills(key) for key in group):
+                self.die(dict.fromkeys(running, HERE))
+                return True
+            for key in group:
+                del self.suspects[key]
+        if any(kills(key) for key in self.requests if key not in running):
+            self.die(dict.fromkeys(self.requests, HERE))
+            return True
+        return False
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 64), data=st.data())
+def test_one_that_always_kills_is_found(count: int, data: st.DataObject) -> None:
+    hunt, culprit = Hunt(count), data.draw(st.integers(1, count))
+    while hunt.live(lambda key: key == culprit):
+        assert hunt.deaths <= math.ceil(math.log2(64)) + 2
+    assert hunt.guilty == {culprit}
+    assert hunt.deaths <= STRIKES + 2
+
+
+@settings(deadline=None)
+@given(count=st.integers(2, 300), data=st.data())
+def test_several_that_always_kill_are_found_one_after_another(count: int, data: st.DataObject) -> None:
+    culprits = data.draw(st.sets(st.integers(1, count), min_size=1, max_size=5))
+    hunt = Hunt(count)
+    while hunt.live(lambda key: key in culprits):
+        assert hunt.deaths <= (STRIKES + 3) * len(culprits)
+    assert hunt.guilty == culprits
+
+
+@settings(max_examples=50, deadline=None)
+@given(count=st.integers(1, 64), seed=st.integers(0, 1 << 30))
+def test_chance_makes_it_longer_but_nobody_else_guilty(count: int, seed: int) -> None:
+    """One kills with probability one half each time that it begins; it may get through."""
+    random, hunt = Random(seed), Hunt(count)
+    culprit = random.randint(1, count)
+    while hunt.live(lambda key: key == culprit and random.random() < 0.5):
+        assert hunt.deaths < 200
+    assert hunt.guilty <= {culprit}
+
+
+def test_groups_are_an_eighth_then_one():
+    spans = {key: HERE for key in range(64)}
+    suspects = judge(spans, {}, 1)
+    assert {suspect.group for suspect in suspects.values()} == {8}
+    fatal = {key: HERE for key in range(30)}  # 16 to 29 were on trial; the others had been acquitted
+    known = {key: suspect for key, suspect in suspects.items() if key >= 16}
+    after = judge(fatal, known, 2)
+    assert {key for key, suspect in after.items() if suspect.death == 2} == set(range(16, 30))
+    assert after[16].group == 1 and after[40].group == 8
+    assert not any(key in after for key in range(16))
+
+
+def one(span: Span, strikes: int) -> dict[int, Suspect]:
+    return {1: Suspect(span, 1, 1, strikes)}
+
+
+def test_it_takes_a_death_alone():
+    """Whoever is there with it may have done it, too, though he was acquitted of the last death."""
+    beside = judge({1: HERE, 2: HERE}, one(HERE, 2), 2)
+    assert beside[1].strikes == 2 and beside[1].death == 2 and 2 not in beside
+    assert judge({1: HERE, 2: HERE}, one(HERE, 0), 2)[1].strikes == 1
+    assert judge({1: HERE}, one(HERE, 2), 2)[1].is_guilty
+
+
+def test_it_takes_the_same_tokens():
+    """To get further is an alibi: what has killed before was no more than chance."""
+    assert judge({1: Span(12, 14)}, one(HERE, 2), 2)[1] == Suspect(Span(12, 14), 1, 2, 1)
+    assert judge({1: Span(11, 14)}, one(HERE, 2), 2)[1] == Suspect(Span(11, 12), 1, 2, 3)
+
+
+def test_who_was_waiting_stays_a_suspect_for_a_while():
+    suspects = judge({1: HERE, 2: HERE}, {}, 1)
+    for death in range(2, 17):
+        suspects = judge({9: HERE}, suspects, death)
+        assert 1 in suspects and 2 in suspects
+    assert judge({9: HERE}, suspects, 17).keys() == {9}
+
+
+def test_a_verdict_is_told_once():
+    suspect = release(Suspect(HERE, 1, 5, STRIKES))
+    assert not suspect.is_guilty and judge({1: HERE}, {1: suspect}, 6)[1].is_guilty
+
+
+def test_names():
+    assert key_of("a", "b") == key_of("a", "b") != key_of("ab", "")
+    assert key_of("1 a", "b") != key_of("", "1 ab")
+    assert key_of("\ud800", "") > 0

@@ -1,0 +1,166 @@
+"""Suspects among others: who runs when, and what is noted of it."""
+
+from engine_core.quarantine.blame import STRIKES
+from engine_core.quarantine.crash_journal import NotePage, turn_page
+from engine_core.quarantine.trials import PATIENCE
+from engine_core.request import Request, Status
+from tests.engine_core.world import World
+
+ENDLESS = {"max_tokens": 40, "ignore_eos": True}
+
+
+class Lives:
+    """One world after another, with a page that outlives them."""
+
+    def __init__(self, **options: object) -> None:
+        self.memory = bytearray()
+        self.options = options
+        self.world = self.begin()
+
+    def begin(self) -> World:
+        """The next life, after a death in the middle of the last one."""
+        self.world = World(**self.options)  # type: ignore[arg-type]
+        self.memory = turn_page(bytes(self.memory), self.world.scheduler.num_rows)
+        self.world.scheduler.open(NotePage(self.memory))
+        return self.world
+
+
+def running(world: World) -> list[int]:
+    """Handles of those who run."""
+    return sorted({sequence.request.handle for sequence in world.scheduler.running})
+
+
+def come(world: World, count: int, **options: object) -> list[Request]:
+    return [world.add(handle, 3, **ENDLESS | options) for handle in range(1, 1 + count)]
+
+
+def test_suspects_run_group_by_group_and_then_everybody():
+    lives = Lives(rows=20, blocks=400)
+    come(lives.world, 16)
+    lives.world.step(3)
+    world = lives.begin()
+    assert world.scheduler.probation.num_suspects == 16
+    come(world, 17)
+    seen = []
+    while len(running(world)) < 17:
+        world.step()
+        seen += [number for number in [len(running(world))] if number not in seen]
+    assert seen == [2, 4, 6, 8, 10, 12, 14, 16, 17]
+    assert not world.scheduler.probation.num_suspects
+    world.finish()
+
+
+def test_nobody_begins_while_suspects_are_to_come_but_not_for_long():
+    lives = Lives()
+    come(lives.world, 2)
+    lives.world.step()
+    world = lives.begin()
+    world.add(9, 3, **ENDLESS)
+    for now in (0.0, PATIENCE * 0.9):
+        assert not world.scheduler.schedule(now).rows
+        assert world.scheduler.nap
+        world.scheduler.check_invariants()
+    world.step(now=PATIENCE)
+    assert running(world) == [9] and not world.scheduler.nap
+    come(world, 2)
+    world.step(now=PATIENCE)  # they are late, and suspects all the same
+    assert running(world) == [1, 9]
+    world.finish()
+
+
+def test_a_death_alone_after_death_alone():
+    lives = Lives()
+    come(lives.world, 3)
+    lives.world.step()
+    for strikes in range(STRIKES):
+        world = lives.begin()
+        assert not world.scheduler.refuses(come(world, 3)[0].key)
+        assert lives.world.scheduler.probation.num_suspects == 3
+        world.step()
+        assert running(world) == [1], strikes
+    world = lives.begin()
+    first, *others = [World().add(handle, 3) for handle in (1, 2, 3)]
+    assert world.scheduler.refuses(first.key)
+    assert not world.scheduler.refuses(first.key)  # once: then he may try again, alone
+    assert not any(world.scheduler.refuses(other.key) for other in others)
+
+
+def test_progress_is_an_alibi():
+    """However often the engine dies with it alone: from outside, that is."""
+    lives = Lives(blocks=400)
+    delivered: list[int] = []
+    for _ in range(15):
+        world = lives.begin()
+        (request,) = come(world, 1, delivered={0: delivered}, max_tokens=60)
+        assert not world.scheduler.refuses(request.key)
+        world.step(4)
+        delivered = list(request.sequences[0].output[:-1])
+    assert len(delivered) > 30
+
+
+def test_who_dies_in_a_chunk_of_its_prompt_is_blamed_for_that_chunk():
+    lives = Lives(budget=8)
+    lives.world.add(1, 60, max_tokens=2)
+    lives.world.step(5)
+    (suspect,) = lives.begin().scheduler.probation._page.suspects.values()
+    assert suspect.span == (24, 40)
+    lives.world.add(1, 60, max_tokens=2)
+    lives.world.step(7)
+    (suspect,) = lives.begin().scheduler.probation._page.suspects.values()
+    assert suspect.span == (40, 56) and suspect.strikes == 1
+
+
+def test_siblings_are_one():
+    """A request with n sequences is past its death when each of them has a token more."""
+    lives = Lives()
+    lives.world.add(1, 3, n=3, **ENDLESS)
+    lives.world.step(4)
+    world = lives.begin()
+    request = world.add(1, 3, n=3, **ENDLESS)
+    other = world.add(2, 3, **ENDLESS)
+    while other.sequences[0].status is Status.WAITING:
+        world.step()
+        world.scheduler.check_invariants()
+    assert all(len(sequence.output) > 3 for sequence in request.sequences)
+    world.finish()
+
+
+def test_a_suspect_that_is_aborted_stays_one():
+    lives = Lives()
+    come(lives.world, 2)
+    lives.world.step()
+    world = lives.begin()
+    first, second = come(world, 2)
+    world.step()
+    world.scheduler.abort(first)
+    world.step()
+    assert running(world) == [2]
+    assert world.scheduler.probation.num_suspects == 2
+    world.scheduler.abort(second)
+    world.add(3, 3, **ENDLESS)
+    world.step(now=9.0)
+    assert running(world) == [3]
+
+
+def test_who_ended_in_peace_is_not_there():
+    """A kill from outside while the engine has nothing to do, or others run."""
+    lives = Lives()
+    lives.world.add(1, 3, max_tokens=2, ignore_eos=True)
+    lives.world.finish()
+    assert not lives.begin().scheduler.probation.num_suspects
+    lives.world.add(1, 3, max_tokens=2, ignore_eos=True)
+    lives.world.add(2, 3, **ENDLESS)
+    lives.world.step(3)
+    assert lives.begin().scheduler.probation.num_suspects == 1
+
+
+def test_who_was_preempted_is_there_until_its_last_step_is_over():
+    lives = Lives(blocks=6, ahead=True)
+    come(lives.world, 3)
+    scheduler = lives.world.scheduler
+    while not scheduler.num_preemptions:
+        lives.world.step()
+        scheduler.check_invariants()
+    members = len(scheduler.probation._places)
+    assert members == len(running(lives.world)) < 3
+    assert lives.begin().scheduler.probation.num_suspects == members

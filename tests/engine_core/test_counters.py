@@ -1,0 +1,47 @@
+"""The hit rate, and what a worker waits."""
+
+import pytest
+
+from engine_core.counters import Counters, HitRate
+from engine_core.io.stop_signal import Stopped
+from engine_core.step.result import Result
+from tests.engine_core.fakes import add_request
+from tests.engine_core.house import House
+
+
+def test_the_hit_rate_is_that_of_the_last_queries() -> None:
+    rate = HitRate()
+    assert rate.ratio == 0
+    rate.add(10, 0)
+    rate.add(30, 20)
+    assert rate.ratio == 0.5
+    for _ in range(1000):
+        rate.add(4, 1)
+    assert rate.ratio == 0.25 and len(rate._last) == 1000
+
+
+def step(number: int, started_us: int, duration_us: int) -> Result:
+    return Result(number, [], duration_us=duration_us, started_ns=1000 * started_us)
+
+
+def test_a_worker_waits_between_steps_while_there_is_work() -> None:
+    counters = Counters()
+    for result in (step(1, 100, 50), step(2, 160, 40), step(3, 200, 10)):
+        counters.step_done(result)
+    assert counters.worker_waiting == pytest.approx(10e-6), "150 to 160; the third one began at once"
+    counters.idle()
+    counters.step_done(step(4, 10_000, 10))
+    counters.step_done(step(5, 10_030, 10))
+    assert counters.worker_waiting == pytest.approx(30e-6), "nobody waited from 210 to 10,000"
+
+
+def test_a_core_without_requests_is_idle() -> None:
+    house = House()
+    house.put(add_request(1))
+    house.run()
+    house.core.counters.step_done(step(9, 100, 50))
+    house.worker.stopped = True
+    with pytest.raises(Stopped):
+        house.core.step()
+    house.core.counters.step_done(step(10, 10_000, 50))
+    assert house.core.counters.worker_waiting == 0

@@ -17,10 +17,10 @@ from typing import Any
 
 import grpc
 
+from frontend.auth.authenticator import Gate, OpenGate, TokenGate
 from frontend.auth.caller import Caller, Terms
-from frontend.auth.gate import Gate, OpenGate, TokenGate
-from frontend.auth.interceptor import GateInterceptor
 from frontend.auth.tokens import Entry, TokenTable, digest_of, new_token
+from frontend.rpc.interceptors.auth import GateInterceptor
 
 METHOD = "/pagewire.v1.ModelService/ListModels"
 

@@ -6,8 +6,8 @@ import signal
 import sys
 from functools import partial
 
-from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
+from frontend.text.model_info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import give_back_freed_memory, settle
@@ -19,7 +19,7 @@ if sys.platform == "win32":  # uvloop does not exist there
 else:
     from uvloop import new_event_loop
 
-    from frontend.trial import try_first
+    from frontend.text.tokenizer_preflight import try_first
 
 log = logging.getLogger(__name__)
 

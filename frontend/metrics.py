@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass
 
-from frontend.capacity import Capacity
-from frontend.engine_client import EngineClient
-from frontend.in_flight import InFlight
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
 from frontend.state import ServingState
-from frontend.stats import Counters
+from frontend.streams.request_registry import InFlight
+from frontend.telemetry.counters import Counters
 from pagewire.config import FrontendConfig
 from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
 from pagewire.telemetry.pages import Answer

@@ -9,37 +9,37 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from frontend.addresses import GivenAddresses
-from frontend.auth.file import TokenFile
-from frontend.auth.gate import OpenGate, TokenGate
-from frontend.auth.interceptor import GateInterceptor
-from frontend.binding import bind, server_options
-from frontend.capacity import Capacity
-from frontend.decoding import DecodingInterceptor
-from frontend.deliveries import Deliveries
-from frontend.drain import Drain
-from frontend.engine_client import EngineClient
-from frontend.engine_socket import EngineSocket
-from frontend.generation import Generator
-from frontend.grpc_server import GrpcServer
+from frontend.auth.authenticator import OpenGate, TokenGate
+from frontend.auth.token_file import TokenFile
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
+from frontend.engine.discovery import GivenAddresses
+from frontend.engine.socket import EngineSocket
+from frontend.file_watch import FileWatch
 from frontend.metrics import FrontendWatch, Parts
-from frontend.model_info import ModelInfo
-from frontend.prompts import PromptReader
-from frontend.readers import Readers
-from frontend.rpc_metrics import MetricsInterceptor
-from frontend.scoring import ContinuationScorer
+from frontend.rpc.drain import Drain
+from frontend.rpc.grpc_server import GrpcServer
+from frontend.rpc.interceptors.auth import GateInterceptor
+from frontend.rpc.interceptors.decoding import DecodingInterceptor
+from frontend.rpc.interceptors.metrics import MetricsInterceptor
+from frontend.rpc.options import bind, server_options
+from frontend.rpc.shutdown import Shutdown
+from frontend.rpc.tls import certificates_of
+from frontend.rpc.write_timeout import Deliveries
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
-from frontend.shutdown import Shutdown
 from frontend.state import ServingState
-from frontend.stats import Counters
-from frontend.tls import certificates_of
-from frontend.tracing import TraceInterceptor, close_tracer, make_tracer
-from frontend.watched_files import FileWatch
+from frontend.streams.continuation_scorer import ContinuationScorer
+from frontend.streams.generator import Generator
+from frontend.telemetry.counters import Counters
+from frontend.telemetry.tracing import TraceInterceptor, close_tracer, make_tracer
+from frontend.text.model_info import ModelInfo
+from frontend.text.process_pool import Readers
+from frontend.text.prompt_reader import PromptReader
 from pagewire.config import FrontendConfig
 from pagewire.ipc.curve import read_client_key
 from pagewire.ipc.transport import default_folder, frontends_address

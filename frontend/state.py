@@ -15,7 +15,7 @@ FAILED = admin_pb2.SERVER_STATE_FAILED
 
 
 class ServingState:
-    """What health and GetServerInfo report. Written by the engine client and by frontend/drain.py."""
+    """What health and GetServerInfo report. Written by the engine client and by frontend/rpc/drain.py."""
 
     def __init__(self) -> None:
         self._engine = STARTING

@@ -1,12 +1,13 @@
-"""Writes docs/limits.md from the one table (frontend/field_rows.py); --check says whether it is fresh."""
+"""Writes docs/limits.md from the one table (scripts/limits/field_rows.py); --check says whether it is
+fresh."""
 
 import sys
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from frontend.field_rows import Row, answer_rows, request_rows, requests
-from frontend.field_tables import NOT_BUILT
+from scripts.limits.field_rows import Row, answer_rows, request_rows, requests
+from scripts.limits.field_tables import NOT_BUILT
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "limits.md"
 
@@ -14,8 +15,8 @@ HEAD = """# Limits
 
 Every field of every public message: its type, the values that are fine, what it means when it is not set, and
 the file that judges it. Made by `python -m scripts.limits_page` from the table that the server itself uses
-(`frontend/fields.py`, `frontend/field_tables.py`); a test fails when a field has no row. What the fields mean
-is said in [protos/pagewire/v1](../protos/pagewire/v1).
+(`frontend/validation/fields.py`, `scripts/limits/field_tables.py`); a test fails when a field has no row.
+What the fields mean is said in [protos/pagewire/v1](../protos/pagewire/v1).
 
 A value outside its range is INVALID_ARGUMENT, before the first header, with the field's path in `BadRequest`;
 a field that is not built is INVALID_ARGUMENT with `FEATURE_UNSUPPORTED`, never ignored. `Limits` is in the
@@ -29,14 +30,14 @@ WORK = """## A request as a whole
 | --- | --- | --- |
 | bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
 | bytes of one answer | 64 MiB | gRPC |
-| requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/multiplexer.py |
-| bytes of an answer to many | 1 MiB, or what one request has | frontend/multiplexer.py |
-| nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/decoding.py |
-| messages inside a request | 16,384 | frontend/validation.py |
-| tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts.py |
-| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more than it starts with | frontend/reader_main.py |
-| a chat template's time | 1 s | frontend/watchdog.py |
-| a chat template's memory | 32 Mi characters per value, 256 Mi made in all | frontend/sandbox.py |
+| requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/streams/multiplexer.py |
+| bytes of an answer to many | 1 MiB, or what one request has | frontend/streams/multiplexer.py |
+| nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/rpc/interceptors/decoding.py |
+| messages inside a request | 16,384 | frontend/validation/requests.py |
+| tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/text/prompt_reader.py |
+| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more than it starts with |
+frontend/prompt_process.py | | a chat template's time | 1 s | frontend/text/watchdog.py |
+| a chat template's memory | 32 Mi characters per value, 256 Mi made in all | frontend/text/jinja_sandbox.py |
 """
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from google.protobuf import struct_pb2, timestamp_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from frontend.drain import Drain
-from frontend.engine_client import EngineClient
-from frontend.engine_connection import EngineConnection
+from frontend.engine.client import EngineClient
+from frontend.engine.connection import EngineConnection
 from frontend.errors import Draining, InvalidRequest, NotBuilt
-from frontend.servicers.guard import Context, guarded
+from frontend.rpc.drain import Drain
+from frontend.rpc.error_mapping import Context, guarded
 from frontend.state import ServingState
 from pagewire import __version__
 from pagewire.config import FrontendConfig

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from frontend.auth.caller import caller_now, current_caller, scope
-from frontend.capacity import Capacity
-from frontend.deliveries import Deliveries
-from frontend.engine_client import EngineClient
-from frontend.generation import Generator
-from frontend.multiplexer import Multiplexer
-from frontend.servicers.guard import Context, guarded
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
+from frontend.rpc.error_mapping import Context, guarded
+from frontend.rpc.write_timeout import Deliveries
 from frontend.state import ServingState
-from frontend.validation import check_abort
+from frontend.streams.generator import Generator
+from frontend.streams.multiplexer import Multiplexer
+from frontend.validation.requests import check_abort
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 

@@ -1,9 +1,9 @@
 """ModelService."""
 
-from frontend.engine_client import EngineClient
+from frontend.engine.client import EngineClient
 from frontend.errors import NotBuilt
-from frontend.model_info import ModelInfo
-from frontend.servicers.guard import Context, guarded
+from frontend.rpc.error_mapping import Context, guarded
+from frontend.text.model_info import ModelInfo
 from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2, model_pb2_grpc
 

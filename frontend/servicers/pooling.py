@@ -1,11 +1,11 @@
 """PoolingService."""
 
 from frontend.auth.caller import current_caller
-from frontend.capacity import Capacity
+from frontend.concurrency_limits import Capacity
 from frontend.errors import NotBuilt
-from frontend.scoring import ContinuationScorer
-from frontend.servicers.guard import Context, guarded
+from frontend.rpc.error_mapping import Context, guarded
 from frontend.state import ServingState
+from frontend.streams.continuation_scorer import ContinuationScorer
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
 

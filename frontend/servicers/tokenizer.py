@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from frontend.capacity import Capacity
-from frontend.engine_client import EngineClient
-from frontend.model_info import ModelInfo
-from frontend.prompts import PromptReader
-from frontend.reading import TokenizedPrompt, copy_token_ids
-from frontend.rules import Limits
-from frontend.servicers.guard import Context, guarded
-from frontend.validation import check_detokenize, check_tokenize
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
+from frontend.rpc.error_mapping import Context, guarded
+from frontend.text.model_info import ModelInfo
+from frontend.text.prompt_encoding import TokenizedPrompt, copy_token_ids
+from frontend.text.prompt_reader import PromptReader
+from frontend.validation.requests import check_detokenize, check_tokenize
+from frontend.validation.rules import Limits
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 CHUNK = 1 << 20

@@ -9,6 +9,6 @@ CONFIG = FrontendConfig
 def run(config: FrontendConfig) -> int:
     """Reads prompts for the frontend that started it; returns the exit code."""
     logs.setup("reader", config.log_level)
-    from frontend.reader_main import run as run_reader
+    from frontend.prompt_process import run as run_reader
 
     return run_reader(config)

@@ -14,7 +14,7 @@ CONFIG = TokenConfig
 def run(config: TokenConfig) -> int:
     """The token goes to standard output and nowhere else; its line for --auth-file to that file, or to
     standard error."""
-    from frontend.auth.listing import BadListing, entry_line, tenant_problem
+    from frontend.auth.token_list import BadListing, entry_line, tenant_problem
     from frontend.auth.tokens import digest_of, new_token
 
     if config.action != "new":
@@ -51,7 +51,7 @@ def _fields(config: TokenConfig) -> dict[str, Any]:
 def _add(path: Path, line: str) -> None:
     """Replaces the file at once: a server that reads it meanwhile gets the old one or the new one. Raises
     UsageError, BadListing."""
-    from frontend.auth.listing import add_line
+    from frontend.auth.token_list import add_line
 
     path = path.resolve()
     new = path.with_name(f".{path.name}.{os.getpid()}")

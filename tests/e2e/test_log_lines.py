@@ -21,7 +21,7 @@ import h2.config
 import h2.connection
 import pytest
 
-from frontend.auth.listing import entry_line
+from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
 from pagewire.client.errors import RpcError, from_grpc

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from frontend.auth.listing import entry_line
+from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
 from pagewire.local_service import Service

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from frontend.tracing import make_tracer
+from frontend.telemetry.tracing import make_tracer
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.local_service import Service

@@ -4,18 +4,18 @@ import inspect
 
 import pytest
 
-from frontend import field_rows, field_tables
 from frontend.errors import NotBuilt
-from frontend.field_rows import MODULES, NoRow, all_rows, request_rows
-from frontend.field_tables import DEFAULTS, NOT_BUILT, REFUSED_FIELDS, REQUESTS
-from frontend.fields import FIELDS
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
+from frontend.validation.fields import FIELDS
+from scripts.limits import field_rows, field_tables
+from scripts.limits.field_rows import MODULES, NoRow, all_rows, request_rows
+from scripts.limits.field_tables import DEFAULTS, NOT_BUILT, REFUSED_FIELDS, REQUESTS
 from scripts.limits_page import PAGE, page
-from tests.frontend import test_validation
+from tests.frontend.validation import test_requests as test_validation
 
 SERVICERS = (GenerationServicer, TokenizerServicer, PoolingServicer, ModelServicer, AdminServicer)
 

@@ -11,8 +11,8 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from frontend import journal
-from frontend.journal import MAX_RESENT
+from frontend.engine import journal
+from frontend.engine.journal import MAX_RESENT
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
 from tests.frontend.answers import ANSWERS, EOS, TEXTS, delivered_of, steps_of

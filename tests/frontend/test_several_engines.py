@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
-from frontend import engine_client
-from frontend.addresses import GivenAddresses
-from frontend.engine_client import EngineClient
+from frontend.engine import client as engine_client
+from frontend.engine.client import EngineClient
+from frontend.engine.discovery import GivenAddresses
+from frontend.engine.routing import ANYWHERE, Routing
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused
-from frontend.routing import ANYWHERE, Routing
 from frontend.state import FAILED, SERVING, ServingState
 from pagewire.internal.v1 import engine_pb2
+from tests.frontend.engine.test_client import FakeSink, next_of, reaches
 from tests.frontend.fakes import FakeEngine, Output, engine_address
-from tests.frontend.test_engine_client import FakeSink, next_of, reaches
 
 OVERLOADED = 8, "QUEUE_FULL", "full"
 
@@ -278,7 +278,7 @@ async def test_questions_go_to_all_of_them():
 
 
 async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
-    monkeypatch.setattr("frontend.questions.ANSWER", 0.05)
+    monkeypatch.setattr("frontend.engine.utility_calls.ANSWER", 0.05)
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
         assert [load.rank for load in await made.client.loads()] == [0]

@@ -18,17 +18,17 @@ from engine_core.errors import Refused
 from engine_core.intake.validation import make_request
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
-from frontend.auth.listing import BadListing, read_tokens
+from frontend.auth.token_list import BadListing, read_tokens
 from frontend.auth.tokens import token_in
+from frontend.engine.journal import Entry
+from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
-from frontend.journal import Entry
-from frontend.scores import Scores
-from frontend.sequence import Sequence, Wanted
-from frontend.step_outputs import dispatch
-from frontend.stop_strings import StopMatcher, StopStrings
-from frontend.stream import Delivery, Header, Stream
-from frontend.timings import Ledger
-from frontend.tokenizer import Tokenizer
+from frontend.logprobs import Scores
+from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.stream import Delivery, Header, Stream
+from frontend.telemetry.timings import Ledger
+from frontend.text.stop_strings import StopMatcher, StopStrings
+from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import AddRequest, FrontendMessage, LogprobColumns, StepOutputs
 from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from frontend.addresses import GivenAddresses
-from frontend.engine_client import EngineClient
-from frontend.engine_connection import Listener, Socket
+from frontend.engine.client import EngineClient
+from frontend.engine.connection import Listener, Socket
+from frontend.engine.discovery import GivenAddresses
+from frontend.engine.routing import Routing
 from frontend.errors import EngineRefused, ServiceError, to_status
-from frontend.routing import Routing
 from frontend.state import ServingState
-from frontend.stream import Stream
+from frontend.streams.stream import Stream
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage, FrontendMessage, StepOutputs, Welcome
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
 from pagewire.ipc.transport import pack, unpack
-from tests.frontend.test_stream import make_stream
+from tests.frontend.streams.test_stream import make_stream
 from tests.hostile.bus_messages import ODD_NUMBERS, bombs, column
 from tests.hostile.messages import any_message, damage
 from tests.hostile.test_bus import SETS

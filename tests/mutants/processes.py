@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a tokenizer on which the library panics ends the start with a traceback",
-        file="frontend/tokenizer_files.py",
+        file="frontend/text/tokenizer_files.py",
         old=' and type(error).__name__ != "PanicException"',
         new="",
         tests=("tests/hostile/test_checkpoints.py",),

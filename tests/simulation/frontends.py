@@ -6,20 +6,20 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from frontend.addresses import GivenAddresses
 from frontend.auth.caller import ANYBODY
-from frontend.capacity import Capacity
-from frontend.engine_client import EngineClient
-from frontend.engine_connection import EngineConnection
-from frontend.engine_socket import Listener
-from frontend.generation import Generator
-from frontend.journal import Sink
-from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
-from frontend.prompts import PromptReader
-from frontend.routing import ANYWHERE, Routing
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
+from frontend.engine.connection import EngineConnection
+from frontend.engine.discovery import GivenAddresses
+from frontend.engine.journal import Sink
+from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.socket import Listener
 from frontend.state import ServingState
-from frontend.stream import Stream
-from frontend.tokenizer import Tokenizer
+from frontend.streams.generator import Generator
+from frontend.streams.stream import Stream
+from frontend.text.model_info import DEFAULT_SAMPLING, ModelInfo
+from frontend.text.prompt_reader import PromptReader
+from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
@@ -68,7 +68,7 @@ class CheckedSink:
         return getattr(self._stream, name)
 
     def push(self, index: int, *output: Any) -> bool:
-        """See frontend.journal.Sink."""
+        """See frontend.engine.journal.Sink."""
         finish = self._stream._sequences[index].finish
         by_frontend = finish is not None and finish.WhichOneof("matched") == "stop"
         assert finish is None or by_frontend, "the core goes on with a sequence that it has ended"
@@ -82,7 +82,7 @@ class CheckedClient(EngineClient):
         return super().submit(request, CheckedSink(sink), routing)
 
     def on_lost(self, core: EngineConnection) -> None:
-        """See frontend.engine_client."""
+        """See frontend.engine.client."""
         super().on_lost(core)
         assert not (self._journal.waiting() and any(other.serves for other in self.cores)), (
             "somebody waits though a core serves"

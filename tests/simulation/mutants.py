@@ -30,10 +30,12 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.timeouts import Expiry
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
-from frontend import generation, journal, stream
-from frontend.engine_client import EngineClient
-from frontend.engine_connection import EngineConnection
-from frontend.stream import Stream
+from frontend.engine import journal
+from frontend.engine.client import EngineClient
+from frontend.engine.connection import EngineConnection
+from frontend.streams import generator as generation
+from frontend.streams import stream
+from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from tests.simulation.world import Failed, simulate
 

@@ -1,6 +1,6 @@
 """The hop between frontends and core without ZeroMQ: frames take time, arrive in order, or get lost.
 
-In place of frontend.engine_socket.EngineSocket and engine_core.io.frontend_sockets.FrontendSockets, with
+In place of frontend.engine.socket.EngineSocket and engine_core.io.frontend_sockets.FrontendSockets, with
 what they promise and no more:
 
 - frames of one connection arrive in the order in which they were sent, each after a delay of its own;
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from random import Random
 
 from engine_core.io.inbox import FrontendGone, Inbox, Received
-from frontend.engine_socket import Listener
+from frontend.engine.socket import Listener
 from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage
 from pagewire.ipc.transport import pack, unpack
 from tests.simulation.clock import VirtualLoop
@@ -69,7 +69,7 @@ class Connection:
 
 
 class Socket:
-    """A frontend's end: see frontend.engine_client.Socket."""
+    """A frontend's end: see frontend.engine.client.Socket."""
 
     def __init__(self, network: Network, identity: bytes, listener: Listener) -> None:
         self.network, self.identity, self.listener = network, identity, listener

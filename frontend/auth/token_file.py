@@ -1,0 +1,53 @@
+"""The file of tokens, which is read again when it changes."""
+
+import logging
+from pathlib import Path
+
+from frontend.auth.token_list import BadListing, read_tokens
+from frontend.auth.tokens import TokenTable
+from frontend.file_watch import Signature, signature_of
+from pagewire.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+
+class TokenFile:
+    """Holds the last table that could be read. A file that is broken, or gone, changes nothing but the log:
+    neither does it lock everybody out, nor does it let anybody in."""
+
+    def __init__(self, path: str) -> None:
+        """Raises StartupError."""
+        self._path = Path(path)
+        try:
+            self._seen, self.table = self._read()
+        except (OSError, UnicodeDecodeError, BadListing) as error:
+            raise StartupError(
+                f"cannot use --auth-file {path}",
+                _why(error),
+                "docs/security.md shows one; to make an entry: pagewire token new --tenant NAME",
+            ) from None
+        log.info("%d tokens in --auth-file", len(self.table))
+
+    def refresh(self) -> None:
+        """Reads the file if it has changed. Blocks: for a thread."""
+        now = signature_of([self._path])
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            self._seen, self.table = self._read()
+        except (OSError, UnicodeDecodeError, BadListing) as error:
+            log.error("--auth-file has changed and cannot be used; the old tokens stay: %s", _why(error))
+        else:
+            log.info("--auth-file has changed: %d tokens", len(self.table))
+
+    def _read(self) -> tuple[Signature, TokenTable]:
+        """The signature is of a time before the reading: what changes meanwhile is read once more."""
+        signature = signature_of([self._path])
+        return signature, read_tokens(self._path.read_text(encoding="utf-8"))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -1,0 +1,1 @@
+"""The connections to engine cores: discovery, routing, the journal of what is in flight."""

@@ -1,0 +1,309 @@
+"""The frontend's side of the engine hop: the cores, which of them has a request, and requests that outlive
+their core.
+
+A request whose core is gone goes on at another one at once; when there is none, it waits for the first that
+comes. Cores come and go with their addresses, too.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Collection, Sequence
+from random import Random
+
+from frontend.engine.compatibility import agree, combine, difference
+from frontend.engine.connection import EngineConnection, MakeSocket
+from frontend.engine.discovery import Addresses, GivenAddresses
+from frontend.engine.journal import Entry, Journal, Sink
+from frontend.engine.routing import ANYWHERE, Routing, choose
+from frontend.engine.socket import EngineSocket
+from frontend.engine.utility_calls import ask_all
+from frontend.errors import (
+    EngineDead,
+    EngineNotReady,
+    InternalError,
+    Quarantined,
+    ServiceError,
+)
+from frontend.state import FAILED, SERVING, ServingState
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.transport import new_identity
+from pagewire.v1 import admin_pb2
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 0.5
+"""Seconds between two Hello, and between two looks at the addresses."""
+SILENCE = 6
+"""Hellos without a word in return after which a connected core counts as hung. It answers from its step
+loop, also while it waits for the end of a step. They are counted, so that a frontend that was stopped for
+a while itself, or a whole machine, blames nobody for it."""
+OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
+"""Reasons of a refusal that another core may not have."""
+MAX_REFUSALS = 2
+"""Cores that may refuse a request for those; then its client hears of it."""
+
+
+class EngineClient:
+    """All engine cores as one. All methods belong to the event loop's thread."""
+
+    def __init__(
+        self,
+        addresses: Addresses | str,
+        state: ServingState,
+        resume_timeout: float = 0.0,
+        make_socket: MakeSocket = EngineSocket,
+        random: Random | None = None,
+    ) -> None:
+        """addresses: of the cores; one that does not change may be given as such. resume_timeout: seconds
+        that requests wait for a core when theirs has died and there is no other."""
+        self.identity = new_identity()
+        self.facts: engine_pb2.Welcome | None = None
+        """What holds at each core that has ever served; None before the first."""
+        self.cores: list[EngineConnection] = []
+        """By rank."""
+        self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
+        self._state = state
+        self._make_socket = make_socket
+        self._random = random or Random()
+        self._handles = itertools.count(1)  # for all cores: a handle names one attempt at one of them
+        self._journal = Journal(resume_timeout)
+        self._model: engine_pb2.ModelFacts | None = None
+        self._known_addresses: list[str] = []
+        self._leaving: list[EngineConnection] = []  # their addresses are gone, but not their requests
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connects and introduces itself, for as long as it takes. Raises StartupError."""
+        self._known_addresses = self._addresses.look()
+        self.cores = [self._connect(address) for address in self._known_addresses]
+        self._number()
+        self._heartbeat = asyncio.create_task(self._beat(), name="heartbeat")
+
+    async def close(self) -> None:
+        """Ends what is left and disconnects."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.wait([self._heartbeat])
+        self._journal.fail_all(EngineDead())
+        for core in self._all():
+            core.close()
+
+    @property
+    def num_streams(self) -> int:
+        """Requests in flight, and those that wait for another core."""
+        return len(self._journal)
+
+    @property
+    def journal(self) -> Journal:
+        """For its figures."""
+        return self._journal
+
+    @property
+    def protocol_errors(self) -> int:
+        """Messages of cores that made no sense."""
+        return sum(core.protocol_errors for core in self._all())
+
+    def require(self) -> engine_pb2.Welcome:
+        """What the engines said of themselves. Raises EngineNotReady unless requests can be sent."""
+        if self.facts is None or self._state.engine != SERVING:
+            name = admin_pb2.ServerState.Name(self._state.engine).removeprefix("SERVER_STATE_").lower()
+            raise EngineNotReady(f"the engine is not ready: {name}")
+        return self.facts
+
+    def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
+        """Sends a request, whose outputs go to the sink, again and again if need be. Returns a ticket,
+        for release(). Raises EngineNotReady."""
+        self.require()
+        request.handle = next(self._handles)
+        core = self._send(request, routing)
+        if core is None:
+            raise EngineNotReady("the engine does not take requests")
+        self._journal.add(request, sink, core, routing)
+        return request.handle
+
+    def release(self, ticket: int) -> None:
+        """The sink is gone; what a core still does for it is aborted. Idempotent."""
+        entry = self._journal.remove(ticket)
+        if entry is not None and entry.core is not None:
+            entry.core.abort(entry.handle)
+
+    def waits(self, ticket: int) -> bool:
+        """Whether no core has the request, as its own has died."""
+        return self._journal.waits(ticket)
+
+    async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
+        """Ends requests of any frontend at every core; returns those that were in flight."""
+        call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
+        self.require()
+        answers = await ask_all(self._all(), call)
+        known = {name for _, result in answers for name in result.aborted.request_ids}
+        return [name for name in request_ids if name in known]
+
+    async def loads(self) -> list[admin_pb2.RankLoad]:
+        """The load now of each core that is there, by rank."""
+        self.require()
+        loads = []
+        for core, result in await ask_all(self.cores, engine_pb2.Utility(get_load=engine_pb2.GetLoad())):
+            load = result.load.load
+            load.rank = core.rank
+            loads.append(load)
+        return loads
+
+    async def reset_cache(self) -> None:
+        """Empties the prefix cache of each core."""
+        self.require()
+        call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
+        await ask_all(self.cores, call, all_must_answer=True)
+
+    # What a connection tells: see frontend.engine.connection.Owner.
+
+    def on_welcome(self, core: EngineConnection) -> None:
+        """A core is there: does it serve what the others do?"""
+        before = self._model
+        self._model = agree(before, [one.welcome if one.epoch else None for one in self.cores])
+        if self._model is None:  # the address of the first that came was just taken from the list
+            return
+        if before is not None and self._model != before:
+            log.warning("all engines serve another model than before")
+            for entry in self._journal.waiting():
+                self._journal.fail(entry, EngineDead())
+        for one in self.cores:
+            if one.epoch and one.welcome is not None:
+                one.differs = difference(self._model, one.welcome.model)
+        if core.differs:
+            log.error("the engine at %s is not used: it has %s", core.address, core.differs)
+        self._combine_facts()
+
+    def on_word(self, core: EngineConnection) -> None:
+        """A core lives."""
+        if core.serves:
+            self._state.set_engine(SERVING)
+            if self._journal.num_waiting:
+                self._resume()
+
+    def on_lost(self, core: EngineConnection) -> None:
+        """A core is gone: what it had goes on at another one."""
+        self._show_state()
+        for entry in list(core.in_flight.values()):
+            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
+        self._resume()
+
+    def on_complete(self, entry: Entry) -> None:
+        """A request has got everything."""
+        self._journal.drop(entry)
+
+    def on_doubt(self, core: EngineConnection, entry: Entry) -> None:
+        """A request is to be sent again, as what came for it made no sense."""
+        self._journal.lose(entry, InternalError(), InternalError())
+
+    def on_refusal(self, core: EngineConnection, entry: Entry, error: ServiceError) -> None:
+        """A request has ended by an error."""
+        if error.reason == "FRONTEND_LOST":  # we were too slow for it
+            self._journal.lose(entry, error, error)
+        elif error.reason == "REQUEST_ABORTED":  # on its way to the core
+            self._journal.drop(entry)
+            entry.sink.abort()
+        elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
+            self._journal.fail(entry, error)
+
+    # Where requests go.
+
+    def _send(
+        self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
+    ) -> EngineConnection | None:
+        """The core that has taken it; None: none does now."""
+        cores = [core for core in self.cores if core.serves and core not in refused_by]
+        while cores:
+            core = choose(cores, routing, self._random)
+            if core.add(request):
+                return core
+            cores.remove(core)
+        return None
+
+    def _resume(self) -> None:
+        """Sends again what was lost."""
+        for entry in self._journal.waiting():
+            if not self._send_again(entry):
+                break  # more of them with the next word of a core
+
+    def _send_again(self, entry: Entry, refused_by: Collection[object] = ()) -> bool:
+        request = self._journal.again(entry, next(self._handles))
+        core = self._send(request, entry.routing, refused_by)
+        if core is not None:
+            self._journal.resent(entry, core, request.handle)
+        return core is not None
+
+    def _try_elsewhere(self, entry: Entry, core: EngineConnection) -> bool:
+        """Whether a request that a core has no time for is at another one now."""
+        entry.refused_by = (*entry.refused_by, core)
+        others = [other for other in self.cores if other.serves and other not in entry.refused_by]
+        if len(entry.refused_by) >= MAX_REFUSALS or not others:
+            return False
+        self._journal.take_back(entry)
+        return self._send_again(entry, entry.refused_by)
+
+    # The cores.
+
+    def _all(self) -> list[EngineConnection]:
+        return self.cores + self._leaving
+
+    def _connect(self, address: str) -> EngineConnection:
+        """Raises StartupError."""
+        core = EngineConnection(address, self.identity, self, self._make_socket)
+        core.open()
+        return core
+
+    def _combine_facts(self) -> None:
+        known = [core.welcome for core in self.cores if core.welcome is not None and not core.differs]
+        if known:
+            self.facts = combine(known, len(self.cores))
+
+    def _show_state(self) -> None:
+        """STARTING until a core has served; then whether one does."""
+        if any(core.serves for core in self.cores):
+            self._state.set_engine(SERVING)
+        elif self.facts is not None:
+            self._state.set_engine(FAILED)
+
+    async def _beat(self) -> None:
+        while True:
+            for core in self._all():
+                core.say_hello()
+            await asyncio.sleep(HEARTBEAT)
+            for core in self._all():
+                if core.epoch and core.num_unanswered >= SILENCE:
+                    log.warning("the engine at %s is silent", core.address)
+                    core.lose()  # when it speaks again, it is welcome as any other
+            self._look_at_addresses()
+
+    def _look_at_addresses(self) -> None:
+        """Whoever is new is connected; whoever is gone ends what it has, and gets nothing new."""
+        addresses = self._addresses.look()
+        if addresses != self._known_addresses:
+            self._change_cores(addresses)
+        for core in [core for core in self._leaving if not core.in_flight]:
+            self._leaving.remove(core)
+            core.close()
+
+    def _change_cores(self, addresses: list[str]) -> None:
+        self._known_addresses = addresses
+        known = {core.address: core for core in self._all()}
+        cores = []
+        for address in addresses:
+            try:
+                cores.append(known[address] if address in known else self._connect(address))
+            except StartupError as error:
+                log.error("an engine is left out: %s", error)
+        self._leaving = [core for core in known.values() if core not in cores]
+        self.cores = cores
+        self._number()
+        self._combine_facts()
+        self._show_state()
+
+    def _number(self) -> None:
+        for rank, core in enumerate(self.cores):
+            core.rank, core.leaving = rank, False
+        for core in self._leaving:
+            core.leaving = True

@@ -1,0 +1,68 @@
+"""Where the engine cores are: a list that may change while the frontend runs.
+
+Whoever has such a source looks again and again; the order is that of the ranks. A source of another kind
+(a name that resolves to several addresses) needs no more than look().
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from frontend.file_watch import Signature, signature_of
+from pagewire.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+FILE_MARK = "@"
+"""Begins what names a file: one address per line; empty lines and those that begin with # say nothing."""
+
+
+class Addresses(Protocol):
+    """A source of addresses."""
+
+    def look(self) -> list[str]:
+        """All of them now, each once. Raises StartupError when nobody has ever known any."""
+
+
+class GivenAddresses:
+    """Those on the command line: addresses, and files of addresses that are read again when they change."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self._sources: list[Iterable[str]] = [
+            _File(Path(one.removeprefix(FILE_MARK))) if one.startswith(FILE_MARK) else [one] for one in given
+        ]
+
+    def look(self) -> list[str]:
+        """See Addresses."""
+        return list(dict.fromkeys(address for source in self._sources for address in source))
+
+
+class _File:
+    """One file. When it cannot be read any more, what it said last goes on holding."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: Signature | None = None
+        self._addresses: list[str] = []
+        self._is_lost = False
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            version = signature_of([self._path])
+            if version != self._version or self._is_lost:
+                self._addresses, self._version = _parse(self._path.read_text(encoding="utf-8")), version
+            self._is_lost = False
+        except (OSError, ValueError) as error:
+            if self._version is None:
+                why = f"--engine @{self._path}: {getattr(error, 'strerror', None) or error}"
+                raise StartupError("cannot read the addresses of the engine cores", why) from error
+            if not self._is_lost:
+                log.warning("cannot read the addresses of the engine cores, the last ones hold: %s", error)
+            self._is_lost = True
+        return iter(self._addresses)
+
+
+def _parse(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

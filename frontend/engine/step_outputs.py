@@ -1,0 +1,104 @@
+"""What a step of a core brought: columns in, each sequence's tokens to its sink, by position."""
+
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from frontend.engine.journal import Entry
+from frontend.errors import ProtocolError
+from frontend.logprobs import Scores, split_scores
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+
+_OURS = KeyboardInterrupt, SystemExit
+"""What is about the process. Any other BaseException is about one request: a panic in a tokenizer's Rust is
+no Exception."""
+
+
+class Receiver(Protocol):
+    """Whose core has done the step."""
+
+    in_flight: dict[int, Entry]
+
+    def complete(self, entry: Entry) -> None:
+        """Nothing more will come for it."""
+
+    def doubt(self, entry: Entry, error: ProtocolError) -> None:
+        """What came for it makes no sense."""
+
+    def give_up(self, entry: Entry, error: BaseException) -> None:
+        """What came for it cannot be taken: a bug of ours, which another attempt would meet again."""
+
+    def abort(self, handle: int, *indexes: int) -> None:
+        """The core need not go on with these sequences; none named: with none of them."""
+
+
+def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
+    """Hands a step's outputs to their sinks. Work per step, not per token, except for lists.
+
+    Raises ValueError when the columns do not fit together.
+    """
+    now = time.monotonic_ns()
+    in_flight = receiver.in_flight
+    if outputs.started_handles:
+        _tell_started(outputs, in_flight)
+    for part in outputs.prompt_logprobs:
+        _push_prompt_logprobs(part, receiver)
+    columns = (
+        unpack_u64(outputs.handles),
+        unpack_u32(outputs.indexes),
+        unpack_u32(outputs.positions),
+        counts := unpack_u32(outputs.counts),
+        unpack_u8(outputs.finish_reasons),
+        unpack_u32(outputs.finish_token_ids),
+    )
+    token_ids = unpack_u32_array(outputs.token_ids)
+    rows = list(zip(*columns, strict=True))  # before anything is pushed: it raises where one is shorter
+    if sum(counts) != len(token_ids):
+        raise ValueError("columns of different lengths")
+    scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
+    end = 0
+    for (handle, index, position, count, reason, matched), its in zip(rows, scores, strict=False):
+        start, end = end, end + count
+        entry = in_flight.get(handle)
+        if entry is None:
+            continue  # released; the core will have heard of it by the next step
+        try:
+            unknown_to_core = entry.sink.push(
+                index, position, token_ids[start:end], reason, matched, now, its
+            )
+        except ProtocolError as error:
+            receiver.doubt(entry, error)
+            continue
+        except _OURS:
+            raise
+        except BaseException as error:  # all others of the step go on
+            receiver.give_up(entry, error)
+            continue
+        if entry.sink.ended:
+            receiver.complete(entry)
+        if unknown_to_core:
+            receiver.abort(handle, index)
+
+
+def _tell_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Entry]) -> None:
+    for handle, queue_us, cached in zip(
+        unpack_u64(outputs.started_handles),
+        unpack_u32(outputs.started_queue_us),
+        unpack_u32(outputs.started_cached_tokens),
+        strict=True,
+    ):
+        entry = in_flight.get(handle)
+        if entry is not None:
+            entry.sink.started(queue_us, cached)
+
+
+def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:
+    scores = Scores.read(part.columns)
+    entry = receiver.in_flight.get(part.handle)
+    if entry is not None:
+        try:
+            entry.sink.push_prompt_logprobs(part.start, scores)
+        except ProtocolError as error:
+            receiver.doubt(entry, error)

@@ -1,0 +1,90 @@
+"""A reader process: token ids of one request after the other, within limits that the kernel keeps.
+
+It speaks over its standard input and output, and ends with its frontend.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from frontend.errors import ServiceError
+from frontend.text.model_info import load_model
+from frontend.text.process_pool import LENGTH
+from frontend.text.prompt_encoding import Reading
+from frontend.text.rlimits import limit_memory
+from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import reader_pb2
+from pagewire.ipc.columns import pack_u32
+
+CPU_LIMIT = 5.0
+"""Seconds of computing per request. 2 MiB of text, the most there is, take about one."""
+MEMORY = 2 << 30
+"""Bytes of address space beyond what it has when the model's files are read. 2 MiB of text take 300 MB."""
+
+
+def run(config: FrontendConfig) -> int:
+    """Answers until its standard input ends; returns the exit code."""
+    model = load_model(config)
+    reading = Reading(model.tokenizer, model.chat_template)
+    limit_memory(MEMORY)
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while (request := _receive(source)) is not None:
+        # The default action of SIGVTALRM ends the process, whatever it is doing.
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
+        answer = answer_to(request, reading).SerializeToString()
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        sink.write(LENGTH.pack(len(answer)) + answer)
+        sink.flush()
+    return 0
+
+
+def answer_to(request: reader_pb2.ReadRequest, reading: Reading) -> reader_pb2.ReadResponse:
+    """What can be said to a request."""
+    try:
+        kind = request.WhichOneof("job")
+        if kind == "prompt":
+            return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
+        if kind == "words":
+            return _texts(reading.words(request.words.texts))
+        return _texts(reading.continuations(request.continuations.texts))
+    except ServiceError as error:
+        return reader_pb2.ReadResponse(
+            error=reader_pb2.ReadError(
+                code=error.code,
+                reason=error.reason,
+                message=error.message,
+                violations=error.violations,
+                metadata=error.metadata,
+            )
+        )
+
+
+def _read(job: reader_pb2.ReadPrompt, reading: Reading) -> reader_pb2.Reading:
+    read = reading.read(
+        job.prompt,
+        job.path,
+        vocab_size=job.vocab_size,
+        max_model_len=job.max_model_len if job.HasField("max_model_len") else None,
+        offsets=job.offsets,
+    )
+    return reader_pb2.Reading(
+        token_ids=pack_u32(read.token_ids),
+        text=read.text,
+        starts=pack_u32(start for start, _ in read.offsets),
+        ends=pack_u32(end for _, end in read.offsets),
+    )
+
+
+def _texts(token_ids: Sequence[Sequence[int]]) -> reader_pb2.ReadResponse:
+    return reader_pb2.ReadResponse(texts=reader_pb2.Readings(token_ids=map(pack_u32, token_ids)))
+
+
+def _receive(source: BinaryIO) -> reader_pb2.ReadRequest | None:
+    """The next request; None: there will be none."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack(head)
+    data = source.read(size)
+    return reader_pb2.ReadRequest.FromString(data) if len(data) == size else None

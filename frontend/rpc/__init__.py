@@ -1,0 +1,1 @@
+"""The gRPC server around the servicers: sockets, TLS, errors, write timeouts, drain and shutdown."""

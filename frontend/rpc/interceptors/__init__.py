@@ -1,0 +1,1 @@
+"""Interceptors of every RPC: authentication, decoding of messages, metrics."""

@@ -1,0 +1,83 @@
+"""Counts every call to the gRPC server, under the names of go-grpc's metrics, so that dashboards fit."""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+
+from frontend.rpc.error_mapping import Context
+from frontend.rpc.handlers import Behavior, Handler, wrapped
+from frontend.telemetry.counters import Counters, Rpc
+from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
+
+_CODES = {code.value[0]: "".join(map(str.title, code.name.split("_"))) for code in grpc.StatusCode}
+_CODES[0], _CODES[1] = "OK", "Canceled"  # as Go spells them
+
+
+class MetricsInterceptor(grpc.aio.ServerInterceptor):
+    """The outermost one: calls that others refuse are counted, too. A method that does not exist is not."""
+
+    def __init__(self, services: list[ServiceDescriptor], counters: Counters) -> None:
+        self._counters = counters
+        self._methods = {
+            f"/{service.full_name}/{method.name}": (_type_of(method), service.full_name, method.name)
+            for service in services
+            for method in service.methods
+        }
+        for rpc in self._methods.values():
+            counters.started[rpc] = 0  # so that rates are right from the first call on
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        handler = await continuation(handler_call_details)
+        rpc = self._methods.get(handler_call_details.method)
+        if handler is None or rpc is None:
+            return handler
+        return wrapped(handler, lambda behavior: self._counted(behavior, rpc))
+
+    def _counted(self, behavior: Behavior, rpc: Rpc) -> Behavior:
+        """The same method. Ours are coroutines, also those that stream."""
+
+        @functools.wraps(behavior)
+        async def call(request: object, context: Context) -> Any:
+            counters, began = self._counters, time.monotonic()
+            counters.started[rpc] += 1
+            code = "Unknown"
+            try:
+                response = await behavior(request, context)
+                code = _code_of(context)
+                return response
+            except asyncio.CancelledError:
+                left = context.time_remaining()
+                code = "DeadlineExceeded" if left is not None and left <= 0 else "Canceled"
+                raise
+            except grpc.aio.AbortError:
+                code = _code_of(context)
+                raise
+            finally:
+                counters.handled[(*rpc, code)] += 1
+                if rpc not in counters.handling:
+                    counters.handling[rpc] = Histogram(REQUEST_SECONDS)
+                counters.handling[rpc].observe(time.monotonic() - began)
+
+        return call
+
+
+def _code_of(context: Context) -> str:
+    code: Any = context.code()  # None, an integer or a StatusCode, whatever its type says
+    if code is None:
+        return "OK"
+    return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else code, "Unknown")
+
+
+def _type_of(method: Any) -> str:
+    if method.client_streaming:
+        return "bidi_stream" if method.server_streaming else "client_stream"
+    return "server_stream" if method.server_streaming else "unary"

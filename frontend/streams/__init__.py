@@ -1,0 +1,1 @@
+"""One object per stream that a client reads: generation, multiplexing, continuation, scoring."""

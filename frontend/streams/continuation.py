@@ -1,0 +1,74 @@
+"""Where a broken stream stopped: what the client holds becomes the beginning of a new stream. Pure.
+
+The tokens that a client names go through the same detokenizer and stop strings as when they were made,
+so that the stream is in the state in which the broken one was; what they add is what was held back.
+"""
+
+from array import array
+
+from frontend.errors import InvalidRequest
+from frontend.streams.stream import Stream
+from frontend.validation.defaults import Resolved
+from pagewire.v1 import generation_pb2
+
+NO_FINISH = generation_pb2.FINISH_REASON_UNSPECIFIED
+EOS = generation_pb2.FINISH_REASON_EOS
+STOP = generation_pb2.FINISH_REASON_STOP
+MAX_TOKENS = generation_pb2.FINISH_REASON_MAX_TOKENS
+CONTEXT_LENGTH = generation_pb2.FINISH_REASON_CONTEXT_LENGTH
+
+
+class Endings:
+    """The rules by which the core ends a sequence after a token, as engine_core.request has them."""
+
+    def __init__(
+        self, resolved: Resolved, eos_token_ids: frozenset[int], prompt_len: int, max_model_len: int
+    ) -> None:
+        stopping = resolved.stopping
+        self._eos = frozenset[int]() if stopping.ignore_eos else eos_token_ids
+        self._stops = self._eos | frozenset(stopping.stop_token_ids)
+        self._min_tokens = stopping.min_tokens
+        self._max_tokens = stopping.max_tokens
+        self._room = max_model_len - prompt_len
+
+    def finish(self, token_ids: "array[int]") -> tuple[int, int]:
+        """Why a sequence with these tokens has ended, and the token that matched (0: none).
+
+        Raises ValueError, in words for the client, when it would have ended before.
+        """
+        if not self._stops.isdisjoint(token_ids[self._min_tokens : -1]):
+            raise ValueError("go on after a token that ended the sequence")
+        if len(token_ids) > min(self._max_tokens, self._room):
+            limit = "max_tokens" if self._max_tokens <= self._room else "the context length"
+            raise ValueError(f"are {len(token_ids)}, more than {limit} allows")
+        if len(token_ids) > self._min_tokens:
+            last = token_ids[-1]
+            if last in self._stops:
+                return EOS if last in self._eos else STOP, last
+        if len(token_ids) == self._max_tokens:
+            return MAX_TOKENS, 0
+        if len(token_ids) == self._room:
+            return CONTEXT_LENGTH, 0
+        return NO_FINISH, 0
+
+
+def check_complete(resolved: Resolved, ended: bool) -> None:
+    """Refuses to go on within what is delivered as a whole: a client holds all of it, or nothing."""
+    name = "best_of" if resolved.is_choice else "beam_search"
+    if not ended and (resolved.is_choice or resolved.sampling.HasField("beam_search")):
+        problem = f"cannot be combined with sampling.{name}, which delivers nothing before the end"
+        raise InvalidRequest({"continuation.sequences": problem})
+
+
+def resume(continuation: generation_pb2.Continuation, stream: Stream, endings: Endings) -> None:
+    """Puts a new stream where the broken one stopped. Raises InvalidRequest.
+
+    The time that it takes grows with the number of tokens.
+    """
+    for place, sequence in enumerate(continuation.sequences):
+        token_ids = array("I", sequence.token_ids)
+        try:
+            reason, matched = endings.finish(token_ids)
+            stream.resume(sequence.index, token_ids, reason, matched)
+        except ValueError as error:
+            raise InvalidRequest({f"continuation.sequences[{place}].token_ids": str(error)}) from None

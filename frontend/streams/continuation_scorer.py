@@ -1,0 +1,143 @@
+"""Scores continuations of a prompt: each is a request of its own, whose prompt ends with it, and whose log-
+probabilities are wanted from its first token on.
+
+All of them are sent at once. The prefix cache makes the prompt's keys and values once: those that arrive
+together share the blocks that the first of them computes. The one token that each of them samples is
+dropped.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from frontend.auth.caller import Caller
+from frontend.engine.client import EngineClient
+from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
+from frontend.streams.generator import Generator
+from frontend.text.model_info import ModelInfo, limits_of
+from frontend.text.prompt_reader import PromptReader
+from frontend.validation.requests import check_continuations
+from pagewire.config import FrontendConfig
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """One continuation."""
+
+    logprobs: list[float]  # by token
+    cached_tokens: int
+
+
+class ContinuationScorer:
+    """Runs requests to score continuations against one engine."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        model: ModelInfo,
+        prompts: PromptReader,
+        engine: EngineClient,
+        generator: Generator,
+    ) -> None:
+        self._config, self._model, self._prompts = config, model, prompts
+        self._engine, self._generator = engine, generator
+
+    async def score(
+        self, request: pooling_pb2.ScoreContinuationsRequest, caller: Caller, time_left: float | None
+    ) -> pooling_pb2.ScoreContinuationsResponse:
+        """time_left: seconds until the client gives up. Raises ServiceError."""
+        self._model.check_name(request.model)
+        limits = limits_of(self._engine.require(), self._config)
+        check_continuations(request, limits, self._config.max_continuations)
+        caller.act_as(request.tenant)
+        ends = None if time_left is None else asyncio.get_running_loop().time() + time_left
+        request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
+        with self._generator.in_flight.group(request_id, caller, len(texts)) as members:
+            read = await self._prompts.read_for_generation(
+                request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+            )
+            prompt = list(read.token_ids)
+            continuations = await self._prompts.read_continuations(texts)
+            for place, tokens in enumerate(continuations):
+                _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
+            scored = await self._score_all(request, caller, prompt, continuations, members, ends)
+        return _response(request, len(prompt), scored)
+
+    async def _score_all(
+        self,
+        whole: pooling_pb2.ScoreContinuationsRequest,
+        caller: Caller,
+        prompt: list[int],
+        continuations: list[list[int]],
+        request_ids: tuple[str, ...],
+        ends: float | None,
+    ) -> list[_Scored]:
+        """The first failure ends all of them."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self._score_one(_request(whole, prompt, tokens, request_id), caller, ends)
+                    )
+                    for tokens, request_id in zip(continuations, request_ids, strict=True)
+                ]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _score_one(
+        self, request: generation_pb2.GenerateRequest, caller: Caller, ends: float | None
+    ) -> _Scored:
+        left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
+        async with self._generator.open(request, caller, left, whole=True) as stream:
+            message = await stream.take()
+            assert message is not None  # a stream ends with a message or raises
+            logprobs = list(message.prompt.logprobs.logprobs)
+            wanted = len(request.prompt.token_ids.ids) - request.output.prompt_logprobs_start
+            if len(logprobs) < wanted:
+                raise Aborted
+            return _Scored(logprobs, message.prompt.cached_tokens)
+
+
+def _request(
+    whole: pooling_pb2.ScoreContinuationsRequest, prompt: list[int], tokens: list[int], request_id: str
+) -> generation_pb2.GenerateRequest:
+    """The one that scores one continuation."""
+    return generation_pb2.GenerateRequest(
+        request_id=request_id,
+        prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=prompt + tokens)),
+        sampling=generation_pb2.SamplingParams(temperature=0),
+        stopping=generation_pb2.StoppingCriteria(max_tokens=1),
+        output=generation_pb2.OutputOptions(
+            text=False,
+            prompt_logprobs=generation_pb2.LogprobOptions(),
+            prompt_logprobs_start=len(prompt),
+        ),
+        priority=whole.priority,
+        tenant=whole.tenant,
+        cache=whole.cache,
+    )
+
+
+def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:
+    if not length:
+        raise InvalidRequest({path: "has no tokens"})
+    if prompt_len + length >= max_model_len:
+        raise ContextLengthExceeded(path, prompt_len + length, max_model_len)
+
+
+def _response(
+    request: pooling_pb2.ScoreContinuationsRequest, prompt_len: int, scored: list[_Scored]
+) -> pooling_pb2.ScoreContinuationsResponse:
+    response = pooling_pb2.ScoreContinuationsResponse()
+    for one in scored:
+        response.scores.add(
+            logprob=sum(one.logprobs),
+            tokens=len(one.logprobs),
+            token_logprobs=one.logprobs if request.token_logprobs else (),
+        )
+    response.usage.prompt_tokens = prompt_len + sum(len(one.logprobs) for one in scored)
+    # Whoever came first found what was there before; the others may have found what it computed.
+    response.usage.cached_prompt_tokens = min(prompt_len, *(one.cached_tokens for one in scored))
+    return response

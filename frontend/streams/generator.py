@@ -1,0 +1,280 @@
+"""The frontend's part in the life of a request: judge, tokenize, resolve, send, stream, end.
+
+This knows nothing of gRPC: another front door may stand on it.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from frontend.auth.caller import Caller
+from frontend.concurrency_limits import Capacity
+from frontend.engine.client import EngineClient
+from frontend.engine.journal import put_delivered
+from frontend.engine.routing import routing_of
+from frontend.logprobs import PromptScores, prompt_scores_of
+from frontend.streams.continuation import Endings, check_complete, resume
+from frontend.streams.request_registry import InFlight
+from frontend.streams.request_span import Observation
+from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.stream import Delivery, Header, Stream
+from frontend.telemetry.counters import Counters
+from frontend.telemetry.timings import Ledger
+from frontend.telemetry.tracing import current_call
+from frontend.text.detokenizer import Detokenizer
+from frontend.text.model_info import ModelInfo, limits_of
+from frontend.text.prompt_encoding import TokenizedPrompt
+from frontend.text.prompt_reader import PromptReader
+from frontend.text.stop_strings import StopMatcher, StopStrings
+from frontend.validation.defaults import Resolved, resolve
+from frontend.validation.requests import check_generate
+from frontend.validation.response_size import check_answer_size
+from frontend.validation.rules import Limits
+from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32
+from pagewire.telemetry.tracing import Tracer
+from pagewire.v1 import generation_pb2
+
+CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
+FINAL = generation_pb2.OutputOptions.MODE_FINAL
+
+
+class Generator:
+    """Runs generation requests against the engine."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        model: ModelInfo,
+        prompts: PromptReader,
+        engine: EngineClient,
+        capacity: Capacity,
+        counters: Counters | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._prompts = prompts
+        self._engine = engine
+        self._capacity = capacity
+        self._counters = counters or Counters()
+        self._tracer = tracer
+        self.in_flight = InFlight(engine)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        request: generation_pb2.GenerateRequest,
+        caller: Caller,
+        time_left: float | None,
+        *,
+        whole: bool = False,
+    ) -> AsyncIterator[Stream]:
+        """A request's stream; leaving the block before its end aborts the request.
+
+        time_left: seconds until the client gives up. whole: one message, whatever the request's mode.
+        Raises ServiceError, before the block when the request is refused.
+        """
+        with Observation(self._counters, self._tracer, current_call()) as observation:
+            async with self._open(request, caller, time_left, whole, observation) as stream:
+                observation.begin(stream)
+                yield stream
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        request: generation_pb2.GenerateRequest,
+        caller: Caller,
+        time_left: float | None,
+        whole: bool,
+        observation: Observation,
+    ) -> AsyncIterator[Stream]:
+        ledger = observation.ledger
+        self._model.check_name(request.model)
+        welcome = self._engine.require()
+        limits = limits_of(welcome, self._config)
+        check_generate(request, limits)
+        tenant = caller.act_as(request.tenant)
+        request_id = request.request_id or secrets.token_hex(16)
+        engine_id = caller.scope(request_id)
+        with self.in_flight.reserve(engine_id) as entry:
+            with self._capacity.reading(request.ByteSize()):
+                stream, message = await self._prepare(request, (request_id, engine_id), limits, ledger, whole)
+            _put_tenant(message, tenant, caller)
+            message.traceparent, message.tracestate = (
+                observation.trace.traceparent,
+                observation.trace.tracestate,
+            )
+            if entry.failure is not None:
+                raise entry.failure
+            if entry.aborted:
+                stream.abort()
+            if stream.ended:
+                yield stream
+                return
+            if time_left is not None:
+                message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
+            self.in_flight.put_age(message, ledger)
+            entry.stream = stream
+            entry.ticket = self._engine.submit(message, stream, routing_of(request.routing))
+            ledger.sent()
+            try:
+                yield stream
+            finally:
+                self._engine.release(entry.ticket)
+
+    async def _prepare(
+        self,
+        request: generation_pb2.GenerateRequest,
+        ids: tuple[str, str],
+        limits: Limits,
+        ledger: Ledger,
+        whole: bool,
+    ) -> tuple[Stream, engine_pb2.AddRequest]:
+        """A request's stream, and what the core is to be told. ids: for the client, and for the engine."""
+        prompt = await self._prompts.read_for_generation(
+            request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+        )
+        resolved = resolve(
+            request,
+            self._model.default_sampling,
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+        )
+        delivery = _delivery(request.output, whole, resolved)
+        prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
+        check_answer_size(
+            request,
+            resolved,
+            prompt_len=len(prompt.token_ids),
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+            in_one_message=delivery.final_only,
+        )
+        message = _add_request(request, ids[1], prompt, resolved, prompt_scores)
+        for word in await self._read_bad_words(request):
+            message.bad_words.add(ids=word)
+        stream = Stream(
+            self._header(request, ids[0], prompt, resolved, prompt_scores),
+            delivery,
+            self._sequences(request, prompt, resolved),
+            ledger,
+        )
+        if request.continuation.sequences:
+            self._counters.continuations += 1
+            endings = Endings(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
+            await self._prompts.run(lambda: resume(request.continuation, stream, endings))
+            put_delivered(message, stream.delivered())
+            check_complete(resolved, stream.ended)
+        return stream, message
+
+    async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
+        words = request.sampling.bad_words
+        return await self._prompts.read_words(list(words)) if words else []
+
+    def _header(
+        self,
+        request: generation_pb2.GenerateRequest,
+        request_id: str,
+        prompt: TokenizedPrompt,
+        resolved: Resolved,
+        prompt_scores: PromptScores | None,
+    ) -> Header:
+        shown = prompt.token_ids if request.output.prompt_token_ids else ()
+        token_bytes = self._model.tokenizer.token_bytes
+        in_bytes = map(token_bytes, shown if request.output.token_bytes else ())
+        return Header(
+            request_id=request_id,
+            model=self._model.name,
+            seed=resolved.sampling.seed,
+            prompt_tokens=len(prompt.token_ids),
+            prompt_token_ids=shown,
+            prompt_token_bytes=tuple(in_bytes),
+            prompt_scores=prompt_scores,
+            token_bytes=token_bytes if request.output.token_bytes else None,
+        )
+
+    def _sequences(
+        self, request: generation_pb2.GenerateRequest, prompt: TokenizedPrompt, resolved: Resolved
+    ) -> list[Sequence]:
+        output, stopping = request.output, resolved.stopping
+        wanted = Wanted(
+            text=output.text if output.HasField("text") else True,
+            token_ids=output.token_ids,
+            token_bytes=self._model.tokenizer.token_bytes if output.token_bytes else None,
+            cumulative=output.mode == CUMULATIVE,
+            include_stop=stopping.include_stop,
+            min_tokens=stopping.min_tokens,
+            logprobs=output.HasField("logprobs"),
+            likelihood=resolved.is_choice,
+        )
+        stops = None
+        if request.stopping.stop:
+            stops = StopStrings(request.stopping.stop, include=stopping.include_stop)
+        detokenizer, echo = None, ""
+        if wanted.text or stops:
+            detokenizer, echo = self._detokenizer(output, prompt)
+        return [
+            Sequence(
+                index,
+                wanted,
+                detokenizer.copy() if detokenizer is not None else None,
+                StopMatcher(stops) if stops is not None else None,
+                echo,
+            )
+            for index in range(resolved.sampling.n)
+        ]
+
+    def _detokenizer(
+        self, output: generation_pb2.OutputOptions, prompt: TokenizedPrompt
+    ) -> tuple[Detokenizer, str]:
+        """A detokenizer that has seen the prompt, and the prompt's text if it is to be repeated."""
+        skip = output.skip_special_tokens if output.HasField("skip_special_tokens") else True
+        detokenizer = self._model.tokenizer.detokenizer(skip_special_tokens=skip)
+        if output.echo:
+            return detokenizer, detokenizer.push(prompt.token_ids)
+        detokenizer.prime(prompt.token_ids)
+        return detokenizer, ""
+
+
+def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resolved) -> Delivery:
+    return Delivery(
+        final_only=whole or output.mode == FINAL or resolved.is_choice,
+        interval=output.stream_interval if output.HasField("stream_interval") else 1,
+        continuous_usage=output.continuous_usage,
+        timings=output.timings,
+        num_returned=resolved.num_returned if resolved.is_choice else None,
+    )
+
+
+def _add_request(
+    request: generation_pb2.GenerateRequest,
+    engine_id: str,
+    prompt: TokenizedPrompt,
+    resolved: Resolved,
+    prompt_scores: PromptScores | None,
+) -> engine_pb2.AddRequest:
+    wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
+    message = engine_pb2.AddRequest(
+        request_id=engine_id,
+        prompt_token_ids=pack_u32(prompt.token_ids),
+        sampling=resolved.sampling,
+        stopping=resolved.stopping,
+        priority=request.priority,
+        cache_salt=request.cache.salt,
+        cache_bypass=request.cache.bypass,
+        logprobs=request.output.logprobs if wants_logprobs else None,
+    )
+    if prompt_scores is not None and prompt_scores.missing is not None:
+        message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
+        message.prompt_logprobs_start = prompt_scores.missing
+    return message
+
+
+def _put_tenant(message: engine_pb2.AddRequest, tenant: str, caller: Caller) -> None:
+    message.tenant = tenant
+    if caller.terms is not None:
+        message.tenant_terms.weight = caller.terms.weight
+        message.tenant_terms.max_requests = caller.terms.max_requests
+        message.tenant_terms.max_tokens_per_minute = caller.terms.max_tokens_per_minute

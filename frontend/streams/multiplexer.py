@@ -1,0 +1,259 @@
+"""Many requests of one client over one stream: what a step brought for them leaves in one message.
+
+A request runs as it would by itself, in a task that sleeps from its sending to its end. Its stream says when
+it may have something to tell, which puts it on a list; the first on the list wakes the task that writes. So
+what came in one message of the core goes out in one message, and a token costs neither a wake-up nor a
+message of its own. While the client does not read, the slots of the streams fill, and nothing else does: what
+is refused is bounded by reading no more commands. (This knows nothing of gRPC.)
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from frontend.auth.caller import Caller
+from frontend.concurrency_limits import Capacity
+from frontend.errors import (
+    Draining,
+    InternalError,
+    InvalidRequest,
+    RequestExists,
+    ServiceError,
+    StreamFull,
+    to_status,
+)
+from frontend.state import ServingState
+from frontend.streams.generator import Generator
+from frontend.streams.stream import Stream, settle
+from frontend.validation.requests import check_abort
+from pagewire.log_redaction import places_of
+from pagewire.v1 import generation_pb2
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 1 << 20
+"""Of a message, about; the rest follows in the next one. gRPC's clients take 4 MiB, unless they say more."""
+MAX_ERRORS = 64
+"""Refusals that wait for their client; then no more of its commands are read."""
+_OURS = asyncio.CancelledError, KeyboardInterrupt, SystemExit
+"""What is not about one request. (A panic in a tokenizer's Rust is, and no Exception.)"""
+
+
+class _Member:
+    """A request of the stream, from its command to its end."""
+
+    __slots__ = ("engine_id", "over", "request_id", "stream", "task", "when_due")
+
+    def __init__(
+        self, request_id: str, engine_id: str, due: "deque[_Member]", wake: Callable[[], None]
+    ) -> None:
+        self.request_id = request_id
+        self.engine_id = engine_id
+        self.stream: Stream | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Its last message has been made, or it has failed."""
+        self.when_due = partial(_put_on_list, self, due, wake)
+
+
+class Multiplexer:
+    """The requests of one stream. Belongs to the event loop's thread; aclose() it."""
+
+    def __init__(
+        self, generator: Generator, state: ServingState, capacity: Capacity, max_requests: int
+    ) -> None:
+        """max_requests: in flight at once."""
+        self._generator = generator
+        self._state = state
+        self._capacity = capacity
+        self._max_requests = max_requests
+        self._members: dict[str, _Member] = {}
+        self._due: deque[_Member] = deque()  # those that may have something to tell, each once
+        self._errors: list[generation_pb2.RequestError] = []
+        self._batch = generation_pb2.GenerateMultiplexedResponse()  # used again for each message
+        self._half_closed = False
+        self._broken: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None  # who writes
+        self._room: asyncio.Future[None] | None = None  # who reads
+        self._watching = asyncio.create_task(self._watch(), name="multiplexed stream")
+
+    # What the client says.
+
+    def obey(
+        self,
+        command: generation_pb2.GenerateMultiplexedRequest,
+        ask_caller: Callable[[], Caller],
+        time_left: float | None,
+    ) -> None:
+        """Begins what a command wants. What is wrong with it is told as an error of its request.
+
+        ask_caller: who says so; may raise ServiceError. time_left: seconds until the client gives up.
+        """
+        request_id = command.generate.request_id
+        try:
+            kind = command.WhichOneof("command")
+            if kind == "generate":
+                self._begin(command.generate, ask_caller(), time_left)
+            elif kind == "abort":
+                self._abort(command.abort, ask_caller())
+            else:
+                raise InvalidRequest({"command": "is required: generate or abort"})
+        except ServiceError as error:
+            self._tell(request_id, error)
+
+    async def wait_for_room(self) -> None:
+        """Until the client has taken enough of what it was refused."""
+        while len(self._errors) >= MAX_ERRORS:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def half_close(self) -> None:
+        """The client has said all. The stream ends with its last request."""
+        self._half_closed = True
+        self._wake()
+
+    def break_off(self, error: Exception) -> None:
+        """The client cannot be understood. take() raises the error."""
+        self._broken = error
+        self._wake()
+
+    # What it hears.
+
+    async def take(self) -> generation_pb2.GenerateMultiplexedResponse | None:
+        """The next message, as soon as there is one; None after the last. Raises ServiceError.
+
+        The message is valid until the next call.
+        """
+        while not self._gather():
+            if not self._members:
+                if self._half_closed:
+                    return None
+                if self._state.leaves:  # it would keep the server from ending, and its client here
+                    raise Draining
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._batch
+
+    async def aclose(self) -> None:
+        """Aborts what is left."""
+        tasks = [member.task for member in self._members.values() if member.task is not None]
+        for task in (*tasks, self._watching):
+            task.cancel()
+        await asyncio.wait((*tasks, self._watching))
+
+    def _begin(
+        self, request: generation_pb2.GenerateRequest, caller: Caller, time_left: float | None
+    ) -> None:
+        request_id = request.request_id
+        if not request_id:
+            raise InvalidRequest({"request_id": "is required where a stream has many requests"})
+        if request_id in self._members:
+            raise RequestExists
+        if self._state.leaves:
+            raise Draining
+        if len(self._members) >= self._max_requests:
+            raise StreamFull(self._max_requests)
+        member = _Member(request_id, caller.scope(request_id), self._due, self._wake)
+        self._members[request_id] = member
+        member.task = asyncio.create_task(self._run(member, request, caller, time_left))
+
+    def _abort(self, request: generation_pb2.AbortRequest, caller: Caller) -> None:
+        check_abort(request)
+        caller.may_abort_for(request.tenant)
+        found = (self._members[name] for name in request.request_ids if name in self._members)
+        self._generator.in_flight.abort([member.engine_id for member in found])
+
+    async def _run(
+        self,
+        member: _Member,
+        request: generation_pb2.GenerateRequest,
+        caller: Caller,
+        time_left: float | None,
+    ) -> None:
+        """From its beginning until its last message is made."""
+        try:
+            assert member.task is not None
+            self._capacity.enter(member.task.add_done_callback)
+            async with self._generator.open(request, caller, time_left) as stream:
+                member.stream = stream
+                member.when_due()
+                await member.over
+        except ServiceError as error:
+            self._tell(member.request_id, error)
+        except _OURS:
+            raise
+        except BaseException as error:
+            log.error("a request of a multiplexed stream failed: %s", places_of(error))
+            self._tell(member.request_id, InternalError())
+        finally:
+            del self._members[member.request_id]
+            self._wake()
+
+    def _tell(self, request_id: str, error: ServiceError) -> None:
+        status = to_status(error)
+        self._errors.append(
+            generation_pb2.RequestError(
+                request_id=request_id, code=status.code, message=status.message, details=status.details
+            )
+        )
+        self._wake()
+
+    def _gather(self) -> bool:
+        """Makes the next message. False when there is nothing to tell. Raises what broke the stream off."""
+        if self._broken is not None:
+            raise self._broken
+        batch, due, size = self._batch, self._due, 0
+        batch.Clear()
+        for _ in range(len(due)):
+            if size > MAX_BYTES:
+                break
+            size += self._put(due.popleft(), batch)
+        batch.errors.extend(self._errors)
+        self._errors.clear()
+        if self._room is not None:
+            settle(self._room)
+        return bool(batch.responses or batch.errors)
+
+    def _put(self, member: _Member, batch: generation_pb2.GenerateMultiplexedResponse) -> int:
+        """Adds what is new of a request; its bytes."""
+        stream, size = member.stream, 0
+        assert stream is not None
+        response = batch.responses.add()
+        try:
+            has_news = stream.put(response)
+        except _OURS:
+            raise
+        except BaseException as error:
+            member.over.set_exception(error)
+            del batch.responses[-1]
+            return 0
+        if has_news:
+            response.request_id = member.request_id
+            size = response.ByteSize()
+        else:
+            del batch.responses[-1]
+        if stream.over:
+            settle(member.over)
+        elif stream.has_more:
+            member.when_due()
+        else:
+            stream.when_due(member.when_due)
+        return size
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            settle(self._waiter)
+
+    async def _watch(self) -> None:
+        """Looks again when the server is about to leave."""
+        while not self._state.leaves:
+            await self._state.changed()
+        self._wake()
+
+
+def _put_on_list(member: _Member, due: "deque[_Member]", wake: Callable[[], None]) -> None:
+    if not due:
+        wake()
+    due.append(member)

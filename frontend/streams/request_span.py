@@ -1,0 +1,115 @@
+"""One request as an operator sees it: what became of it, and where its time went."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from google.rpc import code_pb2
+
+from frontend.errors import ServiceError
+from frontend.streams.stream import Stream
+from frontend.telemetry.counters import Counters
+from frontend.telemetry.timings import Ledger
+from frontend.telemetry.tracing import NO_CALL, Call, parts_of
+from pagewire.telemetry.tracing import Attributes, Tracer
+from pagewire.v1 import generation_pb2
+
+
+class Observation:
+    """From the arrival of a request to its end, as a context; what it raises says how it ended."""
+
+    def __init__(self, counters: Counters, tracer: Tracer | None = None, call: Call = NO_CALL) -> None:
+        """tracer: makes a span of the request. call: that it came with."""
+        self.ledger = Ledger(counters)
+        self.trace = call.trace
+        """Whom the core works for."""
+        self._counters = counters
+        self._method = call.method
+        self._stream: Stream | None = None
+        self._span = tracer.begin(call.method or "generate", call.trace) if tracer is not None else None
+        if self._span is not None:
+            self.trace = self._span.context
+
+    def begin(self, stream: Stream) -> None:
+        """The request has a stream."""
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        outcome = self._outcome(error)
+        self._counters.outcomes[outcome] += 1
+        if self._span is not None:
+            parts = parts_of(self.ledger) if self.ledger.has_tokens else []
+            self._span.end(self._attributes(outcome, error), parts, failed=outcome in ("failed", "refused"))
+        if self._stream is not None:
+            self._count_tokens(self._stream)
+            if self.ledger.has_tokens:
+                self._count_times()
+
+    def _outcome(self, error: BaseException | None) -> str:
+        if error is None:
+            return "finished"
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return "cancelled"
+        reason = error.reason if isinstance(error, ServiceError) else "INTERNAL"
+        if self.ledger.num_messages:
+            self._counters.failures[reason] += 1
+            return "failed"
+        self._counters.refusals[reason] += 1
+        return "refused"
+
+    def _attributes(self, outcome: str, error: BaseException | None) -> Attributes:
+        """Of the span: what OpenTelemetry calls them. No text, no tokens."""
+        attributes: dict[str, str | int | list[str]] = {
+            "rpc.system.name": "grpc",
+            "rpc.method": self._method,
+            "rpc.response.status_code": _status_of(outcome, error),
+            "gen_ai.provider.name": "pagewire",
+            "pagewire.outcome": outcome,
+        }
+        if isinstance(error, ServiceError):
+            attributes["error.type"] = error.reason
+        if self._stream is not None:
+            usage = self._stream.usage()
+            attributes |= {
+                "gen_ai.request.model": self._stream.model,
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.completion_tokens,
+                "gen_ai.response.finish_reasons": _names(self._stream),
+            }
+        return attributes
+
+    def _count_tokens(self, stream: Stream) -> None:
+        counters, usage = self._counters, stream.usage()
+        counters.prompt_tokens += usage.prompt_tokens
+        counters.cached_tokens += usage.cached_prompt_tokens
+        counters.request_prompt_tokens.observe(usage.prompt_tokens)
+        counters.request_generated_tokens.observe(usage.completion_tokens)
+        for name in _names(stream):
+            counters.finishes[name] += 1
+
+    def _count_times(self) -> None:
+        counters, seconds = self._counters, self.ledger.parts()
+        counters.request_seconds.observe(seconds["total"] / 1e9)
+        counters.first_token_seconds.observe((seconds["total"] - seconds["decode"]) / 1e9)
+        counters.preprocess_seconds.observe(seconds["preprocess"] / 1e9)
+        counters.queue_seconds.observe(seconds["queue"] / 1e9)
+        counters.prefill_seconds.observe(seconds["prefill"] / 1e9)
+        counters.decode_seconds.observe(seconds["decode"] / 1e9)
+
+
+def _names(stream: Stream) -> list[str]:
+    """Of the reasons why its sequences have ended."""
+    names = map(generation_pb2.FinishReason.Name, stream.finish_reasons())
+    return [name.removeprefix("FINISH_REASON_").lower() for name in names]
+
+
+def _status_of(outcome: str, error: BaseException | None) -> str:
+    if isinstance(error, ServiceError):
+        return str(code_pb2.Code.Name(error.code))
+    return {"finished": "OK", "cancelled": "CANCELLED"}.get(outcome, "INTERNAL")

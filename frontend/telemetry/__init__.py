@@ -1,0 +1,1 @@
+"""Counters, timings and traces of a frontend."""

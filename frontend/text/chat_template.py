@@ -1,0 +1,203 @@
+"""Chat templates: a conversation to the text that the model was trained on.
+
+Variables and filters are those of transformers' apply_chat_template, which templates are written
+for. Rendering is bounded in time and size: it runs in a tokenizer thread, but a thread that never
+comes back is lost to all others.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import struct_pb2
+from jinja2 import Template, TemplateError
+from jinja2.exceptions import TemplateSyntaxError
+
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.text.jinja_sandbox import Sandbox
+from frontend.text.watchdog import Watchdog
+from pagewire.errors import StartupError
+from pagewire.v1 import prompt_pb2
+
+TIME_LIMIT = 1.0
+"""Seconds per rendering. A real template takes well under a millisecond per message."""
+MAX_ERROR = 500
+"""Characters of a template's own error text that a client sees."""
+MIN_WORDS = 8
+"""Fewer of them say nothing."""
+
+_OPEN_END = "\N{OBJECT REPLACEMENT CHARACTER}pagewire-continues-here "
+"""Appended to the message that stays open; where it comes out is where the prompt ends. The space
+tells whether the template trims messages."""
+
+_RESERVED = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "tokenize",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A Chat message, as templates see it."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    variables: Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A compiled template. `render` may be called from several threads."""
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        max_bytes: int,
+        origin: str = "the chat template",
+        time_limit: float = TIME_LIMIT,
+    ) -> None:
+        """special_tokens: variables such as bos_token. Raises StartupError, naming the origin."""
+        self._environment = Sandbox()
+        self._source = source
+        self._reserved = _RESERVED | special_tokens.keys() | self._environment.globals.keys()
+        self._special_tokens = dict(special_tokens)
+        self._max_bytes = max_bytes
+        self._time_limit = time_limit
+        self._watchdog = Watchdog()
+        self._reads_reasoning = any(name in source for name in ("reasoning_content", "thinking"))
+        try:
+            self._template: Template = self._environment.from_string(source)
+        except TemplateSyntaxError as error:
+            why = f"{origin}, line {error.lineno}: {error.message}"
+            raise StartupError("cannot read the chat template", why) from error
+        except (TemplateError, RecursionError) as error:
+            raise StartupError("cannot read the chat template", f"{origin}: {error}") from error
+
+    def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
+        """The conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
+
+        protect: applied to what users wrote (see frontend.text.control_tokens).
+        """
+        messages = [
+            self._read_message(message, f"{path}.messages[{place}]", protect)
+            for place, message in enumerate(chat.messages)
+        ]
+        opens = chat.continue_final_message
+        asked = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not opens
+        variables = _plain(chat.template_kwargs)
+        for name in variables.keys() & self._reserved:
+            raise InvalidRequest({f"{path}.template_kwargs.{name}": "is a name that the server sets"})
+        return Conversation(messages, asked, opens, variables)
+
+    def _read_message(
+        self, message: prompt_pb2.ChatMessage, path: str, protect: Callable[[str], str]
+    ) -> dict[str, Any]:
+        read: dict[str, Any] = {
+            "role": protect(message.role),
+            "content": protect("".join(part.text for part in message.content)),
+        }
+        if message.name:
+            read["name"] = protect(message.name)
+        if message.reasoning:
+            if not self._reads_reasoning:
+                raise Unsupported({f"{path}.reasoning": "the model's chat template has no place for it"})
+            read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
+        return read
+
+    def render(self, conversation: Conversation, path: str) -> str:
+        """The prompt's text. Raises InvalidRequest, naming `path`."""
+        try:
+            return self._watchdog.call(lambda: self._render(conversation), self._time_limit)
+        except TimeoutError:
+            text = f"the model's chat template took longer than {self._time_limit:g} s"
+        except _TooLong as error:
+            text = f"the model's chat template refused it: {error}"
+        except TemplateError as error:
+            text = f"the model's chat template refused it: {self._words_of(error)}"
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            text = f"the model's chat template fails on it ({type(error).__name__})"
+        except (RecursionError, MemoryError):
+            text = "the model's chat template takes too much memory"
+        raise InvalidRequest({path: text})
+
+    def _words_of(self, error: TemplateError) -> str:
+        """What the template says, as far as these are its own words: what follows may be a message's."""
+        text = str(error)[:MAX_ERROR]
+        if text in self._source:
+            return text
+        known = bisect_left(range(len(text)), True, key=lambda end: text[: end + 1] not in self._source)
+        return f"{text[:known]}..." if known >= MIN_WORDS else type(error).__name__
+
+    def _render(self, conversation: Conversation) -> str:
+        messages: Sequence[dict[str, Any]] = conversation.messages
+        if conversation.continue_final_message:
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": last["content"] + _OPEN_END}]
+        pieces, size = [], 0
+        with self._environment.budget():
+            for piece in self._template.generate(
+                {
+                    **self._special_tokens,
+                    **conversation.variables,
+                    "messages": messages,
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": conversation.add_generation_prompt,
+                }
+            ):
+                pieces.append(piece)
+                size += len(piece)
+                if size > self._max_bytes:
+                    raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
+        text = "".join(pieces)
+        if conversation.continue_final_message:
+            text = _cut_open_end(text, conversation.messages[-1]["content"])
+        if not text.isascii() and len(text.encode()) > self._max_bytes:
+            raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
+        return text
+
+
+class _TooLong(Exception):
+    """The rendered text exceeds its limit."""
+
+
+def _cut_open_end(text: str, message: str) -> str:
+    place = text.rfind(_OPEN_END.strip())
+    if place < 0 or message.strip() not in text:
+        raise TemplateError("continue_final_message: the final message does not come out as it is")
+    head = text[:place]
+    # Where the template trims messages, it would have trimmed the real end of this one too.
+    return head if text.startswith(_OPEN_END, place) else head.rstrip()
+
+
+def _plain(struct: struct_pb2.Struct) -> dict[str, Any]:
+    """Python values of a Struct. Its fields have no order: they are sorted, so that the same request
+    always makes the same prompt. Its numbers are doubles: whole ones become integers."""
+    return {name: _plain_value(struct.fields[name]) for name in sorted(struct.fields)}
+
+
+def _plain_value(value: struct_pb2.Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() and abs(number) < 2**53 else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return _plain(value.struct_value)
+        case "list_value":
+            return [_plain_value(item) for item in value.list_value.values]
+        case _:
+            return None

@@ -1,0 +1,220 @@
+"""The Jinja environment of chat templates.
+
+Templates come with checkpoints, so they are code of strangers. Jinja's immutable sandbox keeps them
+away from Python's internals; this one also bounds what they can allocate: an operation whose result
+can be larger than its inputs is sized before it runs, and what it makes is charged to the rendering's
+budget. Time is bounded elsewhere (frontend.text.watchdog), which works because no single call into C can
+take long once sizes are bounded.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame, operators
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from frontend.text.size_bounds import DEEP, GROWTH, check_integers, formatted, repeated, weight
+
+MAX_STRING = 32 << 20
+"""Characters of one string, items of one list."""
+MAX_CHARGE = 256 << 20
+"""Characters that the growing operations of one rendering may make in all."""
+
+_JINJA_ARGUMENTS = frozenset({"_block_vars", "_loop_vars"})
+"""What compiled templates add to calls for Jinja's own use."""
+
+
+class GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what the assistant says; here it only groups."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The body in a scope of its own: what it sets does not leak, as with transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Generator(CodeGenerator):
+    """Sends the two operations through the environment that Jinja does not let it intercept."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat((")
+        for argument in node.nodes:
+            self.write("str(environment.bounded(")
+            self.visit(argument, frame)
+            self.write(")), ")
+        self.write("))")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        self.write("(environment.bounded(")
+        self.visit(node.expr, frame)
+        self.write(")")
+        for operand in node.ops:
+            self.write(f" {operators[operand.op]} environment.bounded(")
+            self.visit(operand.expr, frame)
+            self.write(")")
+        self.write(")")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """As transformers sets it up for chat templates, with bounds."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+    code_generator_class = _Generator
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # nothing is computed while a template is compiled
+            finalize=self.bounded,
+            extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
+        )
+        self._local = threading.local()
+        self.filters["tojson"] = _to_json
+        for name in (GROWTH.keys() | DEEP) & self.filters.keys():
+            self.filters[name] = self._bounded_filter(self.filters[name], GROWTH.get(name))
+        del self.globals["lipsum"]
+        self.globals["dict"] = _make_dict
+        self.globals["namespace"] = _PlainNamespace
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+    @contextmanager
+    def budget(self, limit: int = MAX_CHARGE) -> Iterator[None]:
+        """Growing operations of this thread are charged to `limit` until the end of the block."""
+        self._local.left = limit
+        try:
+            yield
+        finally:
+            del self._local.left
+
+    def charge(self, size: int) -> None:
+        """Accounts for a value of `size` characters or items. Raises SecurityError."""
+        if size > MAX_STRING:
+            raise SecurityError("the chat template makes too large a value")
+        self._local.left -= size
+        if self._local.left < 0:
+            raise SecurityError("the chat template makes too many large values")
+
+    def bounded(self, value: Any) -> Any:
+        """The value itself, if it may be printed or compared. Raises SecurityError."""
+        if isinstance(value, Mapping | list | tuple) and weight(value) > MAX_STRING:
+            raise SecurityError("the chat template makes too large a value")
+        return value
+
+    def concat(self, parts: Iterable[str]) -> str:
+        """What `~`, macros and captured blocks are joined with."""
+        parts = list(parts)
+        self.charge(sum(map(len, parts)))
+        return "".join(parts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Operators whose result can be larger than either operand."""
+        if isinstance(left, int) and isinstance(right, int):
+            check_integers(operator, left, right)
+        elif operator == "*":
+            self.charge(repeated(left, right))
+        elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
+            self.charge(len(left) + len(right))
+        elif operator == "%" and isinstance(left, str):
+            self.charge(formatted(left, *(right if isinstance(right, tuple) else (right,))))
+        return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
+        """Calls. Methods of strings are bounded like the filters of the same name."""
+        owner = getattr(__obj, "__self__", None)
+        growth = GROWTH.get(getattr(__obj, "__name__", ""))
+        if growth is not None and isinstance(owner, str):
+            args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+            own = {name: value for name, value in kwargs.items() if name not in _JINJA_ARGUMENTS}
+            __self.charge(growth(owner, *args, **own))
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` and `str.format_map`, which Jinja replaces by its own."""
+        method = super().wrap_str_format(value)
+        if method is None:
+            return None
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            self.charge(formatted(value.__self__, *args, **kwargs))
+            return method(*args, **kwargs)
+
+        return bounded
+
+    def _bounded_filter(
+        self, function: Callable[..., Any], growth: Callable[..., int] | None
+    ) -> Callable[..., Any]:
+        # A filter that wants the environment or the context gets it as its first argument.
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            subject = args[first]
+            if isinstance(subject, Iterator):
+                subject = list(subject)
+                args = (*args[:first], subject, *args[first + 1 :])
+            self.bounded(subject)
+            if growth is not None:
+                self.charge(growth(*args[first:], **kwargs))
+            return function(*args, **kwargs)
+
+        bounded.__dict__.update(function.__dict__)
+        return bounded
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own escapes HTML, which a language model has no use for."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """`dict(...)` without the class and its attributes."""
+    return dict(*args, **kwargs)
+
+
+class _PlainNamespace(Namespace):
+    """`namespace(...)` that stores no private names, which Python would treat as its own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: B902 - so that `self` can be a name
+        attributes = dict(*args[1:], **kwargs)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(args[0], attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError("a chat template cannot use names that begin with an underscore")

@@ -1,0 +1,212 @@
+"""What the frontend knows of the model from the checkpoint's small files, and what it tells clients."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frontend.errors import ModelNotFound
+from frontend.text.chat_template import ChatTemplate
+from frontend.text.tokenizer import Tokenizer
+from frontend.text.tokenizer_files import (
+    CHAT_TEMPLATE_FILE,
+    TokenizerArchive,
+    load_tokenizer,
+    read_json,
+    special_tokens,
+)
+from frontend.validation.fields import FIELDS, Kind
+from frontend.validation.requests import MAX_SCORED_BYTES
+from frontend.validation.rules import MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Limits
+from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
+from pagewire.checkpoint_files import inside
+from pagewire.checkpoint_paths import checkpoint_folder, default_served_name
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
+from pagewire.v1 import generation_pb2, model_pb2
+
+DEFAULT_SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "n": 1,
+}
+"""Where generation_config.json says nothing."""
+_LARGEST = 1 << 31
+"""No sampling parameter is beyond it, whatever its sign."""
+FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A served model, but for what only the engine knows."""
+
+    name: str
+    source: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    default_sampling: generation_pb2.SamplingParams
+    bos_token_id: int | None
+    pad_token_id: int | None
+    archive: TokenizerArchive
+
+    def check_name(self, name: str) -> None:
+        """Raises ModelNotFound unless a request that says `name` means this model."""
+        if name not in ("", self.name):
+            raise ModelNotFound(name)
+
+    def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
+        """The model, as ModelService shows it."""
+        facts, limits = welcome.model, limits_of(welcome, config)
+        capabilities = [
+            model_pb2.CAPABILITY_GENERATE,
+            model_pb2.CAPABILITY_BEAM_SEARCH,
+            model_pb2.CAPABILITY_PROMPT_LOGPROBS,
+        ]
+        if self.chat_template is not None:
+            capabilities.append(model_pb2.CAPABILITY_CHAT)
+        return model_pb2.Model(
+            name=self.name,
+            source=self.source,
+            architecture=facts.architecture,
+            dtype=facts.dtype,
+            quantization=facts.quantization,
+            max_model_len=facts.max_model_len,
+            vocab_size=facts.vocab_size,
+            eos_token_ids=facts.eos_token_ids,
+            bos_token_id=self.bos_token_id,
+            pad_token_id=self.pad_token_id,
+            capabilities=capabilities,
+            default_sampling=self.default_sampling,
+            limits=_limits_message(limits, config),
+        )
+
+
+def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
+    """Limits on requests, for clients to know."""
+    return model_pb2.Limits(
+        max_sequences=limits.max_sequences,
+        max_stop_strings=limits.max_stop_strings,
+        max_bad_words=MAX_BAD_WORDS,
+        max_string_bytes=MAX_STRING_BYTES,
+        max_logprobs=limits.max_logprobs,
+        max_prompt_candidates=MAX_PROMPT_CANDIDATES,
+        max_output_values=MAX_OUTPUT_VALUES,
+        max_beam_stop_tokens=MAX_STOPS,
+        max_length_penalty=MAX_LENGTH_PENALTY,
+        max_continuations=config.max_continuations,
+        max_continuation_bytes=MAX_SCORED_BYTES,
+        max_request_bytes=config.max_request_bytes,
+        max_priority=limits.max_priority,
+        max_tenant_bytes=MAX_ID_BYTES,
+    )
+
+
+def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
+    """What requests are measured against."""
+    vocab_size = welcome.model.vocab_size
+    return Limits(
+        vocab_size=vocab_size,
+        max_model_len=welcome.model.max_model_len,
+        eos_token_ids=frozenset(welcome.model.eos_token_ids),
+        max_sequences=min(config.max_sequences, welcome.max_num_seqs),
+        max_stop_strings=config.max_stop_strings,
+        max_priority=welcome.max_priority,
+        max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
+        num_ranks=welcome.parallelism.data,
+    )
+
+
+def load_model(config: FrontendConfig) -> ModelInfo:
+    """Reads the checkpoint's small files. Raises StartupError."""
+    folder = checkpoint_folder(config.model)
+    tokenizer_config = {
+        **read_json(folder / "special_tokens_map.json"),
+        **read_json(folder / "tokenizer_config.json"),
+    }
+    special = special_tokens(tokenizer_config)
+    tokenizer = load_tokenizer(folder, tokenizer_config)
+    template, origin = _chat_template(folder, tokenizer_config, config.chat_template)
+    compiled = None
+    if template is not None:
+        compiled = ChatTemplate(template, special, max_bytes=config.max_request_bytes, origin=origin)
+    own = read_json(folder / "config.json")
+
+    def token_id(name: str) -> int | None:
+        text = special.get(f"{name}_token")
+        found = tokenizer.token_id(text) if text is not None else None
+        stated = own.get(f"{name}_token_id")
+        return found if found is not None else stated if _is_token_id(stated) else None
+
+    return ModelInfo(
+        name=config.served_model_name or default_served_name(config.model),
+        source=config.model,
+        tokenizer=tokenizer,
+        chat_template=compiled,
+        default_sampling=default_sampling(folder / "generation_config.json"),
+        bos_token_id=token_id("bos"),
+        pad_token_id=token_id("pad"),
+        archive=TokenizerArchive(folder, template),
+    )
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
+
+
+def default_sampling(path: Path) -> generation_pb2.SamplingParams:
+    """What absent sampling fields mean, from a generation_config.json. Raises StartupError.
+
+    A file that says do_sample: false means greedy; one that does not say it leaves sampling on, as
+    every server of such models does.
+    """
+    stated = read_json(path)
+    values: dict[str, Any] = dict(DEFAULT_SAMPLING)
+    for name in FROM_GENERATION_CONFIG:
+        value = stated.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
+            raise StartupError("cannot read the checkpoint", f"{path}: {name} is not a number")
+        values[name] = max(int(value), 0) if name == "top_k" else float(value)  # -1: all, too
+        problem = _sampling_problem(name, values[name])
+        if problem is not None:
+            raise StartupError("cannot read the checkpoint", f"{path}: {name} {problem}")
+    if stated.get("do_sample") is False:
+        values["temperature"] = 0.0
+    return generation_pb2.SamplingParams(**values)
+
+
+def _sampling_problem(name: str, value: float) -> str | None:
+    check = FIELDS[f"sampling.{name}"]
+    assert not isinstance(check, Kind)
+    return check(value, Limits(1, 1, frozenset(), 1, 1))
+
+
+def _chat_template(folder: Path, config: dict[str, Any], override: str) -> tuple[str | None, str]:
+    """The chat template and where it is from: --chat-template, or one of the places that checkpoints
+    keep theirs in. Raises StartupError."""
+    what = "cannot read the chat template"
+    path = Path(override).expanduser() if override else inside(folder, CHAT_TEMPLATE_FILE, what)
+    if override or path.exists():
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except (OSError, ValueError) as error:
+            raise StartupError(what, f"{path}: {error}") from error
+    for name, content in (
+        ("chat_template.json", read_json(folder / "chat_template.json")),
+        ("tokenizer_config.json", config),
+    ):
+        template = content.get("chat_template")
+        if isinstance(template, list):  # several of them, by name
+            named = [entry for entry in template if isinstance(entry, dict)]
+            template = next((each.get("template") for each in named if each.get("name") == "default"), None)
+        if isinstance(template, str):
+            return template, str(folder / name)
+    return None, ""

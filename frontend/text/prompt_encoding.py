@@ -1,0 +1,167 @@
+"""What a prompt is, in token ids: the work itself, in the calling thread.
+
+prompts.py decides where it is done. What reaches it has passed frontend.validation.requests.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
+from frontend.text.chat_template import ChatTemplate
+from frontend.text.control_tokens import ControlTokens
+from frontend.text.tokenizer import Encoding, Tokenizer
+from frontend.validation.requests import check_token_ids
+from pagewire.v1 import prompt_pb2
+
+BYTES_PER_TOKEN = 16
+"""Text that a prompt may have per token of context. Text has 4 or so; tokenizing takes 150 bytes of
+memory per byte, so a request could take gigabytes."""
+MIN_TEXT = 256 << 10
+"""... but all models accept this many bytes, to be truncated."""
+MAX_TEXT = 2 << 20
+"""Bytes of a text that is tokenized for its own sake."""
+BYTES_PER_ID = 4
+"""What a token id counts for where bytes are limited."""
+_PIECE = 1 << 16
+"""Token ids that are looked at in one go: about 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt, as the model sees it."""
+
+    token_ids: "array[int]"
+    text: str = ""
+    """What was tokenized; empty for a prompt of token ids."""
+    offsets: Sequence[tuple[int, int]] = ()
+    """Places of the tokens in the text, in characters; empty unless asked for."""
+
+
+class Reading:
+    """A tokenizer with what belongs to it. Methods may be called from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._control_tokens = ControlTokens(tokenizer)
+
+    def words(self, words: Sequence[str]) -> list[list[int]]:
+        """Token ids of words, each as the beginning of a text and after a space; each spelling once."""
+        spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word))
+        encodings = [
+            self._tokenizer.encode(spelling, add_special_tokens=False).token_ids for spelling in spellings
+        ]
+        return [list(ids) for ids in dict.fromkeys(map(tuple, encodings)) if ids]
+
+    def continuations(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts that go on after a prompt."""
+        return [self._tokenizer.encode_following(text) for text in texts]
+
+    def read(
+        self,
+        prompt: prompt_pb2.Prompt,
+        path: str,
+        *,
+        vocab_size: int,
+        max_model_len: int | None = None,
+        offsets: bool = False,
+    ) -> TokenizedPrompt:
+        """Reads a prompt. Raises InvalidRequest.
+
+        max_model_len: prompts are for generation, so the tokenizer is spared those whose size alone
+        says that they are too long.
+        """
+        limit = None if prompt.HasField("truncate_to") else max_model_len
+        max_bytes = MAX_TEXT if max_model_len is None else max(MIN_TEXT, BYTES_PER_TOKEN * max_model_len)
+        if prompt.HasField("token_ids"):
+            ids, text = prompt.token_ids.ids, ""
+            encoding = _read_token_ids(ids, path, vocab_size, max_bytes // BYTES_PER_ID, limit)
+            if offsets:
+                raise InvalidRequest({f"{path}.token_ids": "has no text for offsets to point into"})
+        elif prompt.HasField("chat"):
+            text, encoding = self._read_chat(prompt, path, max_bytes, limit, offsets)
+        else:
+            special = prompt.add_special_tokens if prompt.HasField("add_special_tokens") else True
+            text = prompt.text
+            self._check_size(text, path, "text", max_bytes, limit)
+            encoding = self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
+        kept = _kept(encoding, prompt)
+        return TokenizedPrompt(
+            token_ids=array("I", [encoding.token_ids[place] for part in kept for place in part]),
+            text=text,
+            offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
+        )
+
+    def _read_chat(
+        self, prompt: prompt_pb2.Prompt, path: str, max_bytes: int, limit: int | None, offsets: bool
+    ) -> tuple[str, Encoding]:
+        chat = f"{path}.chat"
+        if self._chat_template is None:
+            raise Unsupported({chat: "the model has no chat template"})
+        size = sum(len(part.text) for message in prompt.chat.messages for part in message.content)
+        _check_bytes(size, max_bytes, chat)
+        conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
+        text = self._chat_template.render(conversation, chat)
+        self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
+        special = prompt.add_special_tokens  # default false: templates carry their own
+        if not self._control_tokens.is_marked(text):
+            return text, self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
+        if offsets:
+            problem = "offsets are not known where a message contains the text of a control token"
+            raise InvalidRequest({chat: problem})
+        encoding = self._control_tokens.encode(text, add_special_tokens=special)
+        return self._control_tokens.unmark(text), encoding
+
+    def _check_size(self, text: str, path: str, kind: str, max_bytes: int, limit: int | None) -> None:
+        longest = self._tokenizer.longest_token
+        if limit is not None and longest is not None:
+            at_least = -(-len(text) // longest)  # a character has at least one byte
+            if at_least >= limit:
+                raise ContextLengthExceeded(path, at_least, limit, at_least=True)
+        size = len(text) if text.isascii() else len(text.encode())
+        _check_bytes(size, max_bytes, f"{path}.{kind}")
+
+
+def _check_bytes(size: int, max_bytes: int, path: str) -> None:
+    if size > max_bytes:
+        raise InvalidRequest({path: f"must be at most {max_bytes} bytes of text, not {size}"})
+
+
+def copy_token_ids(ids: Sequence[int]) -> "array[int]":
+    """A repeated field as an array. In pieces: each is one call into C, which holds the GIL."""
+    token_ids = array("I")
+    for start in range(0, len(ids), _PIECE):
+        token_ids.extend(ids[start : start + _PIECE])
+    return token_ids
+
+
+def _read_token_ids(
+    ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
+) -> Encoding:
+    if limit is not None and len(ids) >= limit:
+        raise ContextLengthExceeded(path, len(ids), limit)
+    if len(ids) > max_ids:
+        raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})
+    token_ids = copy_token_ids(ids)
+    for start in range(0, len(token_ids), _PIECE):
+        check_token_ids(token_ids[start : start + _PIECE], vocab_size, f"{path}.token_ids.ids")
+    return Encoding(token_ids, bytes(len(token_ids)), ())
+
+
+def _kept(encoding: Encoding, prompt: prompt_pb2.Prompt) -> list[range]:
+    """Places of the tokens that truncation leaves. It spares what the tokenizer has added (BOS)."""
+    count = len(encoding.token_ids)
+    limit = prompt.truncate_to if prompt.HasField("truncate_to") else count
+    if count <= limit:
+        return [range(count)]
+    right = prompt.truncation_side == prompt_pb2.TRUNCATION_SIDE_RIGHT
+    head = tail = 0
+    if sum(encoding.added) < limit:
+        while encoding.added[head]:
+            head += 1
+        while encoding.added[count - 1 - tail]:
+            tail += 1
+    room = limit - head - tail
+    middle = range(head, head + room) if right else range(count - tail - room, count - tail)
+    return [range(head), middle, range(count - tail, count)]

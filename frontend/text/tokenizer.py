@@ -1,0 +1,211 @@
+"""The model's tokenizer: text to token ids, and what detokenizing needs to know about it.
+
+Encoding goes through the batch calls of `tokenizers`, because the single ones hold the GIL: a long
+prompt would stop the event loop from within a thread (measured: 1.2 MB stop it for 1.3 s).
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import tokenizers
+from tokenizers import AddedToken
+
+from frontend.text.detokenizer import (
+    ByteLevelDetokenizer,
+    Detokenizer,
+    PieceDetokenizer,
+    PieceTable,
+    WindowDetokenizer,
+)
+
+# One prompt is one thread's work; a second pool of threads would compete with the event loop.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+_PIECES = re.compile("(Replace )*(ByteFallback )?(Fuse (Strip )?)?")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A tokenized text. Offsets are in characters and refer to the whole text."""
+
+    token_ids: Sequence[int]
+    added: Sequence[int]
+    """1 for tokens that are not in the text (BOS and the like), 0 for the others."""
+    offsets: Sequence[tuple[int, int]]
+
+
+class Tokenizer:
+    """A tokenizer, read only. Methods may be called from several threads."""
+
+    def __init__(self, tokenizer: "tokenizers.Tokenizer") -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, added in self._added.items() if added.special)
+        self.longest_token = self._longest_token()
+        """Bytes of text that one token can stand for; None: any number."""
+        self._make_detokenizer = {skip: self._plan_detokenizer(skip) for skip in (False, True)}
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token's text."""
+        return self._tokenizer.token_to_id(token)
+
+    def encode(self, text: str, *, add_special_tokens: bool, offsets: bool = False) -> Encoding:
+        """Tokenizes. Strings of special tokens in the text become these tokens."""
+        call = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+        (encoding,) = call([text], add_special_tokens=add_special_tokens)
+        return Encoding(encoding.ids, encoding.special_tokens_mask, encoding.offsets if offsets else ())
+
+    def encode_following(self, text: str) -> list[int]:
+        """Tokenizes a text that goes on: without the space that some tokenizers put before a text.
+
+        It is tokenized behind a line break, which then is left out. Where the two would be one token, the
+        tokenizer looks at bytes alone, and puts nothing before a text.
+        """
+        anchor, whole = (
+            list(self.encode(piece, add_special_tokens=False).token_ids) for piece in ("\n", "\n" + text)
+        )
+        if whole[: len(anchor)] == anchor:
+            return whole[len(anchor) :]
+        return list(self.encode(text, add_special_tokens=False).token_ids)
+
+    def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        """Texts of whole sequences, each standing alone. Ids without a token have no text."""
+        batch = [list(sequence) for sequence in sequences]
+        return self._tokenizer.decode_batch(batch, skip_special_tokens=skip_special_tokens)
+
+    def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
+        """A new detokenizer for one sequence."""
+        return self._make_detokenizer[skip_special_tokens]()
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, wherever it stands; empty for ids without a token."""
+        kind, steps = self._decoder
+        if kind == "bytes":
+            return _bytes_of(self._text(token))
+        if kind == "pieces":
+            piece = _piece_of(self._text(token), steps)
+            return bytes((piece,)) if isinstance(piece, int) else (piece or "").encode()
+        return (self._text(token) or "").encode()
+
+    def _longest_token(self) -> int | None:
+        swallows = any(added.lstrip or added.rstrip for added in self._added.values())
+        if self._decoder[0] != "bytes" or self._tokenizer.normalizer is not None or swallows:
+            return None
+        return max((len(_bytes_of(self._text(token))) for token in range(self.vocab_size)), default=None)
+
+    @property
+    def special_tokens(self) -> dict[int, AddedToken]:
+        """The special tokens, by id."""
+        return {token: self._added[token] for token in self._special}
+
+    def copy(self) -> "tokenizers.Tokenizer":
+        """A tokenizer like the one inside, to be changed."""
+        return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+
+    def _text(self, token: int) -> str | None:
+        return self._tokenizer.id_to_token(token) if 0 <= token < 2**32 else None
+
+    @cached_property
+    def _decoder(self) -> tuple[str, list[dict[str, Any]]]:
+        """What kind of decoder it is, and its steps."""
+        if self._tokenizer.decoder is None:
+            return "window", []
+        decoder = json.loads(self._tokenizer.decoder.__getstate__())
+        steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+        names = "".join(step["type"] + " " for step in steps)
+        if names == "ByteLevel ":
+            return "bytes", steps
+        plain = all("String" in step["pattern"] for step in steps if step["type"] == "Replace")
+        stop = any(step["stop"] for step in steps if step["type"] == "Strip")
+        if names == "Metaspace " or (steps and plain and not stop and _PIECES.fullmatch(names)):
+            return "pieces", steps
+        return "window", steps
+
+    def _plan_detokenizer(self, skip_special_tokens: bool) -> Callable[[], Detokenizer]:
+        kind, steps = self._decoder
+        left_out = self._special if skip_special_tokens else frozenset[int]()
+        if kind == "bytes":
+            table = _Table(lambda token: b"" if token in left_out else _bytes_of(self._text(token)))
+            return lambda: ByteLevelDetokenizer(table)
+        if kind == "window":
+            return lambda: WindowDetokenizer(
+                self._decode_window, lambda token: token in left_out or self._text(token) is None
+            )
+
+        def pieces(first: bool) -> PieceTable:
+            return _Table(
+                lambda token: None if token in left_out else _piece_of(self._text(token), steps, first)
+            )
+
+        rest = pieces(False)
+        first = pieces(True) if steps[0]["type"] == "Metaspace" else None
+        if steps[-1]["type"] != "Strip":
+            return lambda: PieceDetokenizer(rest, first=first)
+        strip, count = str(steps[-1]["content"]), int(steps[-1]["start"])
+        return lambda: PieceDetokenizer(rest, strip=strip, strip_count=count)
+
+    def _decode_window(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
+
+class _Table(dict[int, T]):
+    """A function of token ids that is computed once per id."""
+
+    def __init__(self, function: Callable[[int], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, token: int) -> T:
+        value = self[token] = self._function(token)
+        return value
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level tokenizers write each byte as a printable character: itself where it is one,
+    otherwise the next one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()
+
+
+def _bytes_of(text: str | None) -> bytes:
+    """Bytes of a byte-level token. One with other characters (an added token) stands for itself."""
+    if text is None:
+        return b""
+    try:
+        return bytes([_BYTE_OF_CHARACTER[character] for character in text])
+    except KeyError:
+        return text.encode()
+
+
+def _piece_of(text: str | None, steps: Sequence[dict[str, Any]], first: bool = False) -> str | int | None:
+    """What the per-token steps of a SentencePiece-like decoder make of a token.
+
+    first: the token begins the text, where Metaspace drops the space that it adds when encoding.
+    """
+    if text is None:
+        return None
+    for step in steps:
+        if step["type"] == "Replace":
+            text = text.replace(step["pattern"]["String"], step["content"])
+        elif step["type"] == "Metaspace":
+            drops = first and step["prepend_scheme"] != "never"
+            text = text.replace(step["replacement"], "" if drops else " ")
+        elif step["type"] == "ByteFallback" and (byte := _BYTE_TOKEN.fullmatch(text)):
+            return int(byte[1], 16)
+    return text

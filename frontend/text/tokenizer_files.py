@@ -1,0 +1,141 @@
+"""The files of a tokenizer: reading them at start-up, and handing them to clients as a zip."""
+
+import contextlib
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+
+from frontend.text.tokenizer import Tokenizer
+from pagewire.checkpoint_files import inside, read_object
+from pagewire.errors import StartupError
+
+_WHAT, _WHAT_TOKENIZER = "cannot read the checkpoint", "cannot read the tokenizer"
+MAX_TOKENIZER_BYTES = 256 << 20
+"""Of a file. The largest there are have 35 MB."""
+_TRIAL = "Hello, 1 world!"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+ARCHIVED = (
+    "added_tokens.json",
+    CHAT_TEMPLATE_FILE,
+    "chat_template.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+"""What GetTokenizer sends, as far as a checkpoint has it."""
+
+
+def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a checkpoint. config: its tokenizer_config.json. Raises StartupError."""
+    path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
+    if path.exists():
+        with _blaming(path):
+            return _tried(Tokenizer(tokenizers.Tokenizer.from_file(str(path))))
+    vocabulary, merges = (inside(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
+    if vocabulary.exists() and merges.exists():
+        with _blaming(vocabulary, merges):
+            return _tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
+    raise StartupError(
+        _WHAT_TOKENIZER,
+        f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt",
+        "save the tokenizer with transformers, which writes tokenizer.json",
+    )
+
+
+@contextlib.contextmanager
+def _blaming(*paths: Path) -> Iterator[None]:
+    """Whatever is raised is the fault of these files. The library raises bare Exception; and where it panics,
+    an exception that is none, as if the process were to end."""
+    names = ", ".join(map(str, paths))
+    for path in paths:
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise StartupError(_WHAT_TOKENIZER, f"{path} is larger than {MAX_TOKENIZER_BYTES} bytes")
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise StartupError(_WHAT_TOKENIZER, f"{names}: {error}") from error
+
+
+def _tried(tokenizer: Tokenizer) -> Tokenizer:
+    """The same, when it can encode and decode a text: some of what a file gets wrong is found only then."""
+    token_ids = tokenizer.encode(_TRIAL, add_special_tokens=True).token_ids
+    tokenizer.decode([token_ids], skip_special_tokens=False)
+    return tokenizer
+
+
+def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":
+    """GPT-2's kind, as the checkpoints of GPT-2 and OPT have it."""
+    tokenizer = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    prefix_space = bool(config.get("add_prefix_space", False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = special_tokens(config)
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in dict.fromkeys(special.values())])
+    begin = special.get("bos_token")
+    if config.get("add_bos_token") and begin is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[begin, "$A"], special_tokens=[(begin, tokenizer.token_to_id(begin))]
+        )
+    else:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and so on -> the token's text."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is no such file. Raises StartupError."""
+    return read_object(path.parent, path.name, _WHAT) or {}
+
+
+class TokenizerArchive:
+    """The zip that GetTokenizer sends. The same files make the same bytes."""
+
+    def __init__(self, folder: Path, chat_template: str | None) -> None:
+        """chat_template: the one in use, which may not be the checkpoint's."""
+        self._folder = folder
+        self._chat_template = chat_template
+
+    @cached_property
+    def data(self) -> bytes:
+        """The zip. Reading and packing take a moment: not for the event loop."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            for name, content in sorted(self._files().items()):
+                entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, content)
+        return buffer.getvalue()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of `data`, hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def _files(self) -> dict[str, bytes]:
+        files = {name: inside(self._folder, name, _WHAT) for name in ARCHIVED}
+        contents = {name: path.read_bytes() for name, path in files.items() if path.exists()}
+        if self._chat_template is not None:
+            contents[CHAT_TEMPLATE_FILE] = self._chat_template.encode()
+        return contents

@@ -1,0 +1,83 @@
+"""A time limit for Python code that cannot be asked to stop, such as a chat template's loop.
+
+CPython can raise an exception in another thread (PyThreadState_SetAsyncExc). It is delivered
+between two bytecodes, so a single long call into C is not interrupted: those are bounded by size
+(see frontend.text.jinja_sandbox).
+"""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Overtime(BaseException):
+    """Raised inside the late code. Not an Exception, so that no handler on the way swallows it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    thread: int
+    deadline: float
+    armed: bool = True
+    fired: bool = False
+
+
+class Watchdog:
+    """Runs functions under a time limit; one thread watches all of them, from the first call on."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watches: set[_Watch] = set()
+        self._thread: threading.Thread | None = None
+
+    def call(self, function: Callable[[], T], seconds: float) -> T:
+        """function(). Raises TimeoutError when it takes longer than `seconds`."""
+        watch = self._arm(seconds)
+        try:
+            try:
+                return function()
+            finally:
+                self._disarm(watch)
+        except Overtime:
+            self._disarm(watch)  # again: the first time may be what was interrupted
+            raise TimeoutError from None
+
+    def _arm(self, seconds: float) -> _Watch:
+        watch = _Watch(threading.get_ident(), time.monotonic() + seconds)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+                self._thread.start()
+            self._watches.add(watch)
+            self._changed.notify()
+        return watch
+
+    def _disarm(self, watch: _Watch) -> None:
+        with self._changed:
+            watch.armed = False
+            self._watches.discard(watch)
+            if watch.fired:  # an exception that is still on its way must not hit what comes next
+                _raise_in(watch.thread, None)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for watch in [watch for watch in self._watches if watch.deadline <= now]:
+                    self._watches.discard(watch)
+                    watch.fired = True
+                    _raise_in(watch.thread, Overtime)
+                pause = min((watch.deadline - now for watch in self._watches), default=None)
+                self._changed.wait(pause)
+
+
+def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
+    """Makes a thread raise `exception` at its next bytecode; None: takes back what is on its way."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(exception) if exception is not None else None
+    )

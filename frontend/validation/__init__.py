@@ -1,0 +1,1 @@
+"""Judges every field of a request by name, and fills in defaults."""

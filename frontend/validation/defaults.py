@@ -1,0 +1,65 @@
+"""A request's absent fields, filled in: what the engine gets has no defaults left. Pure."""
+
+import secrets
+from dataclasses import dataclass
+
+from frontend.validation.multi_sequence import resolve_search
+from pagewire.v1 import generation_pb2
+
+COLDEST = 1e-5
+"""A temperature below this one is 0: logits divided by it overflow, and it is greedy anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Public messages in which every scalar is present. Strings stay in the frontend."""
+
+    sampling: generation_pb2.SamplingParams
+    stopping: generation_pb2.StoppingCriteria
+    num_returned: int
+    """Sequences that the client gets, of the n that the engine makes."""
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the likeliest of more sequences are returned."""
+        return self.num_returned < self.sampling.n
+
+
+def resolve(
+    request: generation_pb2.GenerateRequest,
+    defaults: generation_pb2.SamplingParams,
+    *,
+    vocab_size: int,
+    max_model_len: int,
+) -> Resolved:
+    """Resolves a validated request against the model's defaults."""
+    sampling = generation_pb2.SamplingParams()
+    sampling.CopyFrom(defaults)
+    sampling.MergeFrom(request.sampling)
+    if sampling.temperature < COLDEST:
+        sampling.temperature = 0.0
+    if sampling.top_k >= vocab_size:
+        sampling.top_k = 0
+    if not sampling.HasField("seed"):
+        sampling.seed = secrets.randbits(64)
+    resolve_search(request.sampling, sampling)
+    num_returned = sampling.n
+    if sampling.HasField("best_of"):
+        sampling.n = sampling.best_of
+        sampling.ClearField("best_of")
+    sampling.ClearField("bad_words")  # they travel as token ids
+    return Resolved(sampling, _stopping(request.stopping, max_model_len), num_returned)
+
+
+def _stopping(asked: generation_pb2.StoppingCriteria, max_model_len: int) -> generation_pb2.StoppingCriteria:
+    stopping = generation_pb2.StoppingCriteria()
+    stopping.CopyFrom(asked)
+    # Without a limit of its own a sequence ends when the context is full, and says so
+    # (FINISH_REASON_CONTEXT_LENGTH): this limit is never met, as the prompt has at least one token.
+    limit = asked.max_tokens if asked.HasField("max_tokens") else max_model_len
+    stopping.max_tokens = min(limit, max_model_len)
+    stopping.min_tokens = min(asked.min_tokens, max_model_len)
+    stopping.ignore_eos = asked.ignore_eos
+    stopping.include_stop = asked.include_stop
+    stopping.ClearField("stop")
+    return stopping

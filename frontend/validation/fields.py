@@ -1,0 +1,122 @@
+"""The fields of generation requests: for each that is built, how its value is judged. Pure.
+
+A field that a client sets and that has no entry in FIELDS is refused by its path (validation.py). So a field
+that is added to the protos is refused until somebody builds it. The other requests are in field_tables.py.
+"""
+
+from enum import Enum
+
+from frontend.validation.rules import (
+    ALL_CANDIDATES,
+    AT_LEAST_ONE,
+    BAD_WORDS,
+    CANDIDATE_IDS,
+    IDENTIFIER,
+    LOGIT_BIAS,
+    MAX_COUNT,
+    PRIORITY,
+    RANK,
+    SEQUENCES,
+    STOP_STRINGS,
+    TIME_LIMIT,
+    TOKEN_IDS,
+    TOP_N,
+    Rule,
+    known_value,
+    number,
+)
+from pagewire.beam_limits import MAX_LENGTH_PENALTY
+from pagewire.v1 import generation_pb2, prompt_pb2
+
+
+class Kind(Enum):
+    """How to treat a field that has no value of its own to check."""
+
+    NESTED = "look inside"
+    FREE = "any value is fine"
+
+
+FIELDS: dict[str, Rule | Kind] = {
+    "request_id": IDENTIFIER,
+    "model": IDENTIFIER,
+    "priority": PRIORITY,
+    "tenant": IDENTIFIER,
+    "prompt": Kind.NESTED,
+    "prompt.text": Kind.FREE,
+    "prompt.token_ids": Kind.NESTED,
+    "prompt.token_ids.ids": Kind.FREE,  # see check_token_ids
+    "prompt.chat": Kind.NESTED,
+    "prompt.chat.messages": Kind.NESTED,
+    "prompt.chat.messages.role": IDENTIFIER,
+    "prompt.chat.messages.content": Kind.NESTED,
+    "prompt.chat.messages.content.text": Kind.FREE,
+    "prompt.chat.messages.name": IDENTIFIER,
+    "prompt.chat.messages.reasoning": Kind.FREE,
+    "prompt.chat.add_generation_prompt": Kind.FREE,
+    "prompt.chat.continue_final_message": Kind.FREE,
+    "prompt.chat.template_kwargs": Kind.FREE,  # see frontend.text.chat_template
+    "prompt.add_special_tokens": Kind.FREE,
+    "prompt.truncate_to": AT_LEAST_ONE,
+    "prompt.truncation_side": known_value(prompt_pb2.TruncationSide),
+    "sampling": Kind.NESTED,
+    "sampling.temperature": number(0, 100),
+    "sampling.top_p": number(0, 1, above=True),
+    "sampling.top_k": number(0, MAX_COUNT),
+    "sampling.min_p": number(0, 1),
+    "sampling.typical_p": number(0, 1, above=True),
+    "sampling.frequency_penalty": number(-2, 2),
+    "sampling.presence_penalty": number(-2, 2),
+    "sampling.repetition_penalty": number(0.01, 100),
+    "sampling.seed": Kind.FREE,
+    "sampling.n": SEQUENCES,
+    "sampling.best_of": SEQUENCES,
+    "sampling.beam_search": Kind.NESTED,
+    "sampling.beam_search.width": SEQUENCES,
+    "sampling.beam_search.length_penalty": number(-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
+    "sampling.beam_search.early_stopping": Kind.FREE,
+    "sampling.logit_bias": LOGIT_BIAS,
+    "sampling.allowed_token_ids": TOKEN_IDS,
+    "sampling.bad_words": BAD_WORDS,
+    "sampling.bad_token_ids": TOKEN_IDS,
+    "stopping": Kind.NESTED,
+    "stopping.max_tokens": AT_LEAST_ONE,
+    "stopping.min_tokens": number(0, MAX_COUNT),
+    "stopping.stop": STOP_STRINGS,
+    "stopping.stop_token_ids": TOKEN_IDS,
+    "stopping.ignore_eos": Kind.FREE,
+    "stopping.include_stop": Kind.FREE,
+    "stopping.time_limit": TIME_LIMIT,
+    "output": Kind.NESTED,
+    "output.mode": known_value(generation_pb2.OutputOptions.Mode),
+    "output.text": Kind.FREE,
+    "output.token_ids": Kind.FREE,
+    "output.logprobs": Kind.NESTED,
+    "output.logprobs.top_n": TOP_N,
+    "output.logprobs.token_ids": Kind.NESTED,
+    "output.logprobs.token_ids.ids": CANDIDATE_IDS,
+    "output.logprobs.all": ALL_CANDIDATES,
+    "output.prompt_token_ids": Kind.FREE,
+    "output.prompt_logprobs": Kind.NESTED,
+    "output.prompt_logprobs.top_n": TOP_N,
+    "output.prompt_logprobs.token_ids": Kind.NESTED,
+    "output.prompt_logprobs.token_ids.ids": CANDIDATE_IDS,
+    "output.prompt_logprobs.all": ALL_CANDIDATES,
+    "output.prompt_logprobs_start": Kind.FREE,  # see frontend.logprobs
+    "output.echo": Kind.FREE,
+    "output.skip_special_tokens": Kind.FREE,
+    "output.stream_interval": AT_LEAST_ONE,
+    "output.continuous_usage": Kind.FREE,
+    "output.timings": Kind.FREE,
+    "output.token_bytes": Kind.FREE,
+    "cache": Kind.NESTED,
+    "cache.salt": IDENTIFIER,
+    "cache.bypass": Kind.FREE,
+    "routing": Kind.NESTED,
+    "routing.data_parallel_rank": RANK,
+    "routing.session_id": IDENTIFIER,
+    "continuation": Kind.NESTED,
+    "continuation.sequences": Kind.NESTED,
+    "continuation.sequences.index": Kind.FREE,  # see validation.py
+    "continuation.sequences.token_ids": Kind.FREE,
+}
+"""Path of a field, without indexes -> how it is judged. Absent: not built yet."""

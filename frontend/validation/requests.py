@@ -1,0 +1,225 @@
+"""Everything about a request that can be judged without a tokenizer or an engine. Pure.
+
+Each field by itself as fields.py says; here, what is wrong with fields together.
+"""
+
+from collections.abc import Sequence
+
+from google.protobuf.message import Message
+
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.validation.fields import FIELDS, Kind
+from frontend.validation.multi_sequence import contradictions, returned
+from frontend.validation.rules import (
+    MAX_ID_BYTES,
+    Limits,
+    identifier_problem,
+    outside_vocabulary,
+    priority_problem,
+)
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
+
+MAX_PROMPTS = 1024
+"""Prompts or sequences of one request to the tokenizer."""
+MAX_SCORED_BYTES = 2 << 20
+"""Of all continuations of one request."""
+MAX_DETOKENIZED = 1 << 19
+"""Token ids of one request to the tokenizer, in all."""
+MAX_PARTS = 16_384
+"""Messages inside a request (of a conversation, mostly). Looking at one takes some 5 us of the event
+loop's time."""
+MAX_ABORTS = 4096
+MAX_VIOLATIONS = 8
+"""Reported at once: they travel in a trailer, and HTTP/2 peers accept 8 KiB of those."""
+
+NOT_BUILT = "is not built yet"
+
+
+def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> None:
+    """Judges a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
+    findings = _Findings()
+    findings.walk(request, "", "", limits)
+    _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    _check_counts(request, findings)
+    _check_choice(request, limits, findings)
+    _check_continuation(request, limits, findings)
+    if request.output.echo and request.output.HasField("text") and not request.output.text:
+        findings.invalid["output.echo"] = "is text, which output.text switches off"
+    if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
+        findings.invalid["output.prompt_logprobs_start"] = "means nothing without output.prompt_logprobs"
+    findings.raise_any()
+
+
+def check_continuations(
+    request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
+) -> None:
+    """Judges a request to score continuations. Raises InvalidRequest or Unsupported."""
+    findings = _Findings()
+    suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its place
+    findings.add("request_id", identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
+    findings.add("priority", priority_problem(request.priority, limits))
+    findings.add("tenant", identifier_problem(request.tenant))
+    findings.walk(request.cache, "cache", "cache", limits)
+    findings.walk(request.prompt, "prompt", "prompt", limits)
+    _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    count, texts = len(request.continuations), request.continuations
+    if not 1 <= count <= max_continuations:
+        findings.invalid["continuations"] = f"must be 1 to {max_continuations}, not {count}"
+    elif (size := sum(len(text.encode()) for text in texts)) > MAX_SCORED_BYTES:
+        findings.invalid["continuations"] = f"must be at most {MAX_SCORED_BYTES} bytes in all, not {size}"
+    for place, text in enumerate(texts[:max_continuations]):
+        findings.add(f"continuations[{place}]", None if text else "must not be empty")
+    findings.raise_any()
+
+
+def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> None:
+    """Judges the prompts of a tokenization request. Raises InvalidRequest or Unsupported."""
+    findings = _Findings()
+    if not 1 <= len(request.prompts) <= MAX_PROMPTS:
+        findings.invalid["prompts"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.prompts)}"
+        findings.raise_any()
+    for place, prompt in enumerate(request.prompts):
+        path = f"prompts[{place}]"
+        findings.walk(prompt, path, "prompt", limits)
+        _check_prompt(prompt, path, findings, may_be_empty=True)
+    findings.raise_any()
+
+
+def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) -> None:
+    """Judges the sequences of a detokenization request. Raises InvalidRequest."""
+    findings = _Findings()
+    if not 1 <= len(request.sequences) <= MAX_PROMPTS:
+        findings.invalid["sequences"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.sequences)}"
+        findings.raise_any()
+    if sum(len(sequence.ids) for sequence in request.sequences) > MAX_DETOKENIZED:
+        findings.invalid["sequences"] = f"must be at most {MAX_DETOKENIZED} ids in all"
+        findings.raise_any()
+    for place, sequence in enumerate(request.sequences):
+        findings.add(f"sequences[{place}].ids", outside_vocabulary(sequence.ids, vocab_size))
+    findings.raise_any()
+
+
+def check_abort(request: generation_pb2.AbortRequest) -> None:
+    """Judges the ids and the tenant of an Abort. Raises InvalidRequest."""
+    findings = _Findings()
+    findings.add("tenant", identifier_problem(request.tenant))
+    if len(request.request_ids) > MAX_ABORTS:
+        findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
+        findings.raise_any()
+    for place, request_id in enumerate(request.request_ids):
+        findings.add(f"request_ids[{place}]", identifier_problem(request_id))
+    findings.raise_any()
+
+
+def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
+    """Judges a prompt's token ids, apart from the rest because they may be many."""
+    problem = outside_vocabulary(ids, vocab_size)
+    if problem is not None:
+        raise InvalidRequest({path: problem})
+
+
+class _Findings:
+    """What is wrong, by path."""
+
+    def __init__(self) -> None:
+        self.invalid: dict[str, str] = {}
+        self.unsupported: dict[str, str] = {}
+        self._num_parts = 0
+
+    def add(self, path: str, problem: str | None) -> None:
+        if problem is not None:
+            self.invalid[path] = problem
+
+    def walk(self, message: Message, path: str, rule_path: str, limits: Limits) -> None:
+        """Looks at the fields that are set. rule_path: the same as path, without indexes."""
+        for field, value in message.ListFields():
+            where = f"{path}.{field.name}" if path else field.name
+            name = f"{rule_path}.{field.name}" if rule_path else field.name
+            rule = FIELDS.get(name)
+            if rule is None:
+                self.unsupported[where] = NOT_BUILT
+            elif rule is Kind.NESTED:
+                self._num_parts += len(value) if field.is_repeated else 1
+                if self._num_parts > MAX_PARTS:
+                    self.invalid[where] = f"has more than {MAX_PARTS} parts"
+                    self.raise_any()
+                for place, part in enumerate(value) if field.is_repeated else ((None, value),):
+                    self.walk(part, where if place is None else f"{where}[{place}]", name, limits)
+            elif not isinstance(rule, Kind):
+                self.add(where, rule(value, limits))
+
+    def raise_any(self) -> None:
+        """Raises what was found; what is not built yet counts less than what is wrong."""
+        if self.invalid:
+            raise InvalidRequest(dict(list(self.invalid.items())[:MAX_VIOLATIONS]))
+        if self.unsupported:
+            raise Unsupported(dict(list(self.unsupported.items())[:MAX_VIOLATIONS]))
+
+
+def _check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: _Findings, *, may_be_empty: bool) -> None:
+    kind = prompt.WhichOneof("kind")
+    if kind is None:
+        findings.invalid[path] = "is required: text, token_ids or chat"
+    elif kind == "text" and not prompt.text and not may_be_empty:
+        findings.invalid[f"{path}.text"] = "must not be empty"
+    elif kind == "token_ids" and not prompt.token_ids.ids and not may_be_empty:
+        findings.invalid[f"{path}.token_ids.ids"] = "must not be empty"
+    elif kind == "chat":
+        _check_chat(prompt.chat, f"{path}.chat", findings)
+
+
+def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
+    if not chat.messages:
+        findings.invalid[f"{path}.messages"] = "must not be empty"
+    for place, message in enumerate(chat.messages):
+        if not message.role:
+            findings.invalid[f"{path}.messages[{place}].role"] = "must not be empty"
+    if chat.continue_final_message and chat.add_generation_prompt:
+        problem = "cannot be combined with add_generation_prompt"
+        findings.invalid[f"{path}.continue_final_message"] = problem
+
+
+def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) -> None:
+    sampling, stopping = request.sampling, request.stopping
+    findings.invalid.update(contradictions(request))
+    if sampling.HasField("beam_search") and request.output.HasField("logprobs"):
+        findings.unsupported["output.logprobs"] = f"{NOT_BUILT} for sampling.beam_search"
+    if stopping.HasField("max_tokens") and stopping.min_tokens > stopping.max_tokens:
+        problem = f"must not exceed max_tokens ({stopping.max_tokens}), not {stopping.min_tokens}"
+        findings.invalid["stopping.min_tokens"] = problem
+
+
+def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
+    """Whether at least one token can be chosen."""
+    sampling, stopping = request.sampling, request.stopping
+    if not (sampling.allowed_token_ids or sampling.bad_token_ids):
+        return
+    barred = set(sampling.bad_token_ids)
+    if stopping.min_tokens:  # which the tokens that would end the sequence have to wait for
+        barred.update(stopping.stop_token_ids, () if stopping.ignore_eos else limits.eos_token_ids)
+    if sampling.allowed_token_ids:
+        if barred.issuperset(sampling.allowed_token_ids):
+            findings.invalid["sampling.allowed_token_ids"] = "leaves no token to choose"
+    elif len(barred) >= limits.vocab_size:
+        findings.invalid["sampling.bad_token_ids"] = "leaves no token to choose"
+
+
+def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
+    """What can be said of it without the prompt; see frontend.streams.continuation for the rest."""
+    if not request.HasField("continuation"):
+        return
+    sampling = request.sampling
+    draws = not (sampling.HasField("temperature") and sampling.temperature == 0)
+    if draws and not (sampling.HasField("seed") or sampling.HasField("beam_search")):
+        problem = "is required to continue a stream, unless temperature is 0: its first message reported it"
+        findings.invalid["sampling.seed"] = problem
+    n = returned(sampling)
+    seen: set[int] = set()
+    for place, sequence in enumerate(request.continuation.sequences):
+        path = f"continuation.sequences[{place}]"
+        if sequence.index >= n:
+            findings.invalid[f"{path}.index"] = f"must be below n ({n}), not {sequence.index}"
+        elif sequence.index in seen:
+            findings.invalid[f"{path}.index"] = f"{sequence.index} is there twice"
+        seen.add(sequence.index)
+        findings.add(f"{path}.token_ids", outside_vocabulary(sequence.token_ids, limits.vocab_size))

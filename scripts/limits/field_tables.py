@@ -1,0 +1,194 @@
+"""What every field of every request may be, for people: the rules of fields.py, and what is judged elsewhere.
+
+field_rows.py makes rows of it, and docs/limits.md is printed from those.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from frontend.validation.fields import FIELDS, Kind
+from frontend.validation.requests import (
+    MAX_ABORTS,
+    MAX_DETOKENIZED,
+    MAX_PARTS,
+    MAX_PROMPTS,
+    MAX_SCORED_BYTES,
+)
+from frontend.validation.rules import IDENTIFIER, PRIORITY, Rule
+
+TABLE = "frontend/validation/fields.py"
+VALIDATION = "frontend/validation/requests.py"
+PROMPTS = "frontend/text/prompt_encoding.py"
+TEMPLATE = "frontend/text/chat_template.py"
+MODEL = "frontend/text/model_info.py"
+MULTIPLEXER = "frontend/streams/multiplexer.py"
+ADMIN = "frontend/servicers/admin.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A field that no rule of one value can judge."""
+
+    range: str
+    where: str
+
+
+Entry = Rule | Kind | Elsewhere
+TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
+CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
+SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+
+JUDGED_ELSEWHERE: dict[str, Elsewhere] = {
+    "model": SERVED_MODEL,
+    "prompt": Elsewhere("required: text, token_ids or chat", VALIDATION),
+    "prompt.text": TEXT,
+    "prompt.token_ids.ids": Elsewhere("ids of the vocabulary; at least 1, fewer than the context", PROMPTS),
+    "prompt.chat.messages": CONVERSATION,
+    "prompt.chat.messages.content.text": Elsewhere("as prompt.text, all messages together", PROMPTS),
+    "prompt.chat.messages.reasoning": Elsewhere("where the template reads it", TEMPLATE),
+    "prompt.chat.continue_final_message": Elsewhere("not with add_generation_prompt", VALIDATION),
+    "prompt.chat.template_kwargs": Elsewhere("names that the template does not reserve", TEMPLATE),
+    "output.prompt_logprobs_start": Elsewhere("below the prompt's length", "frontend/logprobs.py"),
+    "output.echo": Elsewhere("not with output.text = false", VALIDATION),
+    "continuation.sequences.index": Elsewhere("below n; each once", VALIDATION),
+    "continuation.sequences.token_ids": Elsewhere(
+        "ids of the vocabulary; what the request can have produced", "frontend/streams/continuation.py"
+    ),
+}
+"""Of a GenerateRequest: fields that FIELDS leaves free, or more than their rule says."""
+
+DEFAULTS: dict[str, str] = {
+    "request_id": "drawn by the server",
+    "model": "the only model",
+    "prompt.add_special_tokens": "true for text, false for chat",
+    "prompt.truncate_to": "no truncation",
+    "prompt.truncation_side": "left",
+    "prompt.chat.add_generation_prompt": "true, unless continue_final_message",
+    **{
+        f"sampling.{name}": "the model's (Model.default_sampling)"
+        for name in (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "typical_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+        )
+    },
+    "sampling.seed": "drawn by the server, which reports it",
+    "sampling.n": "1",
+    "sampling.best_of": "n",
+    "sampling.beam_search.width": "required",
+    "sampling.beam_search.length_penalty": "1",
+    "sampling.beam_search.early_stopping": "false",
+    "stopping.max_tokens": "what the context leaves",
+    "stopping.min_tokens": "0",
+    "stopping.ignore_eos": "false",
+    "stopping.include_stop": "false",
+    "stopping.time_limit": "none",
+    "output.mode": "deltas",
+    "output.text": "true",
+    "output.skip_special_tokens": "true",
+    "output.stream_interval": "1",
+    "output.prompt_logprobs_start": "1, the first that has one",
+    "routing.data_parallel_rank": "the server chooses",
+}
+"""What a field that is not set means, where that is not the zero of its type."""
+
+
+def _below(prefix: str, new: str) -> dict[str, Entry]:
+    """Entries of GenerateRequest at and below a path, under another one."""
+    entries = {**FIELDS, **JUDGED_ELSEWHERE}
+    return {
+        new + path.removeprefix(prefix): entry
+        for path, entry in entries.items()
+        if path == prefix or path.startswith(f"{prefix}.")
+    }
+
+
+REQUESTS: dict[str, Mapping[str, Entry]] = {
+    "GenerateRequest": {**FIELDS, **JUDGED_ELSEWHERE},
+    "AbortRequest": {
+        "request_ids": Elsewhere(f"at most {MAX_ABORTS}, each {IDENTIFIER.range}", VALIDATION),
+        "tenant": IDENTIFIER,
+    },
+    "GenerateMultiplexedRequest": {
+        "generate": Elsewhere("a GenerateRequest whose request_id is not empty", MULTIPLEXER),
+        "abort": Elsewhere("an AbortRequest; ids of other streams count for nothing", MULTIPLEXER),
+    },
+    "TokenizeRequest": {
+        "model": SERVED_MODEL,
+        **_below("prompt", "prompts"),
+        "prompts": Elsewhere(f"1 to {MAX_PROMPTS}", VALIDATION),
+        "prompts.text": Elsewhere("at most 2 MiB", PROMPTS),
+        "prompts.token_ids.ids": Elsewhere("ids of the vocabulary; at most 524,288", PROMPTS),
+        "token_texts": Kind.FREE,
+        "offsets": Elsewhere("not for prompts of token ids", PROMPTS),
+        "rendered_text": Kind.FREE,
+        "count_only": Kind.FREE,
+    },
+    "DetokenizeRequest": {
+        "model": SERVED_MODEL,
+        "sequences": Elsewhere(f"1 to {MAX_PROMPTS}", VALIDATION),
+        "sequences.ids": Elsewhere(f"ids of the vocabulary; at most {MAX_DETOKENIZED} in all", VALIDATION),
+        "skip_special_tokens": Kind.FREE,
+    },
+    "GetTokenizerRequest": {"model": SERVED_MODEL},
+    "ScoreContinuationsRequest": {
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", VALIDATION),
+        "model": SERVED_MODEL,
+        **_below("prompt", "prompt"),
+        "continuations": Elsewhere(
+            f"1 to Limits.max_continuations, not empty; {MAX_SCORED_BYTES} bytes in all", VALIDATION
+        ),
+        "token_logprobs": Kind.FREE,
+        "priority": PRIORITY,
+        "tenant": IDENTIFIER,
+        **_below("cache", "cache"),
+    },
+    "ListModelsRequest": {},
+    "GetModelRequest": {"name": SERVED_MODEL},
+    "GetServerInfoRequest": {},
+    "GetLoadRequest": {},
+    "WatchLoadRequest": {"min_interval": Elsewhere("0 to 86400 s; below 0.05 s counts as that", ADMIN)},
+    "DrainRequest": {"timeout": Elsewhere("0 to 86400 s", ADMIN)},
+    "ResumeRequest": {},
+    "ResetCacheRequest": {},
+}
+"""By message: the requests of the RPCs that are built."""
+
+REQUEST_DEFAULTS: dict[str, str] = {
+    "DetokenizeRequest.skip_special_tokens": "true",
+    "WatchLoadRequest.min_interval": "1 s",
+    "DrainRequest.timeout": "never",
+}
+
+NOT_BUILT: dict[str, str] = {
+    "EmbedRequest": "the whole RPC answers UNIMPLEMENTED",
+    "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
+    "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",
+    "LoadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
+    "UnloadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
+    "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
+    "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
+}
+"""Requests of RPCs that are part of the contract and nothing more."""
+
+REFUSED_FIELDS = frozenset(
+    {
+        "prompt.embeddings",
+        "prompt.media",
+        "prompt.chat.tools",
+        "prompt.chat.tool_choice",
+        "prompt.chat.template",
+        "prompt.chat.messages.tool_calls",
+        "prompt.chat.messages.tool_call_id",
+        "prompt.chat.messages.content.media",
+        "structured_output",
+        "adapter",
+        "extensions",
+    }
+)
+"""Paths of GenerateRequest that are not built: refused by name, with all that is below them."""

@@ -1,0 +1,115 @@
+"""Who may call what: every method of every service has its row here."""
+
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from frontend.auth.authenticator import Access, OpenGate, TokenGate, access_of
+from frontend.auth.caller import ANYBODY, Caller
+from frontend.auth.tokens import Entry, TokenTable, digest_of
+from frontend.errors import AdminsOnly, Unauthenticated
+from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
+
+MODULES = (generation_pb2, tokenizer_pb2, model_pb2, pooling_pb2, admin_pb2, health_pb2, reflection_pb2)
+METHODS = [
+    f"/{service.full_name}/{method.name}"
+    for module in MODULES
+    for service in module.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+]
+EVERYBODY = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+KNOWN = {
+    "/grpc.health.v1.Health/List",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    *(f"/pagewire.v1.GenerationService/{name}" for name in ("Generate", "GenerateUnary", "Abort")),
+    "/pagewire.v1.GenerationService/GenerateMultiplexed",
+    *(f"/pagewire.v1.TokenizerService/{name}" for name in ("Tokenize", "Detokenize", "GetTokenizer")),
+    *(f"/pagewire.v1.ModelService/{name}" for name in ("ListModels", "GetModel")),
+    *(f"/pagewire.v1.PoolingService/{name}" for name in ("Embed", "Score", "Classify")),
+    "/pagewire.v1.PoolingService/ScoreContinuations",
+}
+ADMINS = {
+    "/pagewire.v1.ModelService/LoadAdapter",
+    "/pagewire.v1.ModelService/UnloadAdapter",
+    *(method for method in METHODS if method.startswith("/pagewire.v1.AdminService/")),
+}
+
+
+class Table:
+    """Two tokens: "user" and "admin"."""
+
+    table = TokenTable(
+        [
+            Entry(digest_of("user"), Caller("alice")),
+            Entry(digest_of("admin"), Caller("operators", is_admin=True)),
+            Entry(digest_of("old"), Caller("old", is_admin=True), expires=10.0),
+        ]
+    )
+
+
+GATE = TokenGate(Table(), clock=lambda: 100.0)
+
+
+def bearer(token: str) -> tuple[tuple[str, str]]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_row(method):
+    rows = {Access.EVERYBODY: EVERYBODY, Access.KNOWN: KNOWN, Access.ADMINS: ADMINS}
+    assert [access for access, methods in rows.items() if method in methods] == [access_of(method)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("metadata", [(), bearer("wrong"), bearer("old"), bearer("")])
+def test_without_a_token_that_counts(method, metadata):
+    if method in EVERYBODY:
+        assert GATE.admit(method, metadata) is None
+    else:
+        with pytest.raises(Unauthenticated):
+            GATE.admit(method, metadata)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_a_token(method):
+    if method in EVERYBODY:
+        return
+    admin = GATE.admit(method, bearer("admin"))
+    assert admin is not None and admin.is_admin
+    if method in ADMINS:
+        with pytest.raises(AdminsOnly):
+            GATE.admit(method, bearer("user"))
+    else:
+        assert GATE.admit(method, bearer("user")) == Caller("alice")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "",
+        "/",
+        "/pagewire.v1.GenerationService/generate",
+        "/grpc.health.v1.Health/Check/",
+        "/grpc.health.v1.Health//Check",
+        "/grpc.health.v1.health/check",
+        "/pagewire.v1.AdminService",
+        "/pagewire.v1.NewService/New",
+    ],
+)
+def test_what_is_in_no_list_is_closed(method):
+    assert access_of(method) is Access.KNOWN
+    with pytest.raises(Unauthenticated):
+        GATE.admit(method, ())
+
+
+def test_refusals_are_counted_and_do_not_fill_the_log(caplog):
+    gate = TokenGate(Table())
+    for _ in range(100):
+        with pytest.raises(Unauthenticated):
+            gate.admit("/x/Y", bearer("secret-in-no-line"))
+    assert gate.num_refused == 100 and len(caplog.messages) == 7
+    assert "secret-in-no-line" not in caplog.text
+
+
+def test_the_open_gate():
+    assert OpenGate().admit("/x/Y", ()) is ANYBODY

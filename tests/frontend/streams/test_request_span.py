@@ -1,0 +1,101 @@
+"""What became of a request is counted once, however it ends."""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from frontend.errors import EngineDead, InvalidRequest
+from frontend.streams.request_span import Observation
+from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.stream import Delivery, Header, Stream
+from frontend.telemetry.counters import Counters
+from frontend.telemetry.tracing import Call
+from pagewire.telemetry.tracing import Attributes, Part, TraceContext
+from pagewire.v1 import generation_pb2
+
+LENGTH = generation_pb2.FINISH_REASON_MAX_TOKENS
+MS = 1_000_000
+
+
+class Span:
+    context = TraceContext("of our own")
+
+    def end(self, attributes: Attributes, parts: Iterable[Part], *, failed: bool) -> None:
+        self.attributes, self.parts, self.failed = attributes, list(parts), failed
+
+
+class Tracer:
+    def __init__(self) -> None:
+        self.span = Span()
+        self.begun: list[tuple[str, TraceContext]] = []
+
+    def begin(self, name: str, parent: TraceContext) -> Span:
+        self.begun.append((name, parent))
+        return self.span
+
+    def close(self) -> None: ...
+
+
+def stream_of(observation: Observation) -> Stream:
+    wanted: dict[str, Any] = {"text": False, "token_ids": True, "token_bytes": None, "cumulative": False}
+    wanted |= {"include_stop": False, "min_tokens": 0, "logprobs": False, "likelihood": False}
+    sequence = Sequence(0, Wanted(**wanted), None, None, "")
+    stream = Stream(Header("id", "fake", 7, 3), Delivery(), [sequence], observation.ledger)
+    observation.begin(stream)
+    return stream
+
+
+async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
+    counters, tracer = Counters(), Tracer()
+    parent = TraceContext("of the client")
+    with Observation(counters, tracer, Call("a/B", parent)) as observation:
+        assert observation.trace == Span.context and tracer.begun == [("a/B", parent)]
+        stream = stream_of(observation)
+        observation.ledger.sent()
+        now = time.monotonic_ns()
+        stream.push(0, 0, array("I", [5]), 0, 0, now)
+        await stream.take()
+        stream.push(0, 1, array("I", [6, 7, 8]), LENGTH, 0, now + 6 * MS)
+        await stream.take()
+    assert counters.outcomes == {"finished": 1} and counters.finishes == {"max_tokens": 1}
+    assert (counters.prompt_tokens, counters.generated_tokens, counters.messages) == (3, 4, 2)
+    assert counters.inter_token_seconds.count == 3
+    assert counters.inter_token_seconds.sum == pytest.approx(0.006)
+    assert counters.request_seconds.count == counters.decode_seconds.count == 1
+    assert tracer.span.attributes["gen_ai.usage.output_tokens"] == 4 and not tracer.span.failed
+    assert [part.name for part in tracer.span.parts] == ["preprocess", "queue", "prefill", "decode"]
+
+
+async def test_one_that_is_refused_has_a_reason():
+    counters, tracer = Counters(), Tracer()
+    with pytest.raises(InvalidRequest), Observation(counters, tracer):
+        raise InvalidRequest({"n": "too many"})
+    assert counters.outcomes == {"refused": 1} and counters.refusals == {"INVALID_FIELD": 1}
+    assert tracer.span.failed and not tracer.span.parts
+    assert tracer.span.attributes["rpc.response.status_code"] == "INVALID_ARGUMENT"
+
+
+async def test_one_that_breaks_off_has_failed():
+    counters = Counters()
+    with pytest.raises(EngineDead), Observation(counters) as observation:
+        stream = stream_of(observation)
+        stream.push(0, 0, array("I", [5]), 0, 0, time.monotonic_ns())
+        await stream.take()
+        raise EngineDead
+    assert counters.outcomes == {"failed": 1} and counters.failures == {"ENGINE_DEAD": 1}
+    assert counters.request_seconds.count == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(asyncio.CancelledError, "cancelled"), (GeneratorExit, "cancelled"), (ZeroDivisionError, "refused")],
+)
+def test_the_others(error: type[BaseException], outcome: str):
+    counters = Counters()
+    with pytest.raises(error), Observation(counters):
+        raise error
+    assert counters.outcomes == {outcome: 1}

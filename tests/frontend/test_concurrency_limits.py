@@ -1,0 +1,108 @@
+"""A frontend takes on so much and no more, and says when to come back."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from frontend.concurrency_limits import Capacity
+from frontend.errors import RETRY_PUSHBACK, FrontendFull
+from pagewire.retry_after import UNKNOWN_S
+from pagewire.v1 import tokenizer_pb2
+from tests.frontend.fakes import END, Output, make_request, run_service
+
+
+class Calls:
+    """Calls that a test ends."""
+
+    def __init__(self) -> None:
+        self._ends: list[Callable[[Any], None]] = []
+
+    def begin(self, capacity: Capacity) -> None:
+        capacity.enter(self._ends.append)
+
+    def end(self) -> None:
+        self._ends.pop()(None)
+
+
+def test_calls_are_counted_until_they_are_over() -> None:
+    capacity, calls = Capacity(2, 0, clock=lambda: 0.0), Calls()
+    calls.begin(capacity)
+    calls.begin(capacity)
+    with pytest.raises(FrontendFull) as refusal:
+        calls.begin(capacity)
+    assert refusal.value.retry_after == UNKNOWN_S
+    calls.end()
+    calls.begin(capacity)
+    assert (capacity.num_calls, capacity.refused) == (2, {"calls": 1})
+
+
+def test_bytes_are_counted_while_they_are_read() -> None:
+    """One that is larger than the bound is read when no other is."""
+    capacity = Capacity(0, 100)
+    with capacity.reading(1000), pytest.raises(FrontendFull), capacity.reading(1):
+        pass
+    with capacity.reading(60), capacity.reading(40), pytest.raises(FrontendFull), capacity.reading(1):
+        pass
+    assert (capacity.num_bytes, capacity.refused) == (0, {"bytes": 2})
+
+
+def test_a_failure_gives_back_what_it_held() -> None:
+    capacity = Capacity(0, 100)
+    with pytest.raises(ZeroDivisionError), capacity.reading(60):
+        raise ZeroDivisionError
+    assert capacity.num_bytes == 0
+
+
+def test_when_to_come_back_is_when_places_become_free() -> None:
+    now = 0.0
+    capacity, calls = Capacity(1, 0, clock=lambda: now), Calls()
+    for _ in range(10):  # one call per second
+        calls.begin(capacity)
+        now += 1
+        calls.end()
+    calls.begin(capacity)
+    hints = []
+    for _ in range(3):
+        with pytest.raises(FrontendFull) as refusal:
+            calls.begin(capacity)
+        hints.append(refusal.value.retry_after)
+    assert hints == pytest.approx([1, 2, 3], rel=0.15)
+
+
+async def test_a_client_is_refused_before_anything_is_done(checkpoint, model):
+    """Trailers only: gRPC's retry policies may act. Calls that cost nothing are answered."""
+    async with run_service(checkpoint, model=model, max_concurrent_requests=1) as service:
+        call = service.generation.Generate(make_request())
+        handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
+        refused = service.generation.GenerateUnary(make_request())
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await refused
+        assert failure.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        details = {each.TypeName(): each for each in rpc_status.from_call(failure.value).details}
+        info = error_details_pb2.ErrorInfo()
+        details["google.rpc.ErrorInfo"].Unpack(info)
+        assert info.reason == "FRONTEND_FULL" and "google.rpc.RetryInfo" in details
+        assert int(dict(failure.value.trailing_metadata())[RETRY_PUSHBACK]) == 1000 * UNKNOWN_S
+        with pytest.raises(grpc.aio.AioRpcError):
+            await service.tokenizer.Tokenize(tokenizer_pb2.TokenizeRequest())
+        await service.engine.output(handle, Output([END], 1, END))
+        async for _ in call:
+            pass
+        again = service.generation.Generate(make_request())
+        await asyncio.wait_for(service.engine.requests.get(), 60)
+        again.cancel()
+
+
+async def test_prompts_that_are_read_have_a_bound(checkpoint, model):
+    """While one is read there is no room for another; what is being generated does not count."""
+    async with run_service(checkpoint, model=model, max_tokenizing_bytes=1) as service:
+        first = service.generation.Generate(make_request())
+        await asyncio.wait_for(service.engine.requests.get(), 60)
+        second = service.generation.Generate(make_request())
+        await asyncio.wait_for(service.engine.requests.get(), 60)
+        first.cancel(), second.cancel()

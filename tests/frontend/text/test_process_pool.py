@@ -1,0 +1,230 @@
+"""Processes that read prompts: the same as in a thread, within limits."""
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+
+from frontend import prompt_process as reader_main
+from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
+from frontend.text import prompt_reader as prompts_module
+from frontend.text.process_pool import Readers
+from frontend.text.prompt_reader import PromptReader
+from pagewire.config import FrontendConfig
+from pagewire.host import spawn as process
+from pagewire.v1 import prompt_pb2
+
+LONG = "some words é " * 8000
+PROMPTS = {
+    "text": {"text": LONG},
+    "truncated": {"text": LONG, "truncate_to": 20},
+    "ids": {"token_ids": {"ids": [7, 8] * 20_000}},
+    "chat": {"chat": {"messages": [{"role": "user", "content": [{"text": "a<|end|>" * 12_000}]}]}},
+}
+
+
+@pytest.fixture
+async def readers(checkpoint):
+    made = Readers(FrontendConfig(model=str(checkpoint), tokenizer_threads=1))
+    yield made
+    pids = [running._child.pid for running in made._idle]
+    made.close()
+    for running in made._idle:
+        await running._child.wait()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.fixture
+async def pair(model, readers):
+    """(in a thread, in processes when large)"""
+    here = PromptReader(model.tokenizer, model.chat_template, 1)
+    there = PromptReader(model.tokenizer, model.chat_template, 1, readers)
+    yield here, there
+    here.close()
+    there.close()
+
+
+async def test_a_process_reads_what_a_thread_reads(pair, readers):
+    here, there = pair
+    for fields in PROMPTS.values():
+        prompt = prompt_pb2.Prompt(**fields)
+        expected = await here.read(prompt, "prompt", vocab_size=512)
+        found = await there.read(prompt, "prompt", vocab_size=512)
+        assert (found.token_ids, found.text) == (expected.token_ids, expected.text)
+    with_offsets = [
+        await reader.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512, offsets=True)
+        for reader in pair
+    ]
+    assert list(with_offsets[0].offsets) == list(with_offsets[1].offsets) != []
+    for name in ("read_words", "read_continuations"):
+        words = ["word", "é" * 50_000]
+        assert await getattr(here, name)(words) == await getattr(there, name)(words)
+    assert len(readers._idle) == 1, "one process did all of it"
+
+
+async def test_small_prompts_need_no_process(pair, readers):
+    _, there = pair
+    await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
+    assert not readers._idle
+
+
+async def test_errors_are_those_of_a_thread(pair):
+    cases = [
+        (prompt_pb2.Prompt(token_ids={"ids": [512] * 40_000}), {}),
+        (prompt_pb2.Prompt(text=LONG), {"max_model_len": 16}),
+        (prompt_pb2.Prompt(token_ids={"ids": [5] * 40_000}), {"offsets": True}),
+        (prompt_pb2.Prompt(text="a" * (3 << 20)), {}),
+    ]
+    for prompt, options in cases:
+        errors = []
+        for reader in pair:
+            with pytest.raises(ServiceError) as caught:
+                await reader.read(prompt, "prompts[3]", vocab_size=512, **options)
+            errors.append(caught.value)
+        here, there = errors
+        for name in ("code", "reason", "message", "violations", "metadata"):
+            assert getattr(here, name) == getattr(there, name)
+    assert isinstance(errors[0], InvalidRequest)
+    with pytest.raises(ContextLengthExceeded):
+        await pair[1].read_for_generation(
+            prompt_pb2.Prompt(text="a b " * 30_000, truncate_to=600),
+            "prompt",
+            vocab_size=512,
+            max_model_len=500,
+        )
+
+
+def limited(monkeypatch, checkpoint, **limits):
+    """Readers whose processes have other limits."""
+    lines = ["from frontend import reader_main", "from pagewire.config import FrontendConfig"]
+    lines += [f"reader_main.{name} = {value}" for name, value in limits.items()]
+    lines += [f"reader_main.run(FrontendConfig(model={str(checkpoint)!r}))"]
+    monkeypatch.setattr(process, "command", lambda arguments: [sys.executable, "-c", "\n".join(lines)])
+
+
+async def test_too_much_time_ends_the_request_alone(pair, readers, monkeypatch, checkpoint):
+    _, there = pair
+    limited(monkeypatch, checkpoint, CPU_LIMIT=0.01)
+    with pytest.raises(InvalidRequest, match="prompts.1.: takes too much time to tokenize"):
+        await there.read(prompt_pb2.Prompt(text="word " * 400_000), "prompts[1]", vocab_size=512)
+    limited(monkeypatch, checkpoint, CPU_LIMIT=60)
+    read = await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    assert len(read.token_ids) > 8000
+
+
+async def test_too_much_memory_ends_the_request_alone(pair, monkeypatch, checkpoint):
+    _, there = pair
+    limited(monkeypatch, checkpoint, MEMORY=8 << 20)
+    with pytest.raises(InvalidRequest, match="prompt: takes too much memory"):
+        await there.read(prompt_pb2.Prompt(text="word " * 400_000), "prompt", vocab_size=512)
+
+
+async def test_a_reader_that_cannot_start_is_our_fault(pair, monkeypatch):
+    _, there = pair
+    monkeypatch.setattr(process, "command", lambda arguments: [sys.executable, "-c", "raise SystemExit(1)"])
+    with pytest.raises(InternalError):
+        await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+
+
+async def test_a_reader_that_does_not_answer_is_killed(pair, monkeypatch):
+    _, there = pair
+    monkeypatch.setattr("frontend.text.process_pool.WALL_LIMIT", 0.2)
+    monkeypatch.setattr(
+        process, "command", lambda arguments: [sys.executable, "-c", "import signal; signal.pause()"]
+    )
+    with pytest.raises(InvalidRequest, match="too much memory or time"):
+        await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+
+
+async def test_a_client_that_goes_away_does_not_take_the_process_with_it(pair, readers):
+    _, there = pair
+    await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    (process_before,) = readers._idle
+    job = asyncio.create_task(there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512))
+    while not readers._jobs:
+        await asyncio.sleep(0)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    await asyncio.gather(*readers._jobs)
+    assert readers._idle == [process_before]
+    read = await there.read(prompt_pb2.Prompt(text="b" * 70_000), "prompt", vocab_size=512)
+    assert read.text == "b" * 70_000
+
+
+async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(readers, monkeypatch):
+    ask = asyncio.Event()
+    num_asked = 0
+
+    async def hold(*_: object) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        await ask.wait()
+        raise asyncio.IncompleteReadError(b"", None)
+
+    monkeypatch.setattr("frontend.text.process_pool._Process.ask", hold)
+    jobs = [asyncio.create_task(readers.read_words(["x"], "sampling.bad_words")) for _ in range(20)]
+    while not num_asked:
+        await asyncio.sleep(0.005)
+    assert len(readers._jobs) == 1, "the others wait for their turn"
+    for job in jobs:
+        job.cancel()
+    await asyncio.wait(jobs)
+    ask.set()
+    await asyncio.wait(readers._jobs)
+    assert num_asked == 1 and not readers._free.locked()
+
+
+async def test_whoever_comes_after_an_idle_process_was_killed_is_not_to_blame(pair, readers):
+    _, there = pair
+    await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    (idle,) = readers._idle
+    idle.kill()
+    await idle._child.wait()
+    read = await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
+    assert read.text == LONG
+    assert len(readers._idle) == 1 and readers._idle != [idle]
+
+
+async def test_a_tokenizer_that_holds_a_thread_loses_our_trust(pair, readers, monkeypatch):
+    """As one whose regular expression is slow on a few bytes: processes read from then on."""
+    _, there = pair
+    monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
+    release = threading.Event()
+    monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
+    read = await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
+    assert read.text == "hi" and len(readers._idle) == 1
+    assert await there.run(lambda: 1) == 1, "the pool has a thread again"
+    release.set()
+
+
+async def test_to_wait_for_a_thread_costs_no_trust(pair, readers, monkeypatch):
+    _, there = pair
+    release = threading.Event()
+    busy = asyncio.create_task(there.run(lambda: release.wait(60)))  # a large answer, say: its only thread
+    monkeypatch.setattr(prompts_module, "PATIENCE", 0.01)
+    small = asyncio.create_task(there._run_small(lambda: "done"))
+    await asyncio.sleep(0.1)
+    assert not small.done() and there._trusted
+    monkeypatch.setattr(prompts_module, "PATIENCE", 60.0)
+    release.set()
+    assert await small == "done" and await busy
+    assert not readers._idle
+
+
+async def test_whoever_waits_behind_a_thread_that_is_lost_goes_to_a_process(pair, readers, monkeypatch):
+    _, there = pair
+    monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
+    release = threading.Event()
+    monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
+    prompts = [prompt_pb2.Prompt(text=f"hi {place}") for place in range(3)]
+    reads = await asyncio.gather(*(there.read(prompt, "prompt", vocab_size=512) for prompt in prompts))
+    assert [read.text for read in reads] == [prompt.text for prompt in prompts]
+    release.set()
+
+
+def test_limits_leave_room_for_the_largest_prompt(model, checkpoint):
+    """What a reader may take is more than the largest text needs."""
+    assert reader_main.MEMORY > 150 * (2 << 20)

@@ -1,0 +1,70 @@
+"""Code that does not end by itself is ended, and nothing else is hit."""
+
+import threading
+import time
+
+import pytest
+
+from frontend.text.watchdog import Watchdog
+
+
+def spin(seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def test_a_function_in_time_returns_its_value():
+    assert Watchdog().call(lambda: 7, 60) == 7
+
+
+def test_its_own_exception_passes():
+    with pytest.raises(ZeroDivisionError):
+        Watchdog().call(lambda: 1 // 0, 60)
+
+
+def test_an_endless_loop_ends():
+    with pytest.raises(TimeoutError):
+        Watchdog().call(lambda: spin(10**9), 0.05)
+
+
+def test_it_ends_in_other_threads_too_and_several_at_once():
+    watchdog = Watchdog()
+    ended = []
+
+    def run(seconds: float) -> None:
+        try:
+            watchdog.call(spin, seconds)
+        except TimeoutError:
+            ended.append(seconds)
+
+    threads = [threading.Thread(target=run, args=(0.02 * (place + 1),)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(ended) == [0.02, 0.04, 0.06, 0.08]
+
+
+def test_functions_that_end_at_their_limit_leave_nothing_behind():
+    """The exception may be on its way when the function returns: it must not hit the next one."""
+    watchdog = Watchdog()
+    outcomes = set()
+    for round_ in range(300):
+        limit = 0.0002 + round_ * 1e-6
+
+        def work(limit: float = limit) -> int:
+            spin(limit)
+            return 1
+
+        try:
+            outcomes.add(watchdog.call(work, limit))
+        except TimeoutError:
+            outcomes.add("late")
+        assert sum(range(200)) == 19900  # bytecodes in which a stray exception would show
+    assert outcomes <= {1, "late"}
+
+
+def test_a_limit_that_has_passed_already():
+    with pytest.raises(TimeoutError):
+        Watchdog().call(spin, 0.0)

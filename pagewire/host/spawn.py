@@ -68,7 +68,7 @@ def child_environment() -> dict[str, str]:
 
 def _import_path() -> dict[str, str]:
     """What lets a child import this package when it runs from a source tree, installed or not."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / "pyproject.toml").is_file():
         return {}
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -18,9 +18,17 @@ from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
 SAMPLER, MODEL = "sampler", "model"
-"""Groups of kernels: of kernels.cpu.sampling.api, for any CPU, and of a model in bfloat16."""
-SAMPLER_FILES = "sampling_"
-FOLDER = Path(__file__).parents[1] / "kernels" / "cpu"
+"""Groups of kernels: the sampler's, for any CPU, and those of a model in bfloat16."""
+KERNELS = {
+    SAMPLER: ("sampling.choose", "sampling.penalties"),
+    MODEL: (
+        *("attention.attention", "attention.split_kv", "attention.store_kv", "attention.kv_prefetch_list"),
+        *("elementwise.activation", "elementwise.rms_norm", "elementwise.rotary"),
+        *("matmul.gemm", "matmul.gemm12", "matmul.pack12", "matmul.quantize"),
+        *("runtime.program", "sampling.argmax", "step.check_step", "step.prepare_inputs"),
+    ),
+}
+"""Modules of kernels.cpu that compile when they are imported."""
 LOOK_S = 0.25
 """Between two signs of life while we wait."""
 
@@ -67,10 +75,9 @@ def precompile() -> Precompiled:
 
 
 def import_group(group: str) -> None:
-    """Imports its files, which compiles them or takes them from disk."""
-    for path in sorted(FOLDER.glob("*.py")):
-        if path.stem.startswith(SAMPLER_FILES) == (group == SAMPLER):
-            importlib.import_module(f"kernels.cpu.{path.stem}")
+    """Imports the modules of a group, which compiles their kernels or takes them from disk."""
+    for name in KERNELS[group]:
+        importlib.import_module(f"kernels.cpu.{name}")
 
 
 def _start(groups: list[str]) -> "subprocess.Popen[bytes]":

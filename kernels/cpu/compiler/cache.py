@@ -47,7 +47,7 @@ def operation(kernel: Callable[[int, int, int, int], None]) -> int:
 def _address(kernel: Callable[..., Any]) -> int:
     """Of its machine code, which is made where it is not on disk."""
     name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
-    file = cache_folder() / f"{name}.o" if kernel.__module__.startswith(__package__ + ".") else None
+    file = cache_folder() / f"{name}.o" if kernel.__module__.startswith("kernels.cpu.") else None
     if file is not None and is_cached() and file.exists():
         return load(file.read_bytes(), name)
     machine_code = assemble(lower(kernel, name))
@@ -71,7 +71,7 @@ def cache_folder() -> Path:
     """Where the machine code of these kernels for this CPU is kept."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = hashlib.sha256(target_name().encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(source.read_bytes())
     return Path(base) / "pagewire" / f"kernels-{digest.hexdigest()[:16]}"
 

@@ -23,8 +23,8 @@ class Program:
     _all: list[Words] = []
 
     def __init__(self, size: int, slack: int = 0) -> None:
-        """size: how many records. slack: by how many of them a thread may be behind the others while what
-        it still writes does no harm; 0: everybody is waited for. See kernels.cpu.runtime.straggler_recovery."""
+        """size: number of records. slack: how many records a thread may lag behind while what it still writes
+        does no harm; 0: all threads wait. See kernels.cpu.runtime.straggler_recovery."""
         self._memory = _zeros((1 + size) * WORDS)
         self._all.append(self._memory)
         self._memory[0], self.slack = size, slack

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if on_a_gpu(config):
         return
     os.environ["TRITON_INTERPRET"] = "1"
-    for module in pkgutil.iter_modules(kernels.gpu.__path__, "kernels.triton."):
+    for module in pkgutil.walk_packages(kernels.triton.__path__, "kernels.triton."):
         import_module(module.name)
     del os.environ["TRITON_INTERPRET"]
     import_module("tests.kernels.triton.interpreter").compute_as_a_device_does()

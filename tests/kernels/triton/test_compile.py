@@ -37,7 +37,7 @@ def test_no_kernel_is_left_out(compiled: list[Row]):
     """What is launched anywhere in the folder is in the table."""
     launched = {
         name
-        for file in (ROOT / "kernels/triton").glob("*.py")
+        for file in (ROOT / "kernels/triton").rglob("*.py")
         for name in re.findall(r"^def (_\w+_kernel)\(", file.read_text(), re.MULTILINE)
     }
     assert {row["name"] for row in compiled} == launched

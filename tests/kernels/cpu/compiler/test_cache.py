@@ -13,7 +13,7 @@ pytestmark = pytest.mark.avx512_bf16
 ROOT = Path(__file__).parents[4]
 MULTIPLY = """
 import torch
-from kernels.cpu.compiler.cache import cache as compiler
+from kernels.cpu.compiler import cache as compiler
 compiled, lower = [], compiler.lower
 compiler.lower = lambda kernel, name: compiled.append(name) or lower(kernel, name)
 from kernels.ops.layers.linear import pack_weight, packed_linear

@@ -98,7 +98,10 @@ async def test_errors_are_those_of_a_thread(pair):
 
 def limited(monkeypatch, checkpoint, **limits):
     """Readers whose processes have other limits."""
-    lines = ["from frontend import prompt_process as reader_main", "from pagewire.config import FrontendConfig"]
+    lines = [
+        "from frontend import prompt_process as reader_main",
+        "from pagewire.config import FrontendConfig",
+    ]
     lines += [f"reader_main.{name} = {value}" for name, value in limits.items()]
     lines += [f"reader_main.run(FrontendConfig(model={str(checkpoint)!r}))"]
     monkeypatch.setattr(process, "command", lambda arguments: [sys.executable, "-c", "\n".join(lines)])

@@ -11,14 +11,13 @@ from time import monotonic
 from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
-from engine_core.errors import Code, Refused
+from engine_core.errors import Code, InvariantError, Refused
 from engine_core.intake.intake import Door
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.validation import Limits, is_too_long
 from engine_core.io.error_replies import BUG, Failures
 from engine_core.io.inbox import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
-from engine_core.kv_cache.block_pool import InvariantError
 from engine_core.pacing import Pace
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.outputs import encode_outputs

@@ -1,4 +1,4 @@
-"""A request that cannot be served."""
+"""Refusals of requests, and the error of a broken invariant."""
 
 from enum import IntEnum
 
@@ -31,3 +31,7 @@ class Refused(Exception):
         super().__init__(f"{field} {text}" if field else text)
         self.field, self.message, self.reason, self.code = field, str(self), reason, code
         self.retry_after, self.quota = retry_after, quota
+
+
+class InvariantError(AssertionError):
+    """A data structure of the core contradicts itself: a bug of the core, not of a request."""

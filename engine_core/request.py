@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engine_core.beam_search.sequences import BeamRows
-    from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
+    from engine_core.step.plan import RowParameters
+    from pagewire.v1.generation_pb2 import LogprobOptions
 
 NO_ROW = -1
 NO_TOKEN = (1 << 32) - 1
@@ -50,17 +51,6 @@ class Status(IntEnum):
     FORKING = 1
     RUNNING = 2
     ENDED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RowParameters:
-    """What the core passes on to the worker's row without looking at it."""
-
-    sampling: SamplingParams
-    min_tokens: int
-    stop_token_ids: tuple[int, ...]
-    bad_words: tuple[tuple[int, ...], ...]
-    logprobs: LogprobOptions | None = None  # of the output
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from engine_core.beam_search.search import BeamParameters, BeamSearch, Offers
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.request import Request, Sequence, Status
 from engine_core.step.plan import ForkRow, Plan

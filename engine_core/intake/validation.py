@@ -17,7 +17,8 @@ from engine_core.beam_search.sequences import BeamRows
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
-from engine_core.request import PromptWish, Request, RowParameters
+from engine_core.request import PromptWish, Request
+from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES

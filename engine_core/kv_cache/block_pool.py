@@ -8,9 +8,7 @@ whose content is known, least recently used first; until then they can be found 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
-
-class InvariantError(AssertionError):
-    """The books do not balance: a bug of ours."""
+from engine_core.errors import InvariantError
 
 
 class BlockPool:

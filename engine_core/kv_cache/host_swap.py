@@ -13,7 +13,7 @@ Outs happen only in plans that preempt, ins only in plans that admit: never both
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.preemption_order import num_tokens_lost
 from engine_core.request import Sequence

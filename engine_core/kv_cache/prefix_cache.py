@@ -21,7 +21,8 @@ from secrets import token_bytes
 from struct import pack
 
 from engine_core.counters import HitRate
-from engine_core.kv_cache.block_pool import BlockPool, InvariantError
+from engine_core.errors import InvariantError
+from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.request import Request, Sequence
 
 _HASH_BYTES = 16

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.quarantine.blame import Suspect, release
 from engine_core.quarantine.crash_journal import NotePage, turn_page
 from engine_core.queue.base import WaitingQueue

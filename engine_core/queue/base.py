@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.request import Request, Sequence
 
 

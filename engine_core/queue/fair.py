@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.queue.base import Ahead, Share, check_counts
 from engine_core.queue.token_counters import EQUAL, Tenant, Tenants, Weights
 from engine_core.request import Request, Sequence

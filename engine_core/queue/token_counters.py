@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.request import Sequence
 
 MAX_IDLE = 10_000

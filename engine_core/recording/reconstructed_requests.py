@@ -14,7 +14,8 @@ from itertools import count
 
 from engine_core.recording.recorder import HASH_BYTES
 from engine_core.recording.searches import ReplayedSearch, replay_beams
-from engine_core.request import FinishReason, PromptWish, Request, RowParameters
+from engine_core.request import FinishReason, PromptWish, Request
+from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams

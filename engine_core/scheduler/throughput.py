@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine_core.kv_cache.block_pool import InvariantError
+from engine_core.errors import InvariantError
 from engine_core.request import Sequence
 from engine_core.step.plan import Plan
 

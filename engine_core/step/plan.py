@@ -8,11 +8,21 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from engine_core.request import RowParameters
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
-from pagewire.v1.generation_pb2 import LogprobOptions
+from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class RowParameters:
+    """Parameters of a request that the scheduler passes to the worker's rows unread."""
+
+    sampling: SamplingParams
+    min_tokens: int
+    stop_token_ids: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...]
+    logprobs: LogprobOptions | None = None  # of the output
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from engine_core.intake.validation import Limits, make_request
 from engine_core.io.worker_link import WorkerLink
-from engine_core.request import FinishReason, Request, RowParameters
+from engine_core.request import FinishReason, Request
 from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.step.plan import ForkRow, NewRow, Plan
+from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs, TenantTerms
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from engine_core.kv_cache.block_pool import BlockPool, InvariantError
+from engine_core.errors import InvariantError
+from engine_core.kv_cache.block_pool import BlockPool
 
 
 def test_blocks_are_given_out_once_and_come_back() -> None:

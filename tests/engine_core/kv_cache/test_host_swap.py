@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine_core.kv_cache.block_pool import BlockPool, InvariantError
+from engine_core.errors import InvariantError
+from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapCosts, SwapSpace
 from engine_core.request import NO_TOKEN, FinishReason, Sequence, Status

@@ -3,8 +3,9 @@ and computed for its own namespace."""
 
 import pytest
 
+from engine_core.errors import InvariantError
 from engine_core.kv_cache import prefix_cache
-from engine_core.kv_cache.block_pool import BlockPool, InvariantError
+from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import NO_TOKEN, Sequence
 from engine_core.step.result import Result

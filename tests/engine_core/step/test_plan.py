@@ -5,8 +5,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.request import RowParameters
-from engine_core.step.plan import ForkRow, NewRow, Plan, encode_plan
+from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters, encode_plan
 from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import decode_plan, resolved_sampling

@@ -68,7 +68,7 @@ def measure(block_size: int, budget: int, repetition: int) -> Figures:
         plan = scheduler.schedule(0.0)
         pool = scheduler.pool
         figures.allocated += (pool.num_blocks - pool.num_free) * block_size
-        figures.empty += count_empty(scheduler.tables, scheduler.lifecycle.holders())
+        figures.empty += count_empty(scheduler.tables, scheduler.states.holders())
         figures.in_prompts += sum(
             sequence.num_new_tokens - 1 for sequence in scheduler.running if sequence.num_new_tokens > 1
         )

@@ -141,7 +141,7 @@ class EngineCore:
             self._worker.submit(plan)
             self.counters.step_planned(plan)
             self._pace.sent(plan, now, self._clock())
-        under_way = len(self.scheduler.under_way)
+        under_way = len(self.scheduler.in_flight)
         if under_way == self._max_under_way or (under_way and not plan.rows):
             self._take_result()
 
@@ -159,7 +159,7 @@ class EngineCore:
 
     def _take_events(self) -> None:
         """Handles what has arrived. Blocks only when no request is in flight, and no plan."""
-        if not (self.scheduler.requests or self.scheduler.under_way or self._inbox):
+        if not (self.scheduler.requests or self.scheduler.in_flight or self._inbox):
             self._check_when_idle()
             self.counters.idle()
             self._worker.wait_for(self._inbox)

@@ -15,7 +15,7 @@ from engine_core.io.worker_link import WorkerLink
 from engine_core.io.worker_process import WorkerDied
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
-from engine_core.quarantine.crash_journal_file import notes_path, open_notes
+from engine_core.quarantine.crash_journal_file import journal_path, open_journal
 from engine_core.recording.file import open_recording
 from engine_core.startup import (
     check_config,
@@ -85,8 +85,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo, may_pass=error.may_pass) from error
     identity = make_identity(config, ready, time.time_ns())
-    scheduler, notes = make_scheduler(config, ready, recording), notes_path(listen)
-    scheduler.open(open_notes(notes, scheduler.num_rows))
+    scheduler, notes = make_scheduler(config, ready, recording), journal_path(listen)
+    scheduler.open(open_journal(notes, scheduler.num_rows))
     core = EngineCore(
         identity,
         scheduler,

@@ -126,11 +126,11 @@ READINGS: tuple[Reading[Parts], ...] = (
     ),
     Reading(
         _counter("pagewire_core_kv_sampled_slots_total", "Slots of blocks in use, summed over samples."),
-        lambda parts: parts.core.scheduler.waste.num_allocated,
+        lambda parts: parts.core.scheduler.fragmentation.num_allocated,
     ),
     Reading(
         _counter("pagewire_core_kv_empty_slots_total", "Of these: slots without a computed token (waste)."),
-        lambda parts: parts.core.scheduler.waste.num_empty,
+        lambda parts: parts.core.scheduler.fragmentation.num_empty,
     ),
     Reading(
         _counter("pagewire_core_prefix_cache_queries_total", "Tokens looked for in the prefix cache."),

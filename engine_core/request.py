@@ -54,7 +54,7 @@ class Status(IntEnum):
 
 
 @dataclass(slots=True)
-class PromptWish:
+class PendingPromptLogprobs:
     """The log-probabilities of the prompt that are still to come."""
 
     options: LogprobOptions
@@ -83,7 +83,7 @@ class Request:
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
-    prompt_wish: PromptWish | None = None
+    prompt_logprobs: PendingPromptLogprobs | None = None
     time_limit_at: float | None = None
     deadline_at: float | None = None
     sequences: list[Sequence] = field(default_factory=list)
@@ -183,7 +183,7 @@ class Sequence:
         Those of the last token for the next one, and those of a position for the log-probability of the
         token after it.
         """
-        wish = self.request.prompt_wish
+        wish = self.request.prompt_logprobs
         return (self.num_tokens if wish is None else wish.next) - 1
 
     def token_ids(self) -> array[int]:

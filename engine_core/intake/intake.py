@@ -43,7 +43,7 @@ class Door:
         self._clock = clock
         self._overload = Overload(bounds, scheduler)
         self._quotas = Quotas(scheduler)
-        scheduler.lifecycle.on_request_end = lambda request: self._quotas.ended(request, clock())
+        scheduler.states.on_request_end = lambda request: self._quotas.ended(request, clock())
 
     def admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
         """The request of a message, which the caller hands to the scheduler. Raises Refused."""

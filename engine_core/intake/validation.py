@@ -17,7 +17,7 @@ from engine_core.beam_search.sequences import BeamRows
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
-from engine_core.request import PromptWish, Request
+from engine_core.request import PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32_array
@@ -59,7 +59,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     _check_choice(message, limits)
     _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
-    prompt_wish = _prompt_wish(message, len(prompt), delivered, limits)
+    prompt_logprobs = _prompt_wish(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
@@ -84,7 +84,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
-        prompt_wish=prompt_wish,
+        prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
     )
@@ -223,7 +223,7 @@ def _check_candidates(path: str, options: LogprobOptions, limits: Limits) -> int
 
 def _prompt_wish(
     message: AddRequest, prompt_len: int, delivered: "dict[int, array[int]]", limits: Limits
-) -> PromptWish | None:
+) -> PendingPromptLogprobs | None:
     """What is to be told of the prompt."""
     if not message.HasField("prompt_logprobs"):
         return None
@@ -236,7 +236,7 @@ def _prompt_wish(
         raise Refused(path, "come before the first output, and some was delivered")
     if (prompt_len - start) * count > MAX_PROMPT_CANDIDATES:
         raise Refused(path, f"are more than {MAX_PROMPT_CANDIDATES} candidates")
-    return PromptWish(_kept(message.prompt_logprobs), start) if start < prompt_len else None
+    return PendingPromptLogprobs(_kept(message.prompt_logprobs), start) if start < prompt_len else None
 
 
 def _kept(part: M) -> M:

@@ -30,6 +30,6 @@ def describe_load(
         epoch=epoch,
         step=scheduler.step,
         load=rank,
-        kv_sampled_slots=scheduler.waste.num_allocated,
-        kv_empty_slots=scheduler.waste.num_empty,
+        kv_sampled_slots=scheduler.fragmentation.num_allocated,
+        kv_empty_slots=scheduler.fragmentation.num_empty,
     )

@@ -14,7 +14,7 @@ from engine_core.request import Sequence
 SAMPLED_STEPS = 16
 
 
-class Waste:
+class Fragmentation:
     """Slots, empty and allocated, summed over the samples since the start."""
 
     def __init__(self, tables: BlockTables) -> None:

@@ -28,11 +28,11 @@ _NOBODY = 0
 _U32 = (1 << 32) - 1
 
 
-class NotePage:
+class CrashJournal:
     """A page for one life of an engine. Suspects are those that it began with."""
 
     def __init__(self, memory: bytearray | mmap) -> None:
-        """memory: writable; of turn_page()."""
+        """memory: writable; of next_journal()."""
         self._memory = memoryview(memory)
         _, _, self.num_deaths, self.num_members, num_suspects = _HEADER.unpack_from(self._memory)
         self._suspects_at: int = _HEADER.size + self.num_members * _MEMBER.size
@@ -89,7 +89,7 @@ class NotePage:
         )
 
 
-def turn_page(past: bytes, num_rows: int) -> bytearray:
+def next_journal(past: bytes, num_rows: int) -> bytearray:
     """A page for the next engine, which runs up to so many sequences at once.
 
     past: the page of the last one, or anything else. Where that died in a step, its suspects are those that
@@ -97,22 +97,22 @@ def turn_page(past: bytes, num_rows: int) -> bytearray:
     """
     num_deaths, suspects = 0, dict[int, Suspect]()
     if _is_page(past):
-        page = NotePage(bytearray(past))
+        page = CrashJournal(bytearray(past))
         num_deaths, suspects = page.num_deaths, page.suspects
         if present := _merge(_members(past)):
             num_deaths += 1
             suspects = judge(present, suspects, num_deaths)
-    return write_page(num_deaths, suspects, num_rows)
+    return new_journal(num_deaths, suspects, num_rows)
 
 
-def write_page(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int) -> bytearray:
+def new_journal(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int) -> bytearray:
     """A page on which nobody is a member yet. Where there are too many suspects it has the latest."""
     # Each row may be that of a request, and be free again while two steps with the one before are under way.
     num_members, num_suspects = 3 * num_rows, max(4 * num_rows, 64)
     size = _HEADER.size + num_members * _MEMBER.size + num_suspects * _SUSPECT.size
     memory = bytearray(size)
     _HEADER.pack_into(memory, 0, _MAGIC, 0, num_deaths, num_members, num_suspects)
-    page = NotePage(memory)
+    page = CrashJournal(memory)
     latest = sorted(suspects.items(), key=lambda pair: -pair[1].death)[:num_suspects]
     for place, (key, suspect) in enumerate(latest):
         page._write_suspect(place, key, suspect)

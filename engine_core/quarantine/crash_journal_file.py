@@ -7,7 +7,7 @@ import mmap
 import os
 from pathlib import Path
 
-from engine_core.quarantine.crash_journal import NotePage, turn_page
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from pagewire.ipc import transport
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _MOST_BYTES = 64 << 20
 """Of a file that may be a page: one of 100,000 rows has 20 MB."""
 
 
-def notes_path(listen: str) -> Path:
+def journal_path(listen: str) -> Path:
     """Where the next core looks for it that listens there."""
     if listen.startswith("ipc://"):
         return Path(listen.removeprefix("ipc://") + ".notes")
@@ -24,7 +24,7 @@ def notes_path(listen: str) -> Path:
     return transport.default_folder() / f"{digest}.notes"
 
 
-def open_notes(path: Path, num_rows: int) -> NotePage:
+def open_journal(path: Path, num_rows: int) -> CrashJournal:
     """The page for this life; the last one's is read and replaced, in one step, by a file of mode 0600.
 
     Call it when the address is ours. Where there can be no file, the page is gone when we are.
@@ -33,12 +33,12 @@ def open_notes(path: Path, num_rows: int) -> NotePage:
     with contextlib.suppress(OSError):
         if path.stat().st_size <= _MOST_BYTES:
             past = path.read_bytes()
-    memory = turn_page(past, num_rows)
+    memory = next_journal(past, num_rows)
     try:
-        return NotePage(_map(path, memory))
+        return CrashJournal(_map(path, memory))
     except OSError as error:
         log.warning("no notes are kept (%s): who makes the engine die will not be found out", error.strerror)
-        return NotePage(memory)
+        return CrashJournal(memory)
 
 
 def _map(path: Path, content: bytearray) -> mmap.mmap:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from engine_core.errors import InvariantError
 from engine_core.quarantine.blame import Suspect, release
-from engine_core.quarantine.crash_journal import NotePage, turn_page
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import FinishReason, Request, Sequence, Status
 
@@ -38,7 +38,7 @@ class Probation:
 
     def __init__(self, num_rows: int) -> None:
         """num_rows: sequences that run at once."""
-        self._page = NotePage(turn_page(b"", num_rows))
+        self._page = CrashJournal(next_journal(b"", num_rows))
         self._free = list(range(self._page.num_members))
         self._places: dict[Request, int] = {}  # who runs -> his place on the page
         self._news: dict[Request, int] = {}  # since the last note: it computes so many tokens at once
@@ -50,7 +50,7 @@ class Probation:
         self._on_trial: list[Request] = []
         self._wait_until: float | None = None  # None: nothing has happened yet
 
-    def open(self, page: NotePage) -> None:
+    def open(self, page: CrashJournal) -> None:
         """Goes on with what the last engine has left behind. Call it before anything else."""
         assert not self._places and not self._present
         self._page = page

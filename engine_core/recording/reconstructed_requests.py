@@ -14,7 +14,7 @@ from itertools import count
 
 from engine_core.recording.recorder import HASH_BYTES
 from engine_core.recording.searches import ReplayedSearch, replay_beams
-from engine_core.request import FinishReason, PromptWish, Request
+from engine_core.request import FinishReason, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
@@ -122,7 +122,7 @@ class Stories:
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
         )
         if arrival.prompt_logprobs_start:
-            request.prompt_wish = PromptWish(LogprobOptions(), arrival.prompt_logprobs_start)
+            request.prompt_logprobs = PendingPromptLogprobs(LogprobOptions(), arrival.prompt_logprobs_start)
         request.start_sequences(arrival.n, self._delivered(number))
         if arrival.beam_width:
             replay_beams(

@@ -8,7 +8,7 @@ has a key of this process, which is not in the file: equal blocks can be told, a
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from engine_core.quarantine.crash_journal import NotePage
+from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter
 from engine_core.recording.searches import ObservedSearch, observe
@@ -46,14 +46,14 @@ class RecordedScheduler(Scheduler):
         self._plans = PlanWriter(self._number_of)
         self._result = RecordedResult()  # of the update() that is under way
         self._in_step = False  # what it calls itself now, a replay will call itself
-        self.lifecycle.on_end, recording.on_close = self._on_end, self._on_close
+        self.states.on_end, recording.on_close = self._on_end, self._on_close
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
         start.settings.extend(write_settings(settings))
 
     # Calls.
 
-    def open(self, page: NotePage) -> None:
+    def open(self, page: CrashJournal) -> None:
         record = self._recording.add().suspects
         record.num_deaths = page.num_deaths
         for number, (key, suspect) in enumerate(page.suspects.items(), start=1):
@@ -195,8 +195,8 @@ class RecordedScheduler(Scheduler):
             arrival.time_limit_at = request.time_limit_at
         if request.deadline_at is not None:
             arrival.deadline_at = request.deadline_at
-        if request.prompt_wish is not None:
-            arrival.prompt_logprobs_start = request.prompt_wish.next
+        if request.prompt_logprobs is not None:
+            arrival.prompt_logprobs_start = request.prompt_logprobs.next
         if request.beams is not None:
             parameters = request.beams.parameters
             arrival.beam_width, arrival.num_beam_results = parameters.width, parameters.num_results

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_core.quarantine.blame import Span, Suspect
-from engine_core.quarantine.crash_journal import NotePage, write_page
+from engine_core.quarantine.crash_journal import CrashJournal, new_journal
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
@@ -92,8 +92,8 @@ class Replay:
             number: Suspect(Span(each.first, each.end), each.group, each.death, each.strikes)
             for number, each in enumerate(record.suspects, start=1)
         }
-        page = write_page(record.num_deaths, suspects, self._scheduler.num_rows)
-        self._scheduler.open(NotePage(page))
+        page = new_journal(record.num_deaths, suspects, self._scheduler.num_rows)
+        self._scheduler.open(CrashJournal(page))
 
     def _refuse(self, record: RecordedVerdict) -> None:
         assert self._scheduler.refuses(record.suspect), "what it was told makes it guilty"

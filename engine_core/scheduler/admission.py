@@ -3,15 +3,15 @@
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import Sequence
-from engine_core.scheduler.sequence_states import Lifecycle
+from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.step.plan import NewRow, Plan
 
 
-class Placement:
+class Admission:
     """A row and blocks for those that wait."""
 
-    def __init__(self, lifecycle: Lifecycle, tables: BlockTables, prefix_cache: PrefixCache) -> None:
-        self._lifecycle, self._tables, self._prefix_cache = lifecycle, tables, prefix_cache
+    def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+        self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
         self._refused: Sequence | None = None  # the last that did not fit, if nobody was admitted since
         self._lacked = 0  # blocks that it needed for itself and its siblings
 
@@ -27,7 +27,7 @@ class Placement:
         request = sequence.request
         assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
         self._refused = None
-        self._lifecycle.admit(sequence, _slots_at_admission(sequence), cached, plan)
+        self._states.admit(sequence, _slots_at_admission(sequence), cached, plan)
         new_row = NewRow(
             row=sequence.row,
             token_ids=sequence.token_ids(),
@@ -46,7 +46,7 @@ class Placement:
         To look for its prefix again costs as much as the prefix is long, and the answer would be the same:
         whoever has come to hold some of it meanwhile took as many free blocks as that saves.
         """
-        if sequence is not self._refused or not self._lifecycle.running:
+        if sequence is not self._refused or not self._states.running:
             return False
         return self._lacked + self._room(sequence) > self._tables.pool.num_free
 
@@ -60,17 +60,17 @@ class Placement:
         that nobody goes back and forth. An empty engine admits whatever is valid.
         """
         siblings = len(sequence.request.forking) if sequence.leads else 0
-        if 1 + siblings > len(self._lifecycle.rows.free):
+        if 1 + siblings > len(self._states.rows.free):
             return False
         blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings
-        if blocks + self._room(sequence) <= self._tables.pool.num_free or not self._lifecycle.running:
+        if blocks + self._room(sequence) <= self._tables.pool.num_free or not self._states.running:
             return True
         self._refused, self._lacked = sequence, blocks
         return False
 
     def _room(self, sequence: Sequence) -> int:
         """Free blocks that must be left for those that run."""
-        return len(self._lifecycle.running) * (1 + sequence.request.num_preemptions)
+        return len(self._states.running) * (1 + sequence.request.num_preemptions)
 
 
 def _slots_at_admission(sequence: Sequence) -> int:

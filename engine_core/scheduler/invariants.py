@@ -1,49 +1,47 @@
-"""What must be true of a scheduler between any two calls."""
+"""What must hold of a scheduler's sequences between any two calls."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from engine_core.errors import InvariantError
 from engine_core.request import NO_ROW, Request, Sequence, Status
-
-if TYPE_CHECKING:
-    from engine_core.scheduler.scheduler import Scheduler
+from engine_core.scheduler.sequence_states import SequenceStates
 
 
-def check_scheduler(scheduler: Scheduler) -> None:
-    """Raises InvariantError. Cost: all blocks, all live sequences."""
-    running = [sequence for sequence in scheduler.running if sequence.status is Status.RUNNING]
-    waiting = list(scheduler.waiting)
-    forking = [sequence for request in scheduler.requests for sequence in request.forking]
-    pending = Counter(sequence for plan in scheduler.under_way for sequence in plan.sampling)
-    if scheduler.num_idle_plans > 1:  # in one, all may make way for one whose turn comes in the next
-        raise InvariantError("somebody waits while nothing runs")
+def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
+    """Raises InvariantError when counters, places, rows or blocks contradict each other.
+
+    pending: tokens that the plans in flight sample, by sequence. Cost: all blocks, all live sequences.
+    """
+    running = [sequence for sequence in states.running if sequence.status is Status.RUNNING]
+    waiting = list(states.waiting)
+    forking = [sequence for request in states.requests for sequence in request.forking]
     for sequence in running + waiting + forking:
         beams = sequence.request.beams
         _check_counts(sequence, 0 if beams is not None and beams.is_void else pending[sequence])
     for sequence in running + [follower for follower in forking if follower.blocks]:
-        _check_running(sequence, scheduler)
-        scheduler.prefix_cache.check_invariants(sequence)
+        _check_running(sequence, states)
+        states.prefix_cache.check_invariants(sequence)
     if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
-        raise InvariantError("somebody was admitted behind a prompt that is not complete")
+        raise InvariantError("a sequence was admitted behind a prompt that is not complete")
     for sequence in waiting:
         _check_waiting(sequence)
-    for request in scheduler.requests:
+    for request in states.requests:
         _check_request(request)
-    _check_places(running + waiting + forking, scheduler)
-    _check_rows(running + forking, scheduler)
-    scheduler.waiting.check_invariants(len(running))
-    scheduler.throughput.check_invariants(len(running))
-    scheduler.swap.check_invariants(waiting)
-    scheduler.probation.check_invariants(sequence.request for sequence in running)
-    _equal("running requests", scheduler.num_running_requests, len({s.request for s in running}))
-    scheduler.pool.check_invariants(sequence.blocks for sequence in running + forking if sequence.blocks)
+    _check_places(running + waiting + forking, states)
+    _check_rows(running + forking, states)
+    states.waiting.check_invariants(len(running))
+    states.throughput.check_invariants(len(running))
+    states.swap.check_invariants(waiting)
+    states.probation.check_invariants(sequence.request for sequence in running)
+    _equal("running requests", states.num_running_requests, len({s.request for s in running}))
+    blocks = (sequence.blocks for sequence in running + forking if sequence.blocks)
+    states.tables.pool.check_invariants(blocks)
 
 
 def _check_counts(sequence: Sequence, num_pending: int) -> None:
-    """num_pending: plans under way that sample for it."""
+    """num_pending: tokens that plans in flight sample for it."""
     _equal("tokens", sequence.num_tokens, sequence.num_known_tokens + num_pending)
     if not 0 <= sequence.num_computed_tokens <= sequence.num_tokens < sequence.limit + (num_pending > 0):
         raise InvariantError(
@@ -51,13 +49,13 @@ def _check_counts(sequence: Sequence, num_pending: int) -> None:
         )
 
 
-def _check_running(sequence: Sequence, scheduler: Scheduler) -> None:
-    size = scheduler.tables.block_size
+def _check_running(sequence: Sequence, states: SequenceStates) -> None:
+    size = states.tables.block_size
     if max(sequence.num_computed_tokens, sequence.num_slots) > len(sequence.blocks) * size:
         raise InvariantError("a sequence has fewer blocks than slots")
     writable = range(sequence.num_computed_tokens // size, -(-sequence.num_slots // size))
     if sequence.num_slots > sequence.num_computed_tokens and any(
-        scheduler.pool.is_shared(sequence.blocks[i]) for i in writable
+        states.tables.pool.is_shared(sequence.blocks[i]) for i in writable
     ):
         raise InvariantError("a sequence may write to a shared block")
 
@@ -77,19 +75,19 @@ def _check_request(request: Request) -> None:
     _equal("running sequences", request.num_running, sum(s.status is Status.RUNNING for s in live))
     if not live:
         raise InvariantError("a request without live sequences is in flight")
-    if request.prompt_wish is not None and any(sequence.output for sequence in live):
+    if request.prompt_logprobs is not None and any(sequence.output for sequence in live):
         raise InvariantError("a request has output before the log-probabilities of its prompt")
     if request.beams is not None:
         request.beams.check_invariants()
     if request.forking and sum(sequence.leads for sequence in live) != 1:
-        raise InvariantError("siblings wait for a prompt that nobody computes")
+        raise InvariantError("siblings wait for a prompt that no sequence computes")
 
 
-def _check_places(placed: list[Sequence], scheduler: Scheduler) -> None:
+def _check_places(placed: list[Sequence], states: SequenceStates) -> None:
     """Each live sequence is running, waiting or forking, and in one place only."""
     live = [
         sequence
-        for request in scheduler.requests
+        for request in states.requests
         for sequence in request.sequences
         if sequence.status is not Status.ENDED
     ]
@@ -97,11 +95,11 @@ def _check_places(placed: list[Sequence], scheduler: Scheduler) -> None:
         raise InvariantError(f"{len(live)} live sequences, {len(placed)} in all places")
 
 
-def _check_rows(holders: list[Sequence], scheduler: Scheduler) -> None:
+def _check_rows(holders: list[Sequence], states: SequenceStates) -> None:
     """Each row is free or has one holder; a forking sequence holds one while its leader runs."""
     rows = [sequence.row for sequence in holders if sequence.row != NO_ROW]
-    if sorted(rows + scheduler.rows.free) != list(range(scheduler.num_rows)):
-        raise InvariantError(f"rows {sorted(rows)} are held, {sorted(scheduler.rows.free)} are free")
+    if sorted(rows + states.rows.free) != list(range(states.rows.num_rows)):
+        raise InvariantError(f"rows {sorted(rows)} are held, {sorted(states.rows.free)} are free")
     for sequence in holders:
         leader_runs = any(s.leads and s.status is Status.RUNNING for s in sequence.request.sequences)
         if (sequence.row != NO_ROW) != (sequence.status is Status.RUNNING or leader_runs):

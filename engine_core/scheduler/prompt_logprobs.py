@@ -16,10 +16,10 @@ from engine_core.step.plan import NewRow
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
 from pagewire.ipc.logprob_columns import num_tokens, pick
 
-Asked = Mapping[int, Request]
+PromptRows = Mapping[int, Request]
 """Rows of which a plan's result may bring something, and whose prompts they compute."""
 
-_NOBODY: Asked = {}
+_NO_ROWS: PromptRows = {}
 
 
 class PromptLogprobs:
@@ -30,24 +30,24 @@ class PromptLogprobs:
 
     def admit(self, sequence: Sequence, new_row: NewRow) -> None:
         """A sequence begins: it asks for what its request still wants."""
-        wish = sequence.request.prompt_wish
+        wish = sequence.request.prompt_logprobs
         if wish is not None:
             new_row.prompt_logprobs, new_row.prompt_logprobs_start = wish.options, wish.next
             self._computing.append(sequence)
 
-    def planned(self) -> Asked:
+    def planned(self) -> PromptRows:
         """A plan is made, in which every sequence here goes on with its prompt."""
         if not self._computing:
-            return _NOBODY
+            return _NO_ROWS
         running = [sequence for sequence in self._computing if sequence.status is Status.RUNNING]
         self._computing = [s for s in running if s.num_computed_tokens < len(s.request.prompt)]
         return {sequence.row: sequence.request for sequence in running}
 
-    def update(self, parts: Iterable[RowPromptLogprobs], asked: Asked, outputs: Outputs) -> None:
+    def update(self, parts: Iterable[RowPromptLogprobs], rows: PromptRows, outputs: Outputs) -> None:
         """The result of that plan has come."""
         for part in parts:
-            request = asked[part.row]
-            wish = request.prompt_wish
+            request = rows[part.row]
+            wish = request.prompt_logprobs
             if wish is None or not request.num_live:
                 continue
             count, known = num_tokens(part.columns), wish.next - part.start
@@ -56,4 +56,4 @@ class PromptLogprobs:
                 outputs.add_prompt_part(request, wish.next, pick(part.columns, range(known, count)))
                 wish.next = part.start + count
             if wish.next == len(request.prompt):
-                request.prompt_wish = None
+                request.prompt_logprobs = None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from engine_core.request import Request
 
 
-class InFlight:
+class RequestIndex:
     """Requests by (frontend, handle), by public id and by group. Everything is O(1) but iteration."""
 
     def __init__(self) -> None:

@@ -4,15 +4,15 @@ from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.preemption_order import victims_first
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import Sequence, Status
-from engine_core.scheduler.sequence_states import Lifecycle
+from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
 
 
-class Growth:
+class SlotAllocator:
     """Blocks for those that run."""
 
-    def __init__(self, lifecycle: Lifecycle, tables: BlockTables, prefix_cache: PrefixCache) -> None:
-        self._lifecycle, self._tables, self._prefix_cache = lifecycle, tables, prefix_cache
+    def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
+        self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
 
     def meet(self, needy: list[Sequence], plan: Plan) -> None:
         """Those that have used up their slots get more: at most one block for each row.
@@ -22,26 +22,26 @@ class Growth:
         for what it will give back. Who lacks slots then sits this plan out.
         """
         growing = [sequence for sequence in needy if sequence.may_grow]
-        followers = sum(len(beams.followers) for beams in self._lifecycle.searches.values())
+        followers = sum(len(beams.followers) for beams in self._states.searches.values())
         ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
         if ends or len(growing) + followers <= self._tables.pool.num_free:
             for sequence in growing:
                 self._make_room(sequence, plan)
             return
-        order = victims_first(self._lifecycle.running, self._tables)
+        order = victims_first(self._states.running, self._tables)
         victims = iter(order)
         for sequence in reversed(order):
             if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
                 while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
-                    self._lifecycle.preempt(next(victims), plan)
-        self._lifecycle.drop_stopped()
+                    self._states.preempt(next(victims), plan)
+        self._states.drop_stopped()
 
     def begin_beams(self, plan: Plan) -> list[Sequence]:
         """The beams whose leaders have got their slots go with them."""
         followers: list[Sequence] = []
-        for leader, beams in self._lifecycle.searches.items():
+        for leader, beams in self._states.searches.items():
             if beams.search.length and leader.num_tokens <= leader.num_slots:
-                beams.put(plan, self._lifecycle.rows)
+                beams.put(plan, self._states.rows)
                 followers += beams.followers
         return followers
 

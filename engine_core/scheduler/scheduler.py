@@ -15,41 +15,42 @@ calls give the same plans.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine_core.beam_search.sequences import split_offers
+from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.fragmentation import Waste
+from engine_core.kv_cache.fragmentation import Fragmentation
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
-from engine_core.quarantine.crash_journal import NotePage
+from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.trials import NAP
 from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
-from engine_core.scheduler.admission import Placement
+from engine_core.scheduler.admission import Admission
 from engine_core.scheduler.fault_isolation import Faults
-from engine_core.scheduler.invariants import check_scheduler
+from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs import Outputs, Start
-from engine_core.scheduler.prompt_logprobs import Asked, PromptLogprobs
-from engine_core.scheduler.running import Growth
-from engine_core.scheduler.sequence_states import Lifecycle
+from engine_core.scheduler.prompt_logprobs import PromptLogprobs, PromptRows
+from engine_core.scheduler.running import SlotAllocator
+from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.scheduler.step_batch import Batch
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import Result
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class InFlightStep:
     """A plan whose result has not come."""
 
     plan: Plan
     sampling: list[Sequence]  # in the order of its sample_rows
-    num_ended: int  # Lifecycle.num_ended when it was made
-    prompts: Asked  # whose log-probabilities it may bring
+    num_ended: int  # SequenceStates.num_ended when it was made
+    prompts: PromptRows  # whose log-probabilities it may bring
 
 
 class Scheduler:
@@ -81,16 +82,16 @@ class Scheduler:
         self.prefix_cache = PrefixCache(self.pool, block_size, enabled=prefix_cache)
         self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
         self.waiting = make_queue(policy, weights)
-        self.lifecycle = Lifecycle(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
-        self.growth = Growth(self.lifecycle, self.tables, self.prefix_cache)
-        self.placement = Placement(self.lifecycle, self.tables, self.prefix_cache)
-        self.probation = self.lifecycle.probation
-        self.rows = self.lifecycle.rows
-        self.requests = self.lifecycle.requests
+        self.states = SequenceStates(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
+        self.slots = SlotAllocator(self.states, self.tables, self.prefix_cache)
+        self.admission = Admission(self.states, self.tables, self.prefix_cache)
+        self.probation = self.states.probation
+        self.rows = self.states.rows
+        self.requests = self.states.requests
         self.faults = Faults(self.abort)
-        self.throughput = self.lifecycle.throughput
-        self.waste = Waste(self.tables)
-        self.under_way: deque[UnderWay] = deque()  # oldest first
+        self.throughput = self.states.throughput
+        self.fragmentation = Fragmentation(self.tables)
+        self.in_flight: deque[InFlightStep] = deque()  # oldest first
         self.step = 0
         self.num_idle_plans = 0  # the last ones, in which nothing ran though somebody waited
         self._outputs = Outputs()
@@ -99,12 +100,12 @@ class Scheduler:
     @property
     def running(self) -> list[Sequence]:
         """In order of admission; some of them may have ended since schedule() was called."""
-        return self.lifecycle.running
+        return self.states.running
 
     @property
     def num_preemptions(self) -> int:
         """Of sequences, since the start."""
-        return self.lifecycle.num_preemptions
+        return self.states.num_preemptions
 
     @property
     def nap(self) -> float:
@@ -114,11 +115,11 @@ class Scheduler:
     @property
     def num_running_requests(self) -> int:
         """Requests of which at least one sequence runs."""
-        return self.lifecycle.num_running_requests
+        return self.states.num_running_requests
 
     # Requests come and go.
 
-    def open(self, page: NotePage) -> None:
+    def open(self, page: CrashJournal) -> None:
         """Goes on with what the last engine has left behind. Call it before anything else."""
         self.probation.open(page)
 
@@ -128,7 +129,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A request arrives. Its names are not in use; what it asks for can be met (see validation)."""
-        self.lifecycle.add(request)
+        self.states.add(request)
         for sequence in _followers_first(request):
             reason, token = sequence.finish()
             if reason is not FinishReason.NONE:  # what was delivered before is all there is
@@ -142,7 +143,7 @@ class Scheduler:
             indexes = ()
         for sequence in _followers_first(request):
             if not indexes or sequence.index in indexes:
-                self.lifecycle.end(sequence)
+                self.states.end(sequence)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """Ends a request, and tells its frontend why."""
@@ -150,7 +151,7 @@ class Scheduler:
             self._outputs.finish_beams(request, reason)
         for sequence in _followers_first(request):
             if request.beams is not None:
-                self.lifecycle.end(sequence)
+                self.states.end(sequence)
             else:
                 self._finish(sequence, reason)
 
@@ -175,7 +176,7 @@ class Scheduler:
         """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
         self._expire(now)
         self.probation.review(now)
-        self.lifecycle.drop_stopped()
+        self.states.drop_stopped()
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self._schedule_running(plan, batch):
             self._schedule_waiting(plan, batch, now)
@@ -185,16 +186,16 @@ class Scheduler:
             plan.step = self.step
             self.waiting.step()
             self.throughput.step(plan, now, batch.budget)
-            self.waste.step(self.step, self.lifecycle.holders())
+            self.fragmentation.step(self.step, self.states.holders())
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
-            self.under_way.append(UnderWay(plan, sampling, self.lifecycle.num_ended, prompts))
-            self.probation.note(self.step, self.under_way[0].plan.step)
+            self.in_flight.append(InFlightStep(plan, sampling, self.states.num_ended, prompts))
+            self.probation.note(self.step, self.in_flight[0].plan.step)
             self.num_idle_plans = 0
         else:
             if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
                 self.swap.drop_copies_of(plan)
-            if self.waiting and not self.under_way and not self.probation.waits:
+            if self.waiting and not self.in_flight and not self.probation.waits:
                 self.num_idle_plans += 1
         return plan
 
@@ -204,14 +205,14 @@ class Scheduler:
         A sequence that has ended since it was planned is passed over. Returns the requests that have
         ended because there was NO_TOKEN for them: nobody else will tell their frontends.
         """
-        oldest = self.under_way.popleft()
+        oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
         sequences, token_ids = oldest.sampling, result.token_ids
         failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         if result.beam_token_ids:
             sequences, token_ids = self._advance_beams(sequences, result)
-        if self.lifecycle.num_ended != oldest.num_ended:
+        if self.states.num_ended != oldest.num_ended:
             pairs = zip(sequences, token_ids, strict=True)
             live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
             sequences, token_ids = [pair[0] for pair in live], [pair[1] for pair in live]
@@ -226,21 +227,24 @@ class Scheduler:
                     reason, matched = sequence.finish()
                 if reason is not FinishReason.NONE:
                     self._outputs.finishes[entry] = reason, matched
-                    self.lifecycle.end(sequence)
+                    self.states.end(sequence)
             entry += 1
-        if not self.under_way:
+        if not self.in_flight:
             self.probation.at_rest()
         return failed
 
     def check_invariants(self) -> None:
         """Raises InvariantError when the books do not balance. Cost: all blocks, all live sequences."""
-        check_scheduler(self)
+        if self.num_idle_plans > 1:  # in one, all may be preempted for a sequence of the next
+            raise InvariantError("sequences wait while nothing runs")
+        pending = Counter(sequence for step in self.in_flight for sequence in step.sampling)
+        check_sequences(self.states, pending)
 
     # The parts of schedule().
 
     def _expire(self, now: float) -> None:
         """Ends what has run out of time: with what there is, or silently when nobody waits any more."""
-        for request, has_time_limit in self.lifecycle.expiry.due(now):
+        for request, has_time_limit in self.states.timeouts.due(now):
             if has_time_limit:
                 self.finish(request, FinishReason.TIME_LIMIT)
             else:
@@ -248,10 +252,10 @@ class Scheduler:
 
     def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
         """All that run go on; whether that was so without preempting anyone."""
-        before = self.lifecycle.num_preemptions
+        before = self.states.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
-            self.growth.meet(needy, plan)
-            going = self.growth.begin_beams(plan)
+            self.slots.meet(needy, plan)
+            going = self.slots.begin_beams(plan)
             going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
@@ -259,14 +263,14 @@ class Scheduler:
             batch.add_decoding(going[:-1])
             batch.add(going[-1])
             self._advance_prompt(plan, batch)
-        return self.lifecycle.num_preemptions == before
+        return self.states.num_preemptions == before
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.probation.head(self.waiting)):
             cached = None
             with self.faults.of(sequence.request):
-                cached = self.placement.look(sequence)
+                cached = self.admission.look(sequence)
             if cached is not None:
                 self._admit(sequence, cached, plan, now)
                 batch.add(sequence)
@@ -276,7 +280,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request
-        new_row = self.placement.admit(sequence, cached, plan)
+        new_row = self.admission.admit(sequence, cached, plan)
         self._prompt_logprobs.admit(sequence, new_row)
         if not request.scheduled:
             request.scheduled = True
@@ -293,7 +297,7 @@ class Scheduler:
         self.probation.computes(sequence, batch.counts[-1])
         self.prefix_cache.commit(sequence)
         if sequence.leads and not sequence.num_new_tokens:
-            for sibling in self.lifecycle.fork_siblings(sequence):
+            for sibling in self.states.fork_siblings(sequence):
                 plan.forks.append(ForkRow(sibling.row, sequence.row, sibling.index))
                 batch.add_fork(sibling)
 
@@ -303,7 +307,7 @@ class Scheduler:
         """Ends a sequence without another token, and tells its frontend."""
         if sequence.status is not Status.ENDED:
             self._outputs.finish(sequence, reason, token)
-            self.lifecycle.end(sequence)
+            self.states.end(sequence)
 
     def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
         """Beams get what their searches choose; the sequences that have sampled, and their tokens."""

@@ -19,14 +19,14 @@ from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine.trials import Probation
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import NO_ROW, Request, Sequence, Status
-from engine_core.scheduler.request_index import InFlight
+from engine_core.scheduler.request_index import RequestIndex
 from engine_core.scheduler.throughput import Throughput
-from engine_core.scheduler.timeouts import Expiry
+from engine_core.scheduler.timeouts import Timeouts
 from engine_core.step.plan import Plan
 from engine_core.step.row_slots import Rows
 
 
-class Lifecycle:
+class SequenceStates:
     """The requests in flight, and their sequences in their places."""
 
     def __init__(
@@ -40,8 +40,8 @@ class Lifecycle:
         """waiting: empty; its policy is the order of admission."""
         self.probation = Probation(num_rows)
         self.rows = Rows(num_rows)
-        self.requests = InFlight()
-        self.expiry = Expiry()
+        self.requests = RequestIndex()
+        self.timeouts = Timeouts()
         self.waiting = waiting
         self.throughput = Throughput()
         self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
@@ -55,14 +55,14 @@ class Lifecycle:
         self.on_request_end: Callable[[Request], None] | None = None
         """Is told of each request whose last sequence has ended; for quotas."""
         self._has_stopped = False  # somebody, since drop_stopped()
-        self._tables = tables
-        self._prefix_cache = prefix_cache
-        self._swap = swap
+        self.tables = tables
+        self.prefix_cache = prefix_cache
+        self.swap = swap
 
     def add(self, request: Request) -> None:
         """A request arrives."""
         self.requests.add(request)
-        self.expiry.add(request)
+        self.timeouts.add(request)
         self.probation.arrived(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
@@ -75,9 +75,9 @@ class Lifecycle:
         plan: brings back what the swap space kept.
         """
         self.waiting.remove(sequence)
-        self._tables.open(sequence, slots, cached)
-        self._prefix_cache.count(sequence)
-        self._swap.swap_in(sequence, plan)
+        self.tables.open(sequence, slots, cached)
+        self.prefix_cache.count(sequence)
+        self.swap.swap_in(sequence, plan)
         sequence.row = self.rows.take()
         self._run(sequence)
         if sequence.leads:
@@ -100,7 +100,7 @@ class Lifecycle:
             return []
         siblings = list(leader.request.forking)
         for sibling in siblings:
-            self._tables.fork(leader, sibling)
+            self.tables.fork(leader, sibling)
             self._run(sibling)
         leader.request.forking.clear()
         leader.leads = False
@@ -114,7 +114,7 @@ class Lifecycle:
         """
         beams = victim.request.beams
         if beams is None:
-            self._swap.swap_out(victim, plan)
+            self.swap.swap_out(victim, plan)
         self._stop(victim)
         self.waiting.stopped(victim)
         self.throughput.stopped(victim)
@@ -141,7 +141,7 @@ class Lifecycle:
             self._take_reserved_row(sequence)
         else:
             self.waiting.remove(sequence)
-            self._swap.drop(sequence)
+            self.swap.drop(sequence)
         sequence.status = Status.ENDED
         self.num_ended += 1
         if sequence.leads and request.forking:
@@ -151,7 +151,7 @@ class Lifecycle:
         if not request.num_live:
             self.probation.ended(request)
             self.requests.remove(request)
-            self.expiry.remove(request)
+            self.timeouts.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
             if request.beams is not None:
                 request.beams.forget_sequences()
@@ -184,8 +184,8 @@ class Lifecycle:
         self._has_stopped = True
         self.rows.give_back(sequence.row, begun=True)
         sequence.row = NO_ROW
-        self._prefix_cache.commit(sequence)
-        self._tables.close(sequence)
+        self.prefix_cache.commit(sequence)
+        self.tables.close(sequence)
         if sequence.leads:
             for sibling in request.forking:
                 self._take_reserved_row(sibling)
@@ -201,7 +201,7 @@ class Lifecycle:
             beams = sibling.request.beams
             self.rows.give_back(sibling.row, begun=beams is not None and beams.has_rows)
             sibling.row = NO_ROW
-            self._tables.close(sibling)
+            self.tables.close(sibling)
 
     def _pass_lead(self, request: Request) -> None:
         """The leader has ended before its siblings could fork: the first of them computes the prompt.
@@ -217,5 +217,5 @@ class Lifecycle:
 
     def _num_kept_tokens(self, sequence: Sequence) -> int:
         """Tokens that a waiting sequence need not compute (again), as things are now."""
-        cached = len(self._prefix_cache.find(sequence)) * self._tables.block_size
-        return max(cached, self._swap.num_tokens(sequence))
+        cached = len(self.prefix_cache.find(sequence)) * self.tables.block_size
+        return max(cached, self.swap.num_tokens(sequence))

@@ -11,7 +11,7 @@ from engine_core.request import Request
 _COMPACT_ABOVE = 64
 
 
-class Expiry:
+class Timeouts:
     """A heap of (time, request), one entry for each request that has a time limit or a deadline.
 
     Entries of ended requests are dropped when they surface, or together once they are the majority,

@@ -193,12 +193,12 @@ def run(
         scheduler.check_invariants()
         if plan.rows:
             worker.submit(plan)
-        if scheduler.under_way and (len(scheduler.under_way) > ahead or not plan.rows):
+        if scheduler.in_flight and (len(scheduler.in_flight) > ahead or not plan.rows):
             scheduler.update(worker.collect())
             scheduler.check_invariants()
         for _, message in encode_outputs(scheduler.take_outputs(), 1, scheduler.step):
             ledger.take(message)
-        if not plan.rows and not scheduler.requests and not scheduler.under_way:
+        if not plan.rows and not scheduler.requests and not scheduler.in_flight:
             return done
     return steps
 

@@ -39,7 +39,7 @@ class Scribe(House):
         with pytest.raises(Stopped):
             for _ in range(3):
                 self.core.step()
-        assert not self.scheduler.under_way
+        assert not self.scheduler.in_flight
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
 
     def assert_right(self, *handles: int, **options: int) -> None:
@@ -115,7 +115,7 @@ def test_an_abort_with_two_plans_under_way() -> None:
     house.put(add_request(1, max_tokens=30))
     house.put(add_request(2, max_tokens=6))
     house.step(3)
-    assert len(house.scheduler.under_way) == 1
+    assert len(house.scheduler.in_flight) == 1
     house.put(Abort(handle=1))
     before = len(house.outputs_of(b"a").tokens[1, 0])
     house.run_to_the_end()
@@ -138,7 +138,7 @@ def test_output_without_probabilities_fails_its_request_once() -> None:
 def test_what_has_no_logits_is_forgotten_though_it_was_preempted_before_that_was_known() -> None:
     world, victim = preempted_under_way()
     assert world.scheduler.prefix_cache.find(victim)
-    oldest = world.scheduler.under_way[0]
+    oldest = world.scheduler.in_flight[0]
     tokens = [NO_TOKEN if sequence is victim else 5 for sequence in oldest.sampling]
     assert world.scheduler.update(Result(oldest.plan.step, tokens)) == [victim.request]
     world.scheduler.check_invariants()
@@ -156,7 +156,7 @@ def test_a_worker_that_dies_with_two_plans_under_way() -> None:
     house.worker.collect = collect  # type: ignore[method-assign]
     with pytest.raises(OSError, match="gone"):
         house.step()
-    assert len(house.scheduler.under_way) == 2
+    assert len(house.scheduler.in_flight) == 2
     house.put(add_request(2))
     house.core.fail_all("ENGINE_DEAD", "the engine has died")
     assert {failure.handle for failure in house.failures()} == {1, 2}

@@ -156,7 +156,7 @@ def test_blocks_are_free_within_two_steps(state: str, event: str, ahead: bool) -
     for handle in range(100, 104):
         house.put(Abort(handle=handle), b"other")
     house.run()
-    assert pool.num_free == pool.num_blocks and not house.scheduler.under_way
+    assert pool.num_free == pool.num_blocks and not house.scheduler.in_flight
     house.inbox.close()
 
 
@@ -193,12 +193,12 @@ def test_ten_thousand_cancels_leave_nothing() -> None:
         house.sent.clear()
     for number in range(10_000):
         house.put(Abort(handle=number + 1))
-    while house.scheduler.requests or house.inbox or house.scheduler.under_way:
+    while house.scheduler.requests or house.inbox or house.scheduler.in_flight:
         house.step()
     scheduler = house.scheduler
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
     assert len(scheduler.rows.free) == scheduler.num_rows and not scheduler.running
     assert not len(scheduler.waiting) and not scheduler.waiting.num_tokens
-    assert len(scheduler.lifecycle.expiry) <= 64
+    assert len(scheduler.states.timeouts) <= 64
     assert not scheduler.requests._by_frontend and not scheduler.requests._of_tenants
     house.inbox.close()

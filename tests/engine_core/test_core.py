@@ -269,7 +269,7 @@ def test_ends_by_the_clock_do_not_wait_for_the_step(house: House) -> None:
     house.step()
     (request,) = [r for r in house.scheduler.requests if r.handle == 1]
     request.time_limit_at = 1.0
-    house.scheduler.lifecycle.expiry.add(request)
+    house.scheduler.states.timeouts.add(request)
     house.now = 1.0
     first, second = house.step()
     assert len(first[1].step_outputs.finish_reasons) == 1 and not first[1].step_outputs.token_ids

@@ -181,7 +181,7 @@ class SchedulerWalk(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6), abort_between=ONE_IN_FIVE, data=st.data())
     def step(self, steps: int, abort_between: bool, data: st.DataObject) -> None:
-        under_way = self.scheduler.under_way
+        under_way = self.scheduler.in_flight
         for _ in range(steps):
             plan = self.scheduler.schedule(self.now)
             assert plan.rows or under_way or not self.scheduler.requests, (

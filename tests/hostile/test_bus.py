@@ -95,7 +95,7 @@ def test_messages_of_any_content(ahead: bool) -> None:
     for each in waiting:
         house.put(each, b"honest")
     for _ in range(2000):
-        if house.scheduler.requests or house.scheduler.under_way or house.inbox:
+        if house.scheduler.requests or house.scheduler.in_flight or house.inbox:
             house.step()
             house.now += 0.1
     assert not house.scheduler.requests

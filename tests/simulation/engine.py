@@ -9,7 +9,7 @@ from engine_core.core import EngineCore
 from engine_core.io.inbox import Inbox
 from engine_core.io.stop_signal import Stopped
 from engine_core.io.worker_process import WorkerDied
-from engine_core.quarantine.crash_journal import NotePage, turn_page
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, EngineMessage
@@ -138,8 +138,8 @@ class Engine:
             start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
             identity = make_identity(config, self.device.ready, start_ns)
             scheduler = make_scheduler(config, self.device.ready, recording.writer if recording else None)
-            self._notes = turn_page(bytes(self._notes), scheduler.num_rows)
-            scheduler.open(NotePage(self._notes))
+            self._notes = next_journal(bytes(self._notes), scheduler.num_rows)
+            scheduler.open(CrashJournal(self._notes))
             clock = self._machine.loop.time
             ahead = config.scheduling == "ahead"
             parts = identity, scheduler, self.device, inbox, self._send, clock

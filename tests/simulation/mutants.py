@@ -21,7 +21,7 @@ from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine import blame as suspects
 from engine_core.quarantine import crash_journal as note_page
 from engine_core.quarantine.blame import Span, Suspect
-from engine_core.quarantine.crash_journal import NotePage
+from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.trials import Probation
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
@@ -289,7 +289,7 @@ def _whoever_is_there_is_guilty(patch: Callable[..., None]) -> None:
 
 def _progress_is_no_alibi(patch: Callable[..., None]) -> None:
     """A suspect stays one, however far it gets."""
-    patch(NotePage, "clear_suspect", lambda self, key: None)
+    patch(CrashJournal, "clear_suspect", lambda self, key: None)
     patch(suspects, "_strike", lambda suspect, span, death, alone: _struck(suspect, span, death))
 
 

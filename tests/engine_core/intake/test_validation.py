@@ -58,10 +58,10 @@ def test_log_probabilities_are_wishes() -> None:
     message = add_request(prompt=9, logprobs=top(3), prompt_logprobs=listed(4, 1))
     request = make(message)
     assert request.parameters.logprobs == top(3)
-    assert request.prompt_wish is not None
-    assert (request.prompt_wish.options, request.prompt_wish.next) == (listed(4, 1), 1)
-    assert make(add_request(prompt=1, prompt_logprobs=top(0))).prompt_wish is None
-    assert make(add_request()).prompt_wish is make(add_request()).parameters.logprobs is None
+    assert request.prompt_logprobs is not None
+    assert (request.prompt_logprobs.options, request.prompt_logprobs.next) == (listed(4, 1), 1)
+    assert make(add_request(prompt=1, prompt_logprobs=top(0))).prompt_logprobs is None
+    assert make(add_request()).prompt_logprobs is make(add_request()).parameters.logprobs is None
 
 
 REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.kv_cache.fragmentation import SAMPLED_STEPS, Waste, count_empty
+from engine_core.kv_cache.fragmentation import SAMPLED_STEPS, Fragmentation, count_empty
 from engine_core.scheduler.scheduler import Scheduler
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import run
@@ -13,7 +13,7 @@ def count_slots(scheduler: Scheduler) -> tuple[int, int]:
     """Held slots and those of them in which somebody has computed a token, one by one."""
     size = scheduler.tables.block_size
     held, computed = set[int](), set[int]()
-    for sequence in scheduler.lifecycle.holders():
+    for sequence in scheduler.states.holders():
         slots = [block * size + offset for block in sequence.blocks for offset in range(size)]
         held.update(slots)
         computed.update(slots[: sequence.num_computed_tokens])
@@ -31,11 +31,11 @@ def test_every_empty_slot_is_counted_once(block_size: int, ahead: bool) -> None:
             options = {"n": 2, "beams": beam_search(3)}
         world.add(handle, 5 + 7 * handle % 23, max_tokens=9, **options)
     scheduler, seen = world.scheduler, 0
-    while scheduler.requests or scheduler.under_way:
+    while scheduler.requests or scheduler.in_flight:
         run(scheduler, world.worker, world.ledger, steps=1, ahead=ahead)
-        scheduler.lifecycle.drop_stopped()
+        scheduler.states.drop_stopped()
         held, computed = count_slots(scheduler)
-        assert count_empty(scheduler.tables, scheduler.lifecycle.holders()) == held - computed
+        assert count_empty(scheduler.tables, scheduler.states.holders()) == held - computed
         seen += held - computed
     assert scheduler.num_preemptions > 0 and (seen > 0 or block_size == 1)
     world.finish()
@@ -52,10 +52,10 @@ def test_the_ratio_is_that_of_the_samples() -> None:
             tokens = 13 + step - 1
             allocated += -(-tokens // 8) * 8
             empty += -tokens % 8
-    waste = world.scheduler.waste
+    waste = world.scheduler.fragmentation
     assert (waste.num_empty, waste.num_allocated) == (empty, allocated)
     assert waste.ratio == empty / allocated
 
 
 def test_before_the_first_sample_nothing_is_wasted() -> None:
-    assert Waste(World().scheduler.tables).ratio == 0.0
+    assert Fragmentation(World().scheduler.tables).ratio == 0.0

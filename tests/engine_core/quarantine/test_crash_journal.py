@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.quarantine.blame import Span, Suspect
-from engine_core.quarantine.crash_journal import NotePage, turn_page
-from engine_core.quarantine.crash_journal_file import notes_path, open_notes
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
+from engine_core.quarantine.crash_journal_file import journal_path, open_journal
 
 ROWS = 4
 
 
-def after(memory: bytearray) -> NotePage:
+def after(memory: bytearray) -> CrashJournal:
     """The page of the next life."""
-    return NotePage(turn_page(bytes(memory), ROWS))
+    return CrashJournal(next_journal(bytes(memory), ROWS))
 
 
 def test_who_runs_and_who_does_not():
-    memory = turn_page(b"", ROWS)
-    page = NotePage(memory)
+    memory = next_journal(b"", ROWS)
+    page = CrashJournal(memory)
     page.write_member(0, 11, 1, 40, 40)
     page.write_member(1, 12, 1, 7, 7)
     page.write_step(1)
@@ -39,19 +39,19 @@ def test_who_runs_and_who_does_not():
 )
 def test_the_tokens_of_the_last_two_steps(steps: int, span: Span):
     """The end of a prompt, then one token a step."""
-    memory = turn_page(b"", ROWS)
-    page = NotePage(memory)
+    memory = next_journal(b"", ROWS)
+    page = CrashJournal(memory)
     page.write_member(0, 11, 6, 900, 100)
     page.write_step(6 + steps)
     assert after(memory).suspects[11].span == span
 
 
 def test_tallies_live_on():
-    memory = turn_page(b"", ROWS)
-    NotePage(memory).write_member(0, 11, 0, 5, 5)
+    memory = next_journal(b"", ROWS)
+    CrashJournal(memory).write_member(0, 11, 0, 5, 5)
     for death in range(1, 5):
-        memory = turn_page(bytes(memory), ROWS)
-        page = NotePage(memory)
+        memory = next_journal(bytes(memory), ROWS)
+        page = CrashJournal(memory)
         assert page.num_deaths == death
         assert page.suspects[11].strikes == death - 1
         page.write_member(3, 11, 2, 5, 5)
@@ -60,12 +60,12 @@ def test_tallies_live_on():
 
 
 def test_who_is_acquitted_is_none_any_more():
-    memory = turn_page(b"", ROWS)
-    page = NotePage(memory)
+    memory = next_journal(b"", ROWS)
+    page = CrashJournal(memory)
     for place in range(3):
         page.write_member(place, 11 + place, 0, 5, 5)
-    memory = turn_page(bytes(memory), ROWS)
-    page = NotePage(memory)
+    memory = next_journal(bytes(memory), ROWS)
+    page = CrashJournal(memory)
     page.clear_suspect(12)
     page.change_suspect(13, Suspect(Span(0, 5), 1, 1, 2))
     found = after(memory)
@@ -74,8 +74,8 @@ def test_who_is_acquitted_is_none_any_more():
 
 
 def test_what_is_done_after_death_is_not_found():
-    memory = turn_page(b"", ROWS)
-    page = NotePage(memory)
+    memory = next_journal(b"", ROWS)
+    page = CrashJournal(memory)
     page.write_member(0, 11, 0, 5, 5)
     page.leave()
     page.clear_member(0)
@@ -84,8 +84,8 @@ def test_what_is_done_after_death_is_not_found():
 
 def test_more_suspects_than_places():
     """The latest are kept."""
-    memory = turn_page(b"", 100)
-    page = NotePage(memory)
+    memory = next_journal(b"", 100)
+    page = CrashJournal(memory)
     for place in range(page.num_members):
         page.write_member(place, 1 + place, 0, 5, 5)
     assert page.num_members == 300
@@ -95,13 +95,13 @@ def test_more_suspects_than_places():
 @settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_anything_may_lie_there(past: bytes):
-    assert turn_page(past, ROWS) == turn_page(b"", ROWS)
+    assert next_journal(past, ROWS) == next_journal(b"", ROWS)
 
 
 @settings(deadline=None)
 @given(data=st.data())
 def test_a_page_may_be_damaged(data: st.DataObject):
-    memory = turn_page(b"", ROWS)
+    memory = next_journal(b"", ROWS)
     places = st.integers(0, len(memory) - 1)
     for place, value in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), max_size=20)):
         memory[place] = value
@@ -110,16 +110,16 @@ def test_a_page_may_be_damaged(data: st.DataObject):
 
 def test_a_file_for_each_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert notes_path("ipc:///folder/frontends.ipc") == Path("/folder/frontends.ipc.notes")
-    others = {notes_path(f"tcp://127.0.0.1:{port}") for port in (1, 2)}
+    assert journal_path("ipc:///folder/frontends.ipc") == Path("/folder/frontends.ipc.notes")
+    others = {journal_path(f"tcp://127.0.0.1:{port}") for port in (1, 2)}
     assert len(others) == 2 and {path.parent for path in others} == {tmp_path / "pagewire"}
 
 
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from engine_core.quarantine.crash_journal_file import open_notes
-page = open_notes(Path(sys.argv[1]), 4)
+from engine_core.quarantine.crash_journal_file import open_journal
+page = open_journal(Path(sys.argv[1]), 4)
 page.write_member(0, 11, 3, 5, 5)
 page.write_step(3)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -130,15 +130,15 @@ def test_the_file_outlives_a_process_that_is_killed(tmp_path: Path):
     path = tmp_path / "notes"
     subprocess.run([sys.executable, "-c", DIES, str(path)], check=False, timeout=60)
     assert path.stat().st_mode & 0o777 == 0o600
-    page = open_notes(path, ROWS)
+    page = open_journal(path, ROWS)
     assert page.suspects.keys() == {11}
-    assert open_notes(path, ROWS).suspects.keys() == {11}  # it was read and replaced in one step
+    assert open_journal(path, ROWS).suspects.keys() == {11}  # it was read and replaced in one step
     assert os.listdir(tmp_path) == ["notes"]
 
 
 def test_no_file_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "notes").mkdir()
-    page = open_notes(tmp_path / "notes", ROWS)
+    page = open_journal(tmp_path / "notes", ROWS)
     page.write_member(0, 11, 0, 5, 5)
     assert "no notes are kept" in caplog.text
 
@@ -147,5 +147,5 @@ def test_a_file_that_is_too_big_is_not_read(tmp_path: Path):
     path = tmp_path / "notes"
     with path.open("wb") as file:
         file.truncate(1 << 33)
-    assert not open_notes(path, ROWS).suspects
+    assert not open_journal(path, ROWS).suspects
     assert path.stat().st_size < struct.calcsize("Q") * 1000

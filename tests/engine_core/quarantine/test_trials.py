@@ -1,7 +1,7 @@
 """Suspects among others: who runs when, and what is noted of it."""
 
 from engine_core.quarantine.blame import STRIKES
-from engine_core.quarantine.crash_journal import NotePage, turn_page
+from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.quarantine.trials import PATIENCE
 from engine_core.request import Request, Status
 from tests.engine_core.world import World
@@ -20,8 +20,8 @@ class Lives:
     def begin(self) -> World:
         """The next life, after a death in the middle of the last one."""
         self.world = World(**self.options)  # type: ignore[arg-type]
-        self.memory = turn_page(bytes(self.memory), self.world.scheduler.num_rows)
-        self.world.scheduler.open(NotePage(self.memory))
+        self.memory = next_journal(bytes(self.memory), self.world.scheduler.num_rows)
+        self.world.scheduler.open(CrashJournal(self.memory))
         return self.world
 
 

@@ -99,7 +99,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "time_limit_at",
         "deadline_at",
         "key",  # where it is a suspect: see RecordedSuspects
-        "prompt_wish",  # of it, where it begins
+        "prompt_logprobs",  # of it, where it begins
         "beams",  # of them, how many, how many results and offers
         "parameters",  # of them, n and min_tokens
     }

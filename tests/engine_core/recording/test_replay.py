@@ -64,7 +64,7 @@ class OtherScheduler(Scheduler):
 
     def schedule(self, now: float) -> Plan:
         if self.step == 8:
-            running = self.lifecycle.running
+            running = self.states.running
             running[0], running[1] = running[1], running[0]
         return super().schedule(now)
 

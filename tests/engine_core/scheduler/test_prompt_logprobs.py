@@ -72,7 +72,7 @@ def test_whoever_takes_the_lead_goes_on(steps: int, aborted: list[int]) -> None:
     scheduler, worker = world.scheduler, world.worker
     for _ in range(steps):
         worker.submit(scheduler.schedule(0.0))
-        if len(scheduler.under_way) > 1:
+        if len(scheduler.in_flight) > 1:
             scheduler.update(worker.collect())
     scheduler.abort(request, aborted)
     run(scheduler, worker, world.ledger, ahead=True)
@@ -99,5 +99,5 @@ def test_those_who_want_none_cost_nothing() -> None:
     world = World()
     world.add(1, PROMPT)
     plan = world.scheduler.schedule(0.0)
-    assert not world.scheduler.under_way[-1].prompts
+    assert not world.scheduler.in_flight[-1].prompts
     assert plan.new_rows[0].prompt_logprobs is None

@@ -579,7 +579,7 @@ def test_ended_requests_with_a_deadline_are_forgotten() -> None:
         request = make(message)
         world.scheduler.add(request)
         world.scheduler.abort(request)
-    assert len(world.scheduler.lifecycle.expiry) < 200
+    assert len(world.scheduler.states.timeouts) < 200
 
 
 def test_a_row_without_logits_ends_its_request_alone() -> None:

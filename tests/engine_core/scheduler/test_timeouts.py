@@ -1,7 +1,7 @@
 """Requests that end by the clock."""
 
 from engine_core.request import Request
-from engine_core.scheduler.timeouts import Expiry
+from engine_core.scheduler.timeouts import Timeouts
 from tests.engine_core.fakes import add_request, make
 
 
@@ -14,49 +14,49 @@ def request(handle: int, *, time_limit: int | None = None, deadline: int | None 
     return make(message)
 
 
-def due(expiry: Expiry, now: float) -> list[tuple[int, bool]]:
+def due(timeouts: Timeouts, now: float) -> list[tuple[int, bool]]:
     """Takes what is due and ends it, as the scheduler does."""
     found = []
-    for expired, has_time_limit in expiry.due(now):
+    for expired, has_time_limit in timeouts.due(now):
         found.append((expired.handle, has_time_limit))
         expired.num_live = 0
-        expiry.remove(expired)
+        timeouts.remove(expired)
     return found
 
 
 def test_due_in_order_of_time_then_of_arrival() -> None:
-    expiry = Expiry()
+    timeouts = Timeouts()
     for handle, seconds in ((1, 5), (2, 3), (3, 5), (4, 9)):
-        expiry.add(request(handle, deadline=seconds))
-    assert due(expiry, 2.9) == []
-    assert due(expiry, 5.0) == [(2, False), (1, False), (3, False)]
-    assert len(expiry) == 1
+        timeouts.add(request(handle, deadline=seconds))
+    assert due(timeouts, 2.9) == []
+    assert due(timeouts, 5.0) == [(2, False), (1, False), (3, False)]
+    assert len(timeouts) == 1
 
 
 def test_the_earlier_of_time_limit_and_deadline_counts() -> None:
-    expiry = Expiry()
-    expiry.add(request(1, time_limit=2, deadline=3))
-    expiry.add(request(2, time_limit=3, deadline=2))
-    expiry.add(request(3))
-    assert len(expiry) == 2
-    assert due(expiry, 2.0) == [(1, True), (2, False)]
+    timeouts = Timeouts()
+    timeouts.add(request(1, time_limit=2, deadline=3))
+    timeouts.add(request(2, time_limit=3, deadline=2))
+    timeouts.add(request(3))
+    assert len(timeouts) == 2
+    assert due(timeouts, 2.0) == [(1, True), (2, False)]
 
 
 def test_ended_requests_are_not_due() -> None:
-    expiry = Expiry()
+    timeouts = Timeouts()
     ended = request(1, deadline=1)
-    expiry.add(ended)
+    timeouts.add(ended)
     ended.num_live = 0
-    expiry.remove(ended)
-    assert due(expiry, 9.0) == [] and len(expiry) == 0
+    timeouts.remove(ended)
+    assert due(timeouts, 9.0) == [] and len(timeouts) == 0
 
 
 def test_what_is_kept_is_bounded_by_what_is_in_flight() -> None:
     """Requests with a deadline of an hour that end at once must not fill the memory for an hour."""
-    expiry = Expiry()
+    timeouts = Timeouts()
     for handle in range(1, 5001):
         one = request(handle, deadline=3600)
-        expiry.add(one)
+        timeouts.add(one)
         one.num_live = 0
-        expiry.remove(one)
-        assert len(expiry) < 200
+        timeouts.remove(one)
+        assert len(timeouts) < 200

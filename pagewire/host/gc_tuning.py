@@ -1,12 +1,19 @@
-"""What a process keeps of its start: objects of Python, and the memory of the C library."""
+"""Tunes memory management once a process has started: Python's garbage collector and the C library's heap."""
 
 import ctypes
 import gc
+import threading
 
 
 def settle() -> None:
-    """What lives now lives as long as the process: the garbage collector need not look at it again. (A
-    frontend's tokenizer is 50,000 objects, which took it 20 ms, some steps of a model, now and then.)"""
+    """Exempts all objects that exist now from garbage collection: they live as long as the process.
+
+    A tokenizer is 50,000 objects, which cost a full collection 20 ms, several steps of a small model.
+    Does nothing outside the main thread: there the process belongs to other code (a test, a program that
+    embeds a worker), and a collection could finalize objects of its event loops in the wrong thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
     gc.collect()
     gc.freeze()
 

@@ -1,8 +1,14 @@
-"""Freed memory in the middle of the heap goes back."""
+"""The garbage collector and the C library's heap after start-up."""
 
+import gc
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
+
+from pagewire.host.gc_tuning import settle
 
 FREED = """
 from pagewire.host.gc_tuning import give_back_freed_memory
@@ -22,10 +28,23 @@ def test_freed_memory_goes_back():
     """50 MB in blocks that the C library takes from its heap; the last one keeps the heap from shrinking."""
     run = subprocess.run(
         [sys.executable, "-c", FREED],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=True,
     )
     worked, kib = map(int, run.stdout.split())
     assert not worked or kib > 40_000
+
+
+def test_only_the_main_thread_settles(monkeypatch: pytest.MonkeyPatch):
+    """A worker that runs in a thread of another program must not collect that program's garbage."""
+    calls: list[str] = []
+    for name in ("collect", "freeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    thread = threading.Thread(target=settle)
+    thread.start()
+    thread.join()
+    assert calls == []
+    settle()
+    assert calls == ["collect", "freeze"]

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test rolling simulate chaos fuzz mutants wheel-test lint format protos demo-model clean
+.PHONY: help demo serve test rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,7 @@ lint: $(STAMP) ## ruff, mypy, buf, stale generated code, the words and the struc
 	@$(BIN)/mypy
 	@$(BIN)/buf lint protos
 	@PYTHON=$(BIN)/python scripts/protos.sh --check
+	@$(BIN)/python scripts/clients.py --check
 
 format: $(STAMP) ## Let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .
@@ -57,6 +58,9 @@ format: $(STAMP) ## Let ruff rewrite the sources
 
 protos: $(STAMP) ## Regenerate pagewire/v1 and pagewire/internal/v1 from protos/
 	@PYTHON=$(BIN)/python scripts/protos.sh
+
+clients: $(STAMP) ## Regenerate the blocking clients from the asyncio ones
+	@$(BIN)/python scripts/clients.py
 
 demo-model: $(STAMP) ## Train the demo model again (about half an hour on one core)
 	@$(BIN)/python scripts/make_demo_model.py

@@ -1,11 +1,13 @@
-"""Clients of a running service; `pagewire.Client` and `pagewire.AsyncClient` are the front doors.
+"""Clients of a running service: `pagewire.Client` and `pagewire.AsyncClient`.
 
-params.py    SamplingParams and prompts, as people write them -> messages of pagewire.v1
-results.py   messages of pagewire.v1 -> results, as people read them
-errors.py    statuses -> exceptions
-credentials.py  token and certificates
-channel.py   channel options and method names, shared by both clients
-exchange.py  many requests over one stream, without I/O; multiplex.py and multiplex_aio.py drive it
-sync.py      Client
-aio.py       AsyncClient
+params.py         SamplingParams and prompts -> messages of pagewire.v1
+results.py        messages of pagewire.v1 -> Generation, Delta and other results
+errors.py         gRPC statuses -> exceptions
+credentials.py    token and certificates
+channel.py        channel options and method names
+recovery.py       one request over several attempts, without I/O
+exchange.py       many requests over one stream, without I/O
+aio.py            AsyncClient; sync.py (Client) is generated from it
+multiplex_aio.py  AsyncMultiplex; multiplex.py (Multiplex) is generated from it
+io_aio.py         the I/O of both for asyncio; io_sync.py for threads
 """

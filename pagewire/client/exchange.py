@@ -1,10 +1,10 @@
-"""Many requests over one stream: which are under way, what of an answer is whose, what is sent again. No I/O.
+"""Tracks the requests of one multiplexed stream: which are in flight, where, and what is sent again. No I/O.
 
-A line is one call of GenerateMultiplexed, to one server. When it breaks, each of its requests goes on over
-another one as a stream of its own would (recovery.py). A server that is about to leave refuses what is new
-and finishes the rest: then there are two lines, of which the old one ends when it has no requests left.
+A Call is one GenerateMultiplexed call to one server. When a call breaks, each of its requests continues over
+another one, as a stream of its own would (recovery.py). A server that drains refuses new requests and
+finishes the others: new ones then go over a second call, and the first is closed with its last request.
 
-Twins drive it: multiplex.py for ordinary code, multiplex_aio.py for asyncio.
+multiplex.py drives it with threads, multiplex_aio.py with asyncio.
 """
 
 import secrets
@@ -24,73 +24,74 @@ Command = generation_pb2.GenerateMultiplexedRequest
 Message = generation_pb2.GenerateMultiplexedResponse
 
 MAX_IN_FLIGHT = 256
-"""Requests that are sent; more wait here. A server takes 1,024 on a stream, unless it is told otherwise."""
+"""Requests sent at a time; more wait in the client. By default a server accepts 1,024 on one stream."""
 
 
 class MultiplexedRequest:
-    """A request among others. `generation` holds everything received so far; its answer is there when it is
-    `done`, unless there is an `error`."""
+    """One request of a multiplexed stream. `generation` holds everything received so far; it is complete when
+    the request is `done` without an `error`."""
 
     def __init__(self, recovery: Recovery, own_id: str) -> None:
-        """own_id: that the caller has chosen; empty: each attempt gets one."""
+        """own_id: the request id that the caller chose; if empty, each attempt gets a random one."""
         self.generation = recovery.generation
         self.error: RpcError | None = None
         self.done = False
         self._recovery = recovery
         self._own_id = own_id
         self._id = ""  # of the last attempt
-        self._line: Line | None = None  # that it is on
+        self._call: Call | None = None  # the call that carries it now
         self._aborted = False
 
 
-class Line(Protocol):
-    """One call."""
+class Call(Protocol):
+    """One GenerateMultiplexed call."""
 
     requests: dict[str, MultiplexedRequest]
-    """Those that it has, by the ids that the server knows."""
-    place: int
-    """Of the server."""
+    """The unfinished requests of this call, by the ids that the server knows."""
+    server: int
+    """Index of the server."""
 
-    def say(self, command: Command) -> None:
-        """Sends it, some time soon."""
+    def write(self, command: Command) -> None:
+        """Sends a command soon; does not wait."""
 
     def half_close(self) -> None:
-        """Nothing more will be said. Idempotent."""
+        """Ends the commands of this call. Idempotent."""
 
 
 Event = tuple[MultiplexedRequest, Delta | None]
-"""What is new of a request. None: it has failed."""
+"""A request and its new delta, or None when the request has failed."""
 
 
 class Exchange:
-    """The requests of one multiplexed stream, over all its lines."""
+    """The requests of one multiplexed stream, over all its calls."""
 
     def __init__(
         self,
-        open_line: Callable[[int], Line],
+        open_call: Callable[[int], Call],
         recover: Callable[[generation_pb2.GenerateRequest], Recovery],
         max_in_flight: int = MAX_IN_FLIGHT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """open_line: to the server at a place."""
+        """open_call: starts a call to the server with an index."""
         self.ready: deque[Event] = deque()
-        self._open_line = open_line
+        self._open_call = open_call
         self._recover = recover
         self._max_in_flight = max_in_flight
         self._clock = clock
-        self._lines: dict[int, Line] = {}  # by place: those that take new requests
+        self._calls: dict[int, Call] = {}  # by server: those that accept new requests
         self._waiting: deque[MultiplexedRequest] = deque()  # until others have ended
-        self._resting: list[tuple[float, MultiplexedRequest]] = []  # until they are sent again: when
-        self._own_ids: set[str] = set()  # of what is not done
-        self._num_in_flight = 0  # with those that rest
+        self._pausing: list[tuple[float, MultiplexedRequest]] = []  # (time to send again, request)
+        self._own_ids: set[str] = set()  # of unfinished requests
+        self._num_in_flight = 0  # includes the pausing ones
 
     @property
     def num_open(self) -> int:
-        """Requests that are not done."""
+        """Number of unfinished requests."""
         return self._num_in_flight + len(self._waiting)
 
-    def begin(self, message: generation_pb2.GenerateRequest) -> MultiplexedRequest:
-        """Sends a request, at once if it may be. Raises ValueError where its id is in use."""
+    def send(self, message: generation_pb2.GenerateRequest) -> MultiplexedRequest:
+        """Sends a request, or queues it while too many are in flight. Raises ValueError when an unfinished
+        request has the same id."""
         own_id = message.request_id
         if own_id in self._own_ids:
             raise ValueError(f"request_id: {own_id!r} is in flight on this stream")
@@ -102,54 +103,54 @@ class Exchange:
         return request
 
     def abort(self, request: MultiplexedRequest) -> None:
-        """Ends a request: as FinishReason.ABORTED, where a server has it."""
+        """Ends a request: with FinishReason.ABORTED if a server holds it, else with Cancelled."""
         request._aborted = True
-        if request._line is not None:
+        if request._call is not None:
             abort = generation_pb2.AbortRequest(request_ids=[request._id])
-            request._line.say(Command(abort=abort))
+            request._call.write(Command(abort=abort))
         elif not request.done:
             if request in self._waiting:
                 self._waiting.remove(request)
                 self._num_in_flight += 1
-            self._resting = [each for each in self._resting if each[1] is not request]
+            self._pausing = [each for each in self._pausing if each[1] is not request]
             self._end(request, Cancelled(grpc.StatusCode.CANCELLED, "aborted while no server had it"))
 
-    def received(self, line: Line, message: Message) -> None:
-        """Takes in what a line brought."""
+    def received(self, call: Call, message: Message) -> None:
+        """Distributes a message of a call to its requests."""
         for response in message.responses:
-            request = line.requests.get(response.request_id)
+            request = call.requests.get(response.request_id)
             if request is None:
                 continue
             recovery = request._recovery
             self.ready.extend([(request, delta) for delta in recovery.received(response)])
             if recovery.complete:
-                self._take_off(line, request)
+                self._detach(call, request)
                 self._end(request)
         for failure in message.errors:
-            request = line.requests.get(failure.request_id)
+            request = call.requests.get(failure.request_id)
             if request is not None:
-                self._take_off(line, request)
+                self._detach(call, request)
                 error = from_request_error(failure)
                 if isinstance(error, Unavailable) and error.reason == DRAINING:
-                    self._leave(line)
+                    self._retire(call)
                 self._fail(request, error)
 
-    def ended(self, line: Line, error: RpcError | None) -> None:
-        """A line is no more."""
-        self._leave(line)
+    def ended(self, call: Call, error: RpcError | None) -> None:
+        """Handles the end of a call; its unfinished requests are sent again or fail."""
+        self._retire(call)
         lost = Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream ended before its requests")
-        for request in list(line.requests.values()):
-            self._take_off(line, request)
+        for request in list(call.requests.values()):
+            self._detach(call, request)
             self._fail(request, error or lost)
 
-    def send_due(self) -> float | None:
-        """Sends again what has rested; seconds until there is more of that, None: there is none."""
-        now, resting = self._clock(), self._resting
-        self._resting = [each for each in resting if each[0] > now]
-        for when, request in resting:
+    def resend_due(self) -> float | None:
+        """Sends the requests whose pause is over. Returns the seconds until the next is due, or None."""
+        now, pausing = self._clock(), self._pausing
+        self._pausing = [each for each in pausing if each[0] > now]
+        for when, request in pausing:
             if when <= now:
                 self._send(request)
-        return min(when for when, _ in self._resting) - now if self._resting else None
+        return min(when for when, _ in self._pausing) - now if self._pausing else None
 
     def _fill(self) -> None:
         while self._waiting and self._num_in_flight < self._max_in_flight:
@@ -158,22 +159,22 @@ class Exchange:
 
     def _send(self, request: MultiplexedRequest) -> None:
         message, _ = request._recovery.attempt()
-        place = request._recovery.place
-        if place not in self._lines:
-            self._lines[place] = self._open_line(place)
-        line = self._lines[place]
-        # An engine that has not missed a dead server yet still has the last attempt, under its id.
+        server = request._recovery.server
+        if server not in self._calls:
+            self._calls[server] = self._open_call(server)
+        call = self._calls[server]
+        # An engine that has not noticed a frontend's death yet still holds the last attempt, under its id.
         message.request_id = request._id = request._own_id or secrets.token_hex(16)
-        request._line, line.requests[request._id] = line, request
-        line.say(Command(generate=message))
+        request._call, call.requests[request._id] = call, request
+        call.write(Command(generate=message))
 
     def _fail(self, request: MultiplexedRequest, error: RpcError) -> None:
-        """An attempt is over. Another one follows, if that makes sense."""
+        """Ends an attempt: another one follows after a pause where it can help."""
         pause = None if request._aborted else request._recovery.after(error)
         if pause is None:
             self._end(request, error)
         else:
-            self._resting.append((self._clock() + pause, request))
+            self._pausing.append((self._clock() + pause, request))
 
     def _end(self, request: MultiplexedRequest, error: RpcError | None = None) -> None:
         request.done, request.error = True, error
@@ -183,15 +184,15 @@ class Exchange:
         self._num_in_flight -= 1
         self._fill()
 
-    def _take_off(self, line: Line, request: MultiplexedRequest) -> None:
-        del line.requests[request._id]
-        request._line = None
-        if not line.requests and self._lines.get(line.place) is not line:
-            line.half_close()
+    def _detach(self, call: Call, request: MultiplexedRequest) -> None:
+        del call.requests[request._id]
+        request._call = None
+        if not call.requests and self._calls.get(call.server) is not call:
+            call.half_close()
 
-    def _leave(self, line: Line) -> None:
-        """Nothing new goes over it."""
-        if self._lines.get(line.place) is line:
-            del self._lines[line.place]
-            if not line.requests:
-                line.half_close()
+    def _retire(self, call: Call) -> None:
+        """Sends no new requests over a call, and closes it once it is empty."""
+        if self._calls.get(call.server) is call:
+            del self._calls[call.server]
+            if not call.requests:
+                call.half_close()

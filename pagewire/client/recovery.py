@@ -1,8 +1,8 @@
-"""A generation whose server may die: where to send its request, when again, and what of it is new. No I/O.
+"""Decides, after a failed attempt of a request, whether, when and to which server it is sent again. No I/O.
 
-A stream that broke is continued with what has been received (pagewire.v1.Continuation), at the next
-address or at the same one when a server is back. Whoever reads it sees a pause. docs/streams.md says
-what a continuation promises.
+A stream that broke is continued from what has been received (pagewire.v1.Continuation), on the next server,
+or on the same one once it is back. The reader sees a pause. docs/streams.md says what a continuation
+guarantees.
 """
 
 import time
@@ -20,53 +20,52 @@ from pagewire.client.results import Delta, Generation
 from pagewire.v1 import generation_pb2
 
 PATIENCE_S = 30.0
-"""How long somebody who has seen the beginning waits for a server to go on; counted from the last message."""
+"""Seconds for which a broken stream waits for a server, counted from the last message."""
 MAX_BREAKS = 4
-"""Connections that may break one after another without a new message: the request may be what breaks them."""
+"""Connections that may break in a row without a new message: the request itself may be the cause."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _NOT_CONNECTED = "failed to connect to all addresses"
-"""How gRPC's core begins the message of a call that has not left this machine."""
+"""Prefix of gRPC's message for a call that never reached a server."""
 _NOT_READY = "ENGINE_NOT_READY"
 DRAINING = "DRAINING"
-"""ErrorInfo.reason of a server that goes away."""
+"""ErrorInfo.reason of a server that is about to stop."""
 _BLAMELESS = (_NOT_READY, DRAINING)
-"""A server that waits for its engine, or goes away, refuses whatever comes: that says nothing about the
-request."""
-_MET_THE_END = "CANCELLED"
-"""gRPC's core about a call that reaches a server in the moment in which it closes. (What this side cancels
-has a message of its own.)"""
+"""Reasons for which a server refuses every request: they say nothing about this one."""
+_SERVER_CLOSING = "CANCELLED"
+"""gRPC's message for a call that reaches a server while it closes. (A call that the client cancels has a
+different message.)"""
 _RESET = "RST_STREAM"
-"""In the message of a stream that a proxy gave up as its server was gone, which gRPC calls INTERNAL."""
+"""Part of the message, with status INTERNAL, of a stream that a proxy reset because its server was gone."""
 
 
 class Recovery:
-    """One request, over all its attempts."""
+    """The state of one request over all its attempts."""
 
     def __init__(
         self,
         request: generation_pb2.GenerateRequest,
         num_servers: int,
-        place: int,
+        server: int,
         timeout: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """place: of the server to begin with, below num_servers. timeout: seconds for all attempts."""
+        """server: index of the first server, below num_servers. timeout: seconds for all attempts."""
         self.generation = Generation()
-        self.place = place
+        self.server = server
         self._request = request
         self._num_servers = num_servers
         self._timeout = timeout
         self._clock = clock
         self._start = self._last = clock()
-        self._over: set[int] = set()  # sequences that have ended
-        self._begun = False  # something of the answer has been received
+        self._over: set[int] = set()  # indices of sequences that have ended
+        self._begun = False  # a message has been received
         self._recovering = False
         self._num_breaks = 0  # since the last message
-        self._num_failures = 0  # the same, with those that found no server
+        self._num_failures = 0  # includes attempts that found no server
 
     def attempt(self) -> tuple[generation_pb2.GenerateRequest, float | None]:
-        """What to send now, and its timeout in seconds."""
+        """Returns the message of the next attempt and its timeout in seconds."""
         passed = self._clock() - self._start
         left = None if self._timeout is None else max(self._timeout - passed, 0.0)
         if not self._begun:
@@ -83,12 +82,13 @@ class Recovery:
         return request, left
 
     def received(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
-        """Takes in a message; what is new in it. A continuation repeats how sequences have ended."""
+        """Adds a message to the generation and returns its deltas. A continuation repeats the ends of
+        sequences that had ended before: these are dropped."""
         self._begun = True
-        for place in reversed(range(len(response.sequences))) if self._over else ():
-            if response.sequences[place].index in self._over:
-                del response.sequences[place]
-        if response.sequences:  # a frontend repeats those ends by itself: the engine may still refuse
+        for position in reversed(range(len(response.sequences))) if self._over else ():
+            if response.sequences[position].index in self._over:
+                del response.sequences[position]
+        if response.sequences:  # more than ends that the frontend repeats by itself
             self._recovering = False
             self._last = self._clock()
             self._num_breaks = self._num_failures = 0
@@ -100,31 +100,31 @@ class Recovery:
 
     @property
     def complete(self) -> bool:
-        """Whether every sequence has ended."""
+        """True when every sequence has ended."""
         return len(self._over) == max(self._request.sampling.n, 1)
 
-    def misses_nothing(self, error: RpcError) -> bool:
-        """Whether the call broke when every sequence had ended already: nothing is to be continued."""
+    def is_complete_despite(self, error: RpcError) -> bool:
+        """True if the call broke after every sequence had ended, so that nothing is left to continue."""
         broke = isinstance(error, Unavailable) or _is_no_answer(error)
         return broke and self.complete
 
     def after(self, error: RpcError) -> float | None:
-        """Seconds until the next attempt, at `place`; None: the error is the end of it."""
-        if not self._may_go_on(error):
+        """Returns the seconds until the next attempt, on `server`, or None if the request has failed."""
+        if not self._may_retry(error):
             return None
         self._num_failures += 1
-        self.place = (self.place + 1) % self._num_servers
-        if not self._recovering:  # nobody was there: each of the others is asked once
+        self.server = (self.server + 1) % self._num_servers
+        if not self._recovering:  # not accepted by any server yet: each one is tried once
             return 0.0 if self._num_failures < self._num_servers else None
         if self._num_breaks > MAX_BREAKS or self._clock() - self._last > PATIENCE_S:
             return None
         rounds = self._num_failures // self._num_servers
         return min(_FIRST_PAUSE_S * 2.0**rounds, _LONGEST_PAUSE_S) if self._num_failures > 1 else 0.0
 
-    def _may_go_on(self, error: RpcError) -> bool:
-        if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the server died
+    def _may_retry(self, error: RpcError) -> bool:
+        if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the frontend died
             return self._recovering
-        if isinstance(error, ResourceExhausted):  # it would not be in time there; perhaps elsewhere
+        if isinstance(error, ResourceExhausted):  # another server may have room
             return not self._recovering
         if not isinstance(error, Unavailable) and not _is_no_answer(error):
             return False
@@ -138,7 +138,7 @@ class Recovery:
 
 
 def _is_no_answer(error: RpcError) -> bool:
-    """Whether it was not a frontend of ours that said this, but a server or a proxy on its way out."""
+    """True if the status is not a frontend's answer, but that of a server or proxy that was closing."""
     if isinstance(error, Cancelled):
-        return error.message == _MET_THE_END
+        return error.message == _SERVER_CLOSING
     return isinstance(error, InternalError) and not error.reason and _RESET in error.message

@@ -1,4 +1,5 @@
-"""The client for ordinary code; aio.py is its twin for asyncio."""
+# Generated from aio.py by scripts/clients.py: change that file, then run 'make clients'.
+"""The blocking client."""
 
 import time
 from collections import deque
@@ -8,7 +9,7 @@ from typing import Any, Self, Unpack
 import grpc
 from grpc_health.v1 import health_pb2
 
-from pagewire.client import channel
+from pagewire.client import channel, io_sync
 from pagewire.client.channel import Method, Q, R
 from pagewire.client.credentials import AccessOptions, Credentials
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
@@ -37,20 +38,22 @@ _POLL_S = 0.05
 
 
 class Stream:
-    """Deltas of a running generation, in the order of their making.
+    """An iterator of the deltas of one running generation, in the order in which they were generated.
 
-    When the server dies, it goes on with another one, or with the same one when it is back. The request
-    lives as long as this object is read: close(), the end of a with statement, and
-    dropping the last reference (leaving a for loop does that) cancel it and free its memory on the
+    When the server dies, the stream continues on another one, or on the same one once it is back. The
+    request lives as long as this object: close(), the end of a with statement, an exception while
+    it waits (such as Ctrl-C), and dropping the last reference cancel it and free its memory on the
     server. `generation` holds everything received so far.
     """
+
+    _closed = True  # until the request is sent
 
     def __init__(self, recovery: Recovery, send: Callable[[Recovery], Any]) -> None:
         self._recovery = recovery
         self._send = send
         self._call = send(recovery)
-        self._ready: deque[Delta] = deque()
         self._closed = False
+        self._ready: deque[Delta] = deque()
         self.generation = recovery.generation
 
     def __iter__(self) -> Iterator[Delta]:
@@ -61,22 +64,22 @@ class Stream:
             if self._closed:
                 raise StopIteration
             try:
-                response = next(self._call)
-            except StopIteration:
-                self._closed = True
-                raise
+                response = io_sync.read(self._call)
             except grpc.RpcError as error:
                 self._send_again(from_grpc(error))
+                continue
             except BaseException:  # such as Ctrl-C
-                self.close()
+                self._cancel()
                 raise
-            else:
-                self._ready.extend(self._recovery.received(response))
+            if response is None:
+                self._closed = True
+                raise StopIteration
+            self._ready.extend(self._recovery.received(response))
         return self._ready.popleft()
 
     def _send_again(self, error: RpcError) -> None:
-        """After some time, if that makes sense; otherwise raises the error."""
-        if self._recovery.misses_nothing(error):
+        """Sends the request again after a pause. Raises the error where another attempt cannot help."""
+        if self._recovery.is_complete_despite(error):
             self._closed = True
             return
         pause = self._recovery.after(error)
@@ -84,7 +87,7 @@ class Stream:
             self._closed = True
             raise error from None
         try:
-            time.sleep(pause)
+            io_sync.sleep(pause)
         except BaseException:
             self._closed = True
             raise
@@ -92,13 +95,16 @@ class Stream:
             self._call = self._send(self._recovery)
 
     def result(self) -> Generation:
-        """Reads to the end."""
+        """Reads to the end and returns the whole generation."""
         for _ in self:
             pass
         return self.generation
 
     def close(self) -> None:
-        """Cancels the request, unless it has ended."""
+        """Cancels the request, unless it has ended. Idempotent."""
+        self._cancel()
+
+    def _cancel(self) -> None:
         if not self._closed:
             self._closed = True
             self._call.cancel()
@@ -110,14 +116,14 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        self._cancel()
 
 
 class Client:
-    """Connections to a service. Thread-safe; close() it, or use it in a with statement.
+    """Connections to a service. Thread-safe.
 
-    Every call raises an RpcError of pagewire.client.errors, and takes `timeout`, in seconds: after
-    that the server gives up too, and DeadlineExceeded is raised.
+    Close it with close() or a with statement. Every call raises an RpcError of pagewire.client.errors
+    and takes `timeout`, in seconds, after which the server drops the request and DeadlineExceeded is raised.
     """
 
     def __init__(
@@ -127,12 +133,15 @@ class Client:
         model: str = "",
         **access: Unpack[AccessOptions],
     ) -> None:
-        """address: HOST:PORT, or what gRPC resolves; several are frontends of one service, of which one
-        is used as long as it lives. model: served name; default: the only one. access: token and TLS.
-        Raises ValueError, and OSError for files of certificates."""
+        """Connects lazily: the first call opens the connection.
+
+        address: HOST:PORT or a name that gRPC resolves. Several addresses are frontends of one service; the
+        client uses one until it fails. model: served name; default: the only model. access: token and TLS.
+        Raises ValueError for a wrong argument, and OSError for certificate files that cannot be read.
+        """
         self._credentials = Credentials(**access)
         self._channels = [self._connect(each) for each in channel.addresses(address)]
-        self._place = 0  # of the channel in use
+        self._server = 0  # index of the channel in use
         self._model = model
 
     def generate(
@@ -143,13 +152,13 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Continues a prompt. Options are fields of SamplingParams, which they override, and
-        RequestOptions."""
+        """Continues a prompt and returns the whole generation. Options are the fields of SamplingParams,
+        which take precedence over `params`, and of RequestOptions."""
         request = generate_request(prompt, params, options, self._model)
         recovery = self._recovery(request, timeout)
         while True:
             request, left = recovery.attempt()
-            self._place = recovery.place
+            self._server = recovery.server
             try:
                 recovery.received(self._call(channel.GENERATE_UNARY, request, left))
                 return recovery.generation
@@ -157,7 +166,7 @@ class Client:
                 pause = recovery.after(error)
                 if pause is None:
                     raise
-            time.sleep(pause)
+            io_sync.sleep(pause)
 
     def chat(
         self,
@@ -167,7 +176,7 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
-        """Answers a conversation: generate() with the model's chat template."""
+        """Answers a conversation, rendered by the model's chat template."""
         return self.generate(messages, params, timeout=timeout, **options)
 
     def stream(
@@ -178,26 +187,26 @@ class Client:
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Stream:
-        """As generate(), delta by delta; a conversation too."""
+        """Streams the continuation of a prompt or a conversation. The request is sent at once."""
         request = generate_request(prompt, params, options, self._model)
 
         def send(recovery: Recovery) -> Any:
             request, left = recovery.attempt()
-            self._place = recovery.place
+            self._server = recovery.server
             return self._streaming(channel.GENERATE, request, left)
 
         return Stream(self._recovery(request, timeout), send)
 
     def multiplex(self, *, max_in_flight: int = MAX_IN_FLIGHT, timeout: float | None = None) -> Multiplex:
-        """Many requests over one stream, which costs less per token than a stream for each: for batch jobs.
-        Use it in a with statement. max_in_flight: requests that are sent; more wait here. timeout: of all of
-        them together."""
+        """Opens one stream for many requests, which costs less per token than a stream for each: for gateways
+        and batch jobs. Use it in a with statement. max_in_flight: requests sent to the server at a
+        time; more wait in the client. timeout: seconds for all of them together."""
         ends = None if timeout is None else time.monotonic() + timeout
 
-        def call(place: int, commands: Iterator[Command]) -> Any:
-            self._place = place
+        def call(server: int, commands: Iterator[Command]) -> Any:
+            self._server = server
             method = channel.GENERATE_MULTIPLEXED
-            begin = self._channels[place].stream_stream(method.path, **method.codec)
+            begin = self._channels[server].stream_stream(method.path, **method.codec)
             left = None if ends is None else max(ends - time.monotonic(), 0.0)
             return begin(commands, timeout=left, metadata=self._credentials.metadata())
 
@@ -206,10 +215,11 @@ class Client:
     def abort(
         self, request_ids: Sequence[str], *, tenant: str = "", timeout: float | None = None
     ) -> list[str]:
-        """Ends requests with FinishReason.ABORTED; returns the ids that were in flight. With authentication,
-        one's own, and with an admin's token those of a tenant; without, anybody's."""
+        """Ends requests with FinishReason.ABORTED and returns the ids that were in flight. With
+        authentication, a token reaches its own requests, and an admin's token those of `tenant`."""
         request = generation_pb2.AbortRequest(request_ids=request_ids, tenant=tenant)
-        return list(self._unary(channel.ABORT, request, timeout).aborted_request_ids)
+        response = self._unary(channel.ABORT, request, timeout)
+        return list(response.aborted_request_ids)
 
     def score_continuations(
         self,
@@ -224,7 +234,7 @@ class Client:
         cache_bypass: bool = False,
         timeout: float | None = None,
     ) -> list[ContinuationScore]:
-        """How likely the model finds each of the texts to follow the prompt. Options: see RequestOptions."""
+        """Returns the log-probability of each continuation of the prompt. Options: see RequestOptions."""
         request = pooling_pb2.ScoreContinuationsRequest(
             request_id=request_id,
             model=self._model,
@@ -235,14 +245,16 @@ class Client:
             tenant=tenant,
             cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
         )
-        return continuation_scores(self._unary(channel.SCORE_CONTINUATIONS, request, timeout))
+        response = self._unary(channel.SCORE_CONTINUATIONS, request, timeout)
+        return continuation_scores(response)
 
     def tokenize(self, prompt: PromptLike, *, timeout: float | None = None) -> Tokenized:
-        """The token ids of a text or a conversation."""
+        """Returns the token ids of a text or a conversation."""
         request = tokenizer_pb2.TokenizeRequest(
             model=self._model, prompts=[to_prompt(prompt)], rendered_text=not isinstance(prompt, str)
         )
-        return tokenized(self._unary(channel.TOKENIZE, request, timeout).results)[0]
+        response = self._unary(channel.TOKENIZE, request, timeout)
+        return tokenized(response.results)[0]
 
     def detokenize(
         self,
@@ -251,35 +263,39 @@ class Client:
         skip_special_tokens: bool | None = None,
         timeout: float | None = None,
     ) -> str:
-        """The text of token ids."""
+        """Returns the text of token ids."""
         request = tokenizer_pb2.DetokenizeRequest(
             model=self._model,
             sequences=[prompt_pb2.TokenIds(ids=token_ids)],
             skip_special_tokens=skip_special_tokens,
         )
-        return self._unary(channel.DETOKENIZE, request, timeout).texts[0]
+        response = self._unary(channel.DETOKENIZE, request, timeout)
+        return response.texts[0]
 
     def models(self, *, timeout: float | None = None) -> list[model_pb2.Model]:
-        """The models that requests can name."""
-        return list(self._unary(channel.LIST_MODELS, model_pb2.ListModelsRequest(), timeout).models)
+        """Returns the models that requests can name."""
+        response = self._unary(channel.LIST_MODELS, model_pb2.ListModelsRequest(), timeout)
+        return list(response.models)
 
     def model(self, name: str = "", *, timeout: float | None = None) -> model_pb2.Model:
-        """One of them; default: this client's."""
+        """Returns the model with this served name; default: the client's model."""
         request = model_pb2.GetModelRequest(name=name or self._model)
-        return self._unary(channel.GET_MODEL, request, timeout).model
+        response = self._unary(channel.GET_MODEL, request, timeout)
+        return response.model
 
     def server_info(self, *, timeout: float | None = None) -> admin_pb2.GetServerInfoResponse:
-        """Versions, configuration and state."""
+        """Returns the versions, configuration and state of the server."""
         return self._unary(channel.GET_SERVER_INFO, admin_pb2.GetServerInfoRequest(), timeout)
 
     def load(self, *, timeout: float | None = None) -> admin_pb2.Load:
-        """How busy the service is."""
-        return self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout).load
+        """Returns how busy the service is."""
+        response = self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout)
+        return response.load
 
     def watch_load(
         self, min_interval: float | None = None, *, timeout: float | None = None
     ) -> Iterator[admin_pb2.Load]:
-        """The load now, and whenever it has changed, at most once in `min_interval` seconds."""
+        """Yields the load now and whenever it has changed, at most once in `min_interval` seconds."""
         request = admin_pb2.WatchLoadRequest()
         if min_interval is not None:
             request.min_interval.FromNanoseconds(int(min_interval * 1e9))
@@ -293,26 +309,27 @@ class Client:
             call.cancel()
 
     def reset_cache(self, *, timeout: float | None = None) -> None:
-        """Empties the service's prefix cache."""
+        """Empties the prefix cache of the service."""
         self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
 
     def drain(self, end_after: float | None = None, *, timeout: float | None = None) -> int:
-        """Tells the frontend to take nothing new. end_after: seconds until what is left ends, to be continued
-        elsewhere; None: it may take as long as it likes. Returns how many requests are in flight."""
+        """Makes the frontend refuse new requests and returns the number in flight. end_after: seconds after
+        which the rest ends, to be continued on another frontend; None: no limit."""
         request = channel.drain_request(end_after)
-        return int((self._unary(channel.DRAIN, request, timeout)).in_flight_requests)
+        response = self._unary(channel.DRAIN, request, timeout)
+        return int(response.in_flight_requests)
 
     def resume(self, *, timeout: float | None = None) -> None:
-        """Ends a drain."""
+        """Ends a drain: the frontend accepts requests again."""
         self._unary(channel.RESUME, admin_pb2.ResumeRequest(), timeout)
 
     def healthy(self, *, timeout: float | None = 5.0) -> bool:
-        """Whether the service takes requests. Raises Unavailable when nobody is there."""
+        """Returns True when the service accepts requests. Raises Unavailable when no server answers."""
         response = self._unary(channel.CHECK, health_pb2.HealthCheckRequest(), timeout)
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
     def wait_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the service takes requests. Raises the last RpcError after so many seconds."""
+        """Waits until the service accepts requests. Raises the last RpcError after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -323,12 +340,12 @@ class Client:
                 problem = error
             if time.monotonic() + _POLL_S > deadline:
                 raise problem
-            time.sleep(_POLL_S)
+            io_sync.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Cancels what is in flight and closes the connections."""
-        for each in self._channels:
-            each.close()
+        """Cancels the requests in flight and closes the connections."""
+        for connection in self._channels:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -336,40 +353,33 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _connect(self, address: str) -> grpc.Channel:
+    def _connect(self, address: str) -> io_sync.Channel:
         credentials = self._credentials
         target, options = channel.target(address), channel.options(address, credentials)
         if credentials.secure:
-            return grpc.secure_channel(target, credentials.for_channel(), options=options)
-        return grpc.insecure_channel(target, options=options)
+            return io_sync.secure_channel(target, credentials.for_channel(), options=options)
+        return io_sync.insecure_channel(target, options=options)
 
     def _recovery(self, request: generation_pb2.GenerateRequest, timeout: float | None) -> Recovery:
-        return Recovery(request, len(self._channels), self._place, timeout)
+        return Recovery(request, len(self._channels), self._server, timeout)
 
     def _unary(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
-        """A call that any server can answer: where one is not there, the next one is asked."""
+        """Calls a method that any server can answer: the next server is asked where one is unavailable."""
         for _ in self._channels[1:]:
             try:
                 return self._call(method, request, timeout)
             except Unavailable:
-                self._place = (self._place + 1) % len(self._channels)
+                self._server = (self._server + 1) % len(self._channels)
         return self._call(method, request, timeout)
 
     def _call(self, method: Method[Q, R], request: Q, timeout: float | None) -> R:
-        server = self._channels[self._place]
-        call = server.unary_unary(method.path, **method.codec).future(
-            request, timeout=timeout, metadata=self._credentials.metadata()
-        )
+        call = self._channels[self._server].unary_unary(method.path, **method.codec)
         try:
-            response: R = call.result()
+            response: R = io_sync.unary(call, request, timeout, self._credentials.metadata())
         except grpc.RpcError as error:
             raise from_grpc(error) from None
-        except BaseException:  # such as Ctrl-C: a blocking call would leave the request running
-            call.cancel()
-            raise
         return response
 
     def _streaming(self, method: Method[Q, R], request: Q, timeout: float | None) -> Any:
-        server = self._channels[self._place]
-        call = server.unary_stream(method.path, **method.codec)
+        call = self._channels[self._server].unary_stream(method.path, **method.codec)
         return call(request, timeout=timeout, metadata=self._credentials.metadata())

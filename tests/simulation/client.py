@@ -70,7 +70,7 @@ class Client:
             try:
                 return await self._call(request, left)
             except RpcError as error:
-                if self._recovery.misses_nothing(error):
+                if self._recovery.is_complete_despite(error):
                     return
                 assert error.reason != "ENGINE_DEAD", f"{self._name}: no death lasts so long"
                 pause = self._recovery.after(error)
@@ -82,7 +82,7 @@ class Client:
 
     async def _call(self, request: generation_pb2.GenerateRequest, left: float | None) -> None:
         """One attempt. Raises RpcError."""
-        server = self._servers()[self._recovery.place]
+        server = self._servers()[self._recovery.server]
         self._is_continued = bool(request.continuation.sequences)
         self._machine.trace(self._name, "asks", server.name if server else "nobody")
         if server is None:

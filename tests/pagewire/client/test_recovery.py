@@ -105,10 +105,10 @@ def test_each_address_is_asked_once():
     recovery, _ = make(3)
     assert [recovery.after(unavailable(GONE)) for _ in range(3)] == [0.0, 0.0, None]
     recovery, _ = make(3)
-    places = [recovery.place]
+    servers = [recovery.server]
     while recovery.after(unavailable(GONE)) is not None:
-        places.append(recovery.place)
-    assert places == [0, 1, 2]
+        servers.append(recovery.server)
+    assert servers == [0, 1, 2]
 
 
 def test_what_has_begun_waits_for_a_server():
@@ -281,7 +281,7 @@ async def test_what_is_complete_is_not_continued():
     assert not other.requests
     recovery, _ = make(sampling={"n": 2})
     recovery.received(message(1, [1], first=True, reason=generation_pb2.FINISH_REASON_EOS))
-    assert not recovery.misses_nothing(unavailable(RESET))
+    assert not recovery.is_complete_despite(unavailable(RESET))
     recovery.received(message(0, [1], reason=generation_pb2.FINISH_REASON_EOS))
-    assert recovery.misses_nothing(unavailable(RESET))
-    assert not recovery.misses_nothing(InternalError(grpc.StatusCode.INTERNAL, "a bug"))
+    assert recovery.is_complete_despite(unavailable(RESET))
+    assert not recovery.is_complete_despite(InternalError(grpc.StatusCode.INTERNAL, "a bug"))

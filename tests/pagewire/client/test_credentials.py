@@ -56,7 +56,7 @@ def test_what_belongs_together():
 
 @pytest.mark.parametrize("code", ["UNAUTHENTICATED", "PERMISSION_DENIED"])
 def test_nobody_tries_again_without_permission(code):
-    recovery = Recovery(generation_pb2.GenerateRequest(), num_servers=3, place=0, timeout=None)
+    recovery = Recovery(generation_pb2.GenerateRequest(), num_servers=3, server=0, timeout=None)
     assert recovery.after(from_status(grpc.StatusCode[code], "no", ())) is None
 
 

@@ -294,3 +294,22 @@ def test_scores_of_continuations(client: Client, service: fakes.FakeService):
 async def test_async_scores_of_continuations(aclient: AsyncClient, service: fakes.FakeService):
     assert len(await aclient.score_continuations([1, 2], ["a"])) == 1
     assert list(service.requests[0].prompt.token_ids.ids) == [1, 2]
+
+
+def test_stream_on_a_closed_client(service: fakes.FakeService):
+    """Raises; the stream object that was not made leaves no "Exception ignored in __del__"."""
+    with fakes.running(service) as address:
+        client = Client(address)
+        client.close()
+        with pytest.raises(ValueError):
+            client.stream("hi")
+    gc.collect()
+
+
+async def test_async_stream_on_a_closed_client(service: fakes.FakeService):
+    with fakes.running(service) as address:
+        client = AsyncClient(address)
+        await client.close()
+        with pytest.raises(Exception, match="closed"):
+            await anext(client.stream("hi"))
+    gc.collect()

@@ -1,0 +1,71 @@
+"""Generates the blocking clients from the asyncio ones: pagewire/client/aio.py -> sync.py, and so on.
+
+    python scripts/clients.py            writes the generated files
+    python scripts/clients.py --check    fails if one of them is stale
+
+The substitutions are those that the clients need, not a general translation. Code that cannot be shared is in
+pagewire/client/io_aio.py and io_sync.py.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CLIENT = ROOT / "pagewire" / "client"
+FILES = {"aio.py": "sync.py", "multiplex_aio.py": "multiplex.py"}
+HEADER = "# Generated from {source} by scripts/clients.py: change that file, then run 'make clients'.\n"
+
+SUBSTITUTIONS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        # Documentation.
+        (r"The client for asyncio\. .*\.(?=\"\"\")", "The blocking client."),
+        (r", for asyncio\.", ", for threads."),
+        (r", to be used by one event loop\.", ". Thread-safe."),
+        (r"Requests may be sent from one event loop\.", "Requests may be sent from any thread."),
+        (r"an async with\b", "a with"),
+        (r"\(a cancelled task, Ctrl-C\)", "(such as Ctrl-C)"),
+        (r"such as CancelledError or Ctrl-C", "such as Ctrl-C"),
+        # Modules and names.
+        (r"\bmultiplex_aio\b", "multiplex"),
+        (r"\bio_aio\b", "io_sync"),
+        (r"\bAsync(Client|Stream|Multiplex|Iterator)\b", r"\1"),
+        (r"\bStopAsyncIteration\b", "StopIteration"),
+        (r"__a(iter|next|enter|exit)__", r"__\1__"),
+        (r"\baclose\b", "close"),
+        # Keywords.
+        (r"\basync (def|for|with)\b", r"\1"),
+        (r"\bawait ", ""),
+    )
+)
+
+
+def generate(source: str) -> str:
+    """Returns the blocking twin of a file of pagewire/client, as ruff formats it."""
+    text = (CLIENT / source).read_text(encoding="utf-8")
+    for pattern, replacement in SUBSTITUTIONS:
+        text = pattern.sub(replacement, text)
+    text = HEADER.format(source=source) + text
+    return _ruff("format", _ruff("check", text, "--fix", "--select", "I"))
+
+
+def _ruff(command: str, text: str, *options: str) -> str:
+    ruff = [sys.executable, "-m", "ruff", command, "--quiet", *options, "--stdin-filename", "sync.py", "-"]
+    run = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT)
+    return run.stdout
+
+
+def main() -> None:
+    check = sys.argv[1:] == ["--check"]
+    for source, target in FILES.items():
+        path, text = CLIENT / target, generate(source)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.relative_to(ROOT)} is stale: run 'make clients'")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,10 +17,10 @@ from typing import Any
 
 import grpc
 
-from frontend.auth.authenticator import Gate, OpenGate, TokenGate
+from frontend.auth.authenticator import AnonymousAuthenticator, Authenticator, TokenAuthenticator
 from frontend.auth.caller import Caller, Terms
-from frontend.auth.tokens import Entry, TokenTable, digest_of, new_token
-from frontend.rpc.interceptors.auth import GateInterceptor
+from frontend.auth.tokens import TokenEntry, TokenTable, digest_of, new_token
+from frontend.rpc.interceptors.auth import AuthInterceptor
 
 METHOD = "/pagewire.v1.ModelService/ListModels"
 
@@ -30,9 +30,9 @@ async def nothing(request: bytes, context: Any) -> bytes:
     return b""
 
 
-def serve(gate: Gate | None) -> tuple[grpc.aio.Server, int]:
+def serve(gate: Authenticator | None) -> tuple[grpc.aio.Server, int]:
     """A server and its port."""
-    interceptors = [GateInterceptor(gate)] if gate is not None else []
+    interceptors = [AuthInterceptor(gate)] if gate is not None else []
     server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
     _, service, method = METHOD.split("/")
     handlers = {method: grpc.unary_unary_rpc_method_handler(nothing)}
@@ -52,8 +52,10 @@ async def microseconds(port: int, calls: int, metadata: Sequence[tuple[str, str]
         return 1e6 * (time.process_time() - start) / calls
 
 
-async def measure(gates: dict[str, Gate | None], token: str, calls: int, rounds: int) -> dict[str, float]:
-    """The median over all rounds, of what no gate costs and of what each gate adds in the same round. All
+async def measure(
+    gates: dict[str, Authenticator | None], token: str, calls: int, rounds: int
+) -> dict[str, float]:
+    """The median over all rounds, of what none costs and of what each gate adds in the same round. All
     calls carry the token, whether somebody reads it or not."""
     servers = {name: serve(gate) for name, gate in gates.items()}
     for server, _ in servers.values():
@@ -70,9 +72,9 @@ async def measure(gates: dict[str, Gate | None], token: str, calls: int, rounds:
     return {first: statistics.median(found[first])} | {n: statistics.median(d) for n, d in added.items()}
 
 
-async def alone(gate: Gate, token: str, calls: int) -> float:
+async def alone(gate: Authenticator, token: str, calls: int) -> float:
     """Microseconds of the interceptor, called by nobody but us."""
-    interceptor = GateInterceptor(gate)
+    interceptor = AuthInterceptor(gate)
     details = SimpleNamespace(
         method=METHOD, invocation_metadata=(("user-agent", "x"), ("authorization", f"Bearer {token}"))
     )
@@ -96,9 +98,13 @@ def main() -> None:
     arguments = parser.parse_args()
     token = new_token()
     others = [new_token() for _ in range(arguments.tokens - 1)]
-    entries = [Entry(digest_of(each), Caller("tenant", terms=Terms())) for each in (token, *others)]
-    closed = TokenGate(SimpleNamespace(table=TokenTable(entries)))
-    gates: dict[str, Gate | None] = {"no gate": None, "open gate": OpenGate(), "token gate": closed}
+    entries = [TokenEntry(digest_of(each), Caller("tenant", terms=Terms())) for each in (token, *others)]
+    closed = TokenAuthenticator(SimpleNamespace(table=TokenTable(entries)))
+    gates: dict[str, Authenticator | None] = {
+        "none": None,
+        "anonymous": AnonymousAuthenticator(),
+        "tokens": closed,
+    }
     medians = asyncio.run(measure(gates, token, arguments.calls, arguments.rounds))
     for name, value in medians.items():
         what = "per unary call" if gates[name] is None else "more"

@@ -31,18 +31,33 @@ from typing import Any
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
-from grpc_status import rpc_status
 
 from pagewire.errors import PagewireError
 
 DOMAIN = "pagewire"
 """google.rpc.ErrorInfo.domain of everything that we raise."""
-RETRY_PUSHBACK = "grpc-retry-pushback-ms"
-"""Trailer that tells a gRPC client with a retry policy when to try again."""
 RETRY_AFTER = 1.0
 """Seconds that a client is asked to wait for an engine: its heartbeat is that often."""
 LONGEST_RETRY = 86_400.0
 """Seconds, whatever a core says."""
+_HTTP_STATUS = {
+    code_pb2.CANCELLED: 499,
+    code_pb2.UNKNOWN: 500,
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.ALREADY_EXISTS: 409,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.ABORTED: 409,
+    code_pb2.OUT_OF_RANGE: 400,
+    code_pb2.UNIMPLEMENTED: 501,
+    code_pb2.INTERNAL: 500,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DATA_LOSS: 500,
+}
 
 
 class ServiceError(PagewireError):
@@ -78,6 +93,11 @@ class ServiceError(PagewireError):
         self.retry_after = retry_after
         self.resource = resource
         self.quota = quota
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status for the error's code, as google/rpc/code.proto maps them."""
+        return _HTTP_STATUS[self.code]
 
 
 class InvalidRequest(ServiceError):
@@ -330,12 +350,3 @@ def to_status(error: ServiceError) -> status_pb2.Status:
         packed.Pack(detail)
         status.details.append(packed)
     return status
-
-
-def to_grpc(error: ServiceError) -> Any:
-    """The same as a grpc.Status, for `context.abort_with_status`; and for gRPC's own retries, when."""
-    status = rpc_status.to_status(to_status(error))
-    if error.retry_after is None:
-        return status
-    pushback = (RETRY_PUSHBACK, str(round(error.retry_after * 1000)))
-    return status._replace(trailing_metadata=(*status.trailing_metadata, pushback))

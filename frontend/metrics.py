@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-from frontend.concurrency_limits import Capacity
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.state import ServingState
-from frontend.streams.request_registry import InFlight
+from frontend.streams.request_registry import RequestRegistry
 from frontend.telemetry.counters import Counters
 from pagewire.config import FrontendConfig
 from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
@@ -21,9 +21,9 @@ class Parts:
     """A frontend's process."""
 
     state: ServingState
-    in_flight: InFlight
+    registry: RequestRegistry
     engine: EngineClient
-    capacity: Capacity
+    limits: ConcurrencyLimits
 
 
 READINGS: tuple[Reading[Parts], ...] = (
@@ -33,7 +33,7 @@ READINGS: tuple[Reading[Parts], ...] = (
     ),
     Reading(
         Metric("pagewire_frontend_streams", "gauge", "Requests in flight."),
-        lambda parts: len(parts.in_flight),
+        lambda parts: len(parts.registry),
     ),
     Reading(
         Metric("pagewire_frontend_streams_waiting", "gauge", "Of these: no core has them now."),
@@ -53,11 +53,11 @@ READINGS: tuple[Reading[Parts], ...] = (
     ),
     Reading(
         Metric("pagewire_frontend_calls", "gauge", "Calls that count against --max-concurrent-requests."),
-        lambda parts: parts.capacity.num_calls,
+        lambda parts: parts.limits.num_calls,
     ),
     Reading(
         Metric("pagewire_frontend_tokenizing_bytes", "gauge", "Of requests that are being read."),
-        lambda parts: parts.capacity.num_bytes,
+        lambda parts: parts.limits.num_bytes,
     ),
     Reading(
         Metric(
@@ -66,7 +66,7 @@ READINGS: tuple[Reading[Parts], ...] = (
             "Calls that were refused as there was too much at once, of calls or of bytes.",
             ("what",),
         ),
-        lambda parts: parts.capacity.refused,
+        lambda parts: parts.limits.refused,
     ),
     Reading(
         Metric("pagewire_frontend_protocol_errors_total", "counter", "Output of cores that made no sense."),

@@ -9,9 +9,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from frontend.auth.authenticator import OpenGate, TokenGate
+from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
 from frontend.auth.token_file import TokenFile
-from frontend.concurrency_limits import Capacity
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
@@ -19,13 +19,14 @@ from frontend.file_watch import FileWatch
 from frontend.metrics import FrontendWatch, Parts
 from frontend.rpc.drain import Drain
 from frontend.rpc.grpc_server import GrpcServer
-from frontend.rpc.interceptors.auth import GateInterceptor
+from frontend.rpc.interceptors.auth import AuthInterceptor
 from frontend.rpc.interceptors.decoding import DecodingInterceptor
+from frontend.rpc.interceptors.limits import LimitsInterceptor
 from frontend.rpc.interceptors.metrics import MetricsInterceptor
+from frontend.rpc.interceptors.tracing import TraceInterceptor
 from frontend.rpc.options import bind, server_options
 from frontend.rpc.shutdown import Shutdown
 from frontend.rpc.tls import certificates_of
-from frontend.rpc.write_timeout import Deliveries
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.health import HealthServicer
@@ -36,10 +37,11 @@ from frontend.state import ServingState
 from frontend.streams.continuation_scorer import ContinuationScorer
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
-from frontend.telemetry.tracing import TraceInterceptor, close_tracer, make_tracer
+from frontend.telemetry.tracing import close_tracer, make_tracer
 from frontend.text.model_info import ModelInfo
-from frontend.text.process_pool import Readers
+from frontend.text.process_pool import PromptProcesses
 from frontend.text.prompt_reader import PromptReader
+from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.ipc.curve import read_client_key
 from pagewire.ipc.transport import default_folder, frontends_address
@@ -81,43 +83,44 @@ class Frontend:
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         self.state = ServingState()
         self._prompts = PromptReader(
-            model.tokenizer, model.chat_template, config.tokenizer_threads, Readers(config)
+            model.tokenizer, model.chat_template, config.tokenizer_threads, PromptProcesses(config)
         )
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
         key = read_client_key(config.curve_key) if config.curve_key else None
         make_socket = partial(EngineSocket, key=key)
         self.engine = EngineClient(addresses, self.state, config.resume_timeout, make_socket)
-        self.capacity = Capacity(config.max_concurrent_requests, config.max_tokenizing_bytes)
-        self.deliveries = Deliveries(config.write_timeout)
+        self.limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
+        self.write_timeouts = WriteTimeouts(config.write_timeout)
         self.counters = Counters()
         self._tracer = make_tracer(config)
         self._generator = Generator(
-            config, model, self._prompts, self.engine, self.capacity, self.counters, self._tracer
+            config, model, self._prompts, self.engine, self.limits, self.counters, self._tracer
         )
-        parts = Parts(self.state, self._generator.in_flight, self.engine, self.capacity)
+        parts = Parts(self.state, self._generator.registry, self.engine, self.limits)
         self.watch = FrontendWatch(config, self.counters, parts)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         # The first is the outermost: it sees every call.
         self._interceptors = [
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
             TraceInterceptor(),
-            GateInterceptor(TokenGate(tokens) if tokens is not None else OpenGate()),
+            AuthInterceptor(TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()),
+            LimitsInterceptor(self.limits),
             DecodingInterceptor(),
         ]
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
-        self._drain = Drain(self.state, self._generator.in_flight, config.drain_delay)
+        self._drain = Drain(self.state, self._generator.registry, config.drain_delay)
         self._port = 0
         scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator)
         self._generation = GenerationServicer(
-            config, self._generator, self.engine, self.state, self.capacity, self.deliveries
+            config, self._generator, self.engine, self.state, self.limits, self.write_timeouts
         )
-        self._tokenizer = TokenizerServicer(model, self._prompts, self.engine, self.capacity)
+        self._tokenizer = TokenizerServicer(model, self._prompts, self.engine, self.limits)
         self._models = ModelServicer(config, model, self.engine)
-        self._pooling = PoolingServicer(scorer, self.state, self.capacity)
+        self._pooling = PoolingServicer(scorer, self.state)
         self._admin = AdminServicer(config, self.engine, self.state, self._drain)
         self._health = HealthServicer(self.state, SERVICES)
         self._server = GrpcServer(self._make_server, self._bind)
-        self._shutdown = Shutdown(self.state, self._drain, self._generator.in_flight, self._server)
+        self._shutdown = Shutdown(self.state, self._drain, self._generator.registry, self._server)
 
     def open(self) -> int:
         """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().
@@ -126,7 +129,7 @@ class Frontend:
         self._files.start()
         self.watch.start()
         self.engine.start()
-        self.deliveries.start()
+        self.write_timeouts.start()
         return self._port
 
     async def start(self, patience: float = 0.0) -> None:
@@ -149,7 +152,7 @@ class Frontend:
     async def stop(self, grace: float, delay: float = 0.0) -> None:
         """Ends well; see Shutdown. `delay` and `grace` are seconds."""
         await self._shutdown.run(self._port, delay, grace)
-        await self.deliveries.stop()
+        await self.write_timeouts.stop()
         await self._files.stop()
         await self.engine.close()
         self._prompts.close()

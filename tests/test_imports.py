@@ -64,6 +64,20 @@ def test_rooms_import_only_what_they_may(room: str):
     assert list(offences(room)) == []
 
 
+GRPC_ADAPTERS = ("frontend/rpc/", "frontend/servicers/", "frontend/server.py")
+"""The parts of the frontend that know gRPC; everything else serves any transport."""
+
+
+def test_grpc_is_one_adapter_of_the_frontend():
+    """Authentication, limits, write timeouts, traces and errors take no gRPC objects."""
+    for path in sorted((ROOT / "frontend").rglob("*.py")):
+        relative = path.relative_to(ROOT).as_posix()
+        names = set(imports_of(path))
+        uses = {name for name in names if name.partition(".")[0].startswith("grpc") or "_pb2_grpc" in name}
+        uses |= {name for name in names if name.startswith(("frontend.rpc", "frontend.servicers"))}
+        assert not uses or relative.startswith((*GRPC_ADAPTERS, "frontend/main.py")), f"{relative}: {uses}"
+
+
 DANGEROUS_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 DANGEROUS_CALLS = {"eval", "exec", "compile", "__import__", "recv_pyobj", "send_pyobj"}
 
@@ -114,6 +128,11 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "absent"),
     [
         ("import frontend.main", HEAVY | {"numpy", "engine_core", "worker", "kernels"}),
+        (
+            "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
+            " frontend.write_timeout, frontend.auth.authenticator",
+            HEAVY | {"numpy", "grpc", "grpc_status"},
+        ),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),

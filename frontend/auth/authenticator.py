@@ -1,7 +1,7 @@
-"""Who may call what.
+"""Decides who may call which method.
 
-A method is open to everybody, to whoever is known, or to admins. What is in no list is for whoever is known:
-a method that somebody forgets here is closed, and so is one that does not exist.
+Methods are public, for authenticated callers, or for admins. A method that is in no list is for
+authenticated callers: one that was forgotten here is closed, and so is one that does not exist.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Protocol
 
-from frontend.auth.caller import ANYBODY, Caller
+from frontend.auth.caller import ANONYMOUS, Caller
 from frontend.auth.tokens import TokenTable, token_in
 from frontend.errors import AdminsOnly, ServiceError
 
@@ -18,74 +18,75 @@ log = logging.getLogger(__name__)
 
 
 class Access(Enum):
-    """Whom a method is for."""
+    """Which callers a method is for."""
 
-    EVERYBODY = auto()
-    KNOWN = auto()
+    PUBLIC = auto()
+    AUTHENTICATED = auto()
     ADMINS = auto()
 
 
-_FOR_EVERYBODY = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
-"""Load balancers ask these, and have no token."""
+_PUBLIC = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
+"""Methods for load balancers, which have no token."""
 _FOR_ADMINS = frozenset({"/pagewire.v1.ModelService/LoadAdapter", "/pagewire.v1.ModelService/UnloadAdapter"})
-_FOR_ADMINS_WHOLLY = ("/pagewire.v1.AdminService/",)
+_ADMIN_SERVICES = ("/pagewire.v1.AdminService/",)
 
 Metadata = Iterable[tuple[str, str | bytes]]
+"""Headers of a call: lower-case names and values."""
 
 
 def access_of(method: str) -> Access:
-    """method: as gRPC names it, "/package.Service/Method"; it need not exist."""
-    if method in _FOR_EVERYBODY:
-        return Access.EVERYBODY
-    if method in _FOR_ADMINS or method.startswith(_FOR_ADMINS_WHOLLY):
+    """Returns which callers a method is for. method: "/package.Service/Method"; it need not exist."""
+    if method in _PUBLIC:
+        return Access.PUBLIC
+    if method in _FOR_ADMINS or method.startswith(_ADMIN_SERVICES):
         return Access.ADMINS
-    return Access.KNOWN
+    return Access.AUTHENTICATED
 
 
-class Gate(Protocol):
-    """Decides about a call by its method and its metadata, before anything else of it is read."""
+class Authenticator(Protocol):
+    """Identifies a caller by method and headers, before the request is read."""
 
     admins_are_local: bool
-    """Whether methods for admins are for peers on this machine, instead of for callers with a token."""
+    """True when admin methods are for peers on this machine instead of for callers with a token."""
 
-    def admit(self, method: str, metadata: Metadata) -> Caller | None:
-        """Who calls; None: somebody who needs not be known. Raises Unauthenticated, PermissionDenied."""
+    def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
+        """Returns the caller; None when the method is public. Raises Unauthenticated, PermissionDenied."""
 
 
-class OpenGate:
-    """No authentication. Methods for admins are for this machine alone."""
+class AnonymousAuthenticator:
+    """No authentication: every caller is ANONYMOUS, and admin methods are for this machine alone."""
 
     admins_are_local = True
 
-    def admit(self, method: str, metadata: Metadata) -> Caller:
-        """Anybody."""
-        return ANYBODY
+    def authenticate(self, method: str, metadata: Metadata) -> Caller:
+        """Returns ANONYMOUS."""
+        return ANONYMOUS
 
 
-class Tokens(Protocol):
-    """Where the tokens are."""
+class TokenSource(Protocol):
+    """Holds the valid tokens."""
 
     @property
     def table(self) -> TokenTable:
-        """The one that counts now."""
+        """The tokens that are valid now."""
 
 
-class TokenGate:
-    """Who has a token is known by it."""
+class TokenAuthenticator:
+    """Identifies callers by bearer token."""
 
     admins_are_local = False
 
-    def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.time) -> None:
-        """clock: Unix time."""
+    def __init__(self, tokens: TokenSource, clock: Callable[[], float] = time.time) -> None:
+        """clock: returns Unix time."""
         self.num_refused = 0
         self._tokens = tokens
         self._clock = clock
 
-    def admit(self, method: str, metadata: Metadata) -> Caller | None:
-        """Who calls; nobody where the method is open to everybody. Raises Unauthenticated,
+    def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
+        """Returns the token's caller; None when the method is public. Raises Unauthenticated,
         PermissionDenied."""
         access = access_of(method)
-        if access is Access.EVERYBODY:
+        if access is Access.PUBLIC:
             return None
         try:
             caller = self._tokens.table.find(token_in(metadata), self._clock())

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from frontend.auth.caller import Caller, Terms
-from frontend.auth.tokens import Entry, TokenTable
+from frontend.auth.tokens import TokenEntry, TokenTable
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -48,7 +48,7 @@ def read_tokens(text: str) -> TokenTable:
     listed = content["tokens"]
     if not isinstance(listed, list):
         raise BadListing("tokens: must be a list")
-    entries: list[Entry] = []
+    entries: list[TokenEntry] = []
     places: dict[bytes, int] = {}
     terms: dict[str | None, tuple[int, Terms]] = {}
     for place, item in enumerate(listed):
@@ -89,7 +89,7 @@ def tenant_problem(name: object) -> str | None:
     return "must be 1 to 64 letters, digits, dots, dashes and underlines, in quotes if it is a number"
 
 
-def _entry(item: object, path: str) -> Entry:
+def _entry(item: object, path: str) -> TokenEntry:
     if not isinstance(item, dict):
         raise BadListing(f"{path}: must have at least sha256 and tenant")
     for name in item:
@@ -108,7 +108,7 @@ def _entry(item: object, path: str) -> Entry:
         values.get("weight", 0.0), values.get("max_requests", 0), values.get("max_tokens_per_minute", 0)
     )
     caller = Caller(values["tenant"], values.get("role") == "admin", terms)
-    return Entry(values["sha256"], caller, values.get("expires"))
+    return TokenEntry(values["sha256"], caller, values.get("expires"))
 
 
 def _digest(value: object) -> bytes:

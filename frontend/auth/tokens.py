@@ -37,7 +37,7 @@ def digest_of(token: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TokenEntry:
     """A token that lets somebody in. expires: Unix time from which on it does not; None: never."""
 
     digest: bytes
@@ -48,10 +48,10 @@ class Entry:
 class TokenTable:
     """All tokens. Never changes: a file that is read again makes another one."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, entries: Iterable[TokenEntry] = ()) -> None:
         """Raises ValueError when a token is there twice."""
-        self._entries: dict[bytes, Entry] = {}
-        self._nobody = Entry(secrets.token_bytes(sha256().digest_size), Caller(tenant=""))
+        self._entries: dict[bytes, TokenEntry] = {}
+        self._nobody = TokenEntry(secrets.token_bytes(sha256().digest_size), Caller(tenant=""))
         for entry in entries:
             if self._entries.setdefault(entry.digest[:_FOUND_BY], entry) is not entry:
                 raise ValueError("the same token twice")

@@ -14,7 +14,7 @@ from random import Random
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
 from frontend.engine.discovery import Addresses, GivenAddresses
-from frontend.engine.journal import Entry, Journal, Sink
+from frontend.engine.journal import Journal, JournalEntry, Sink
 from frontend.engine.routing import ANYWHERE, Routing, choose
 from frontend.engine.socket import EngineSocket
 from frontend.engine.utility_calls import ask_all
@@ -190,15 +190,15 @@ class EngineClient:
             self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
         self._resume()
 
-    def on_complete(self, entry: Entry) -> None:
+    def on_complete(self, entry: JournalEntry) -> None:
         """A request has got everything."""
         self._journal.drop(entry)
 
-    def on_doubt(self, core: EngineConnection, entry: Entry) -> None:
+    def on_doubt(self, core: EngineConnection, entry: JournalEntry) -> None:
         """A request is to be sent again, as what came for it made no sense."""
         self._journal.lose(entry, InternalError(), InternalError())
 
-    def on_refusal(self, core: EngineConnection, entry: Entry, error: ServiceError) -> None:
+    def on_refusal(self, core: EngineConnection, entry: JournalEntry, error: ServiceError) -> None:
         """A request has ended by an error."""
         if error.reason == "FRONTEND_LOST":  # we were too slow for it
             self._journal.lose(entry, error, error)
@@ -228,14 +228,14 @@ class EngineClient:
             if not self._send_again(entry):
                 break  # more of them with the next word of a core
 
-    def _send_again(self, entry: Entry, refused_by: Collection[object] = ()) -> bool:
+    def _send_again(self, entry: JournalEntry, refused_by: Collection[object] = ()) -> bool:
         request = self._journal.again(entry, next(self._handles))
         core = self._send(request, entry.routing, refused_by)
         if core is not None:
             self._journal.resent(entry, core, request.handle)
         return core is not None
 
-    def _try_elsewhere(self, entry: Entry, core: EngineConnection) -> bool:
+    def _try_elsewhere(self, entry: JournalEntry, core: EngineConnection) -> bool:
         """Whether a request that a core has no time for is at another one now."""
         entry.refused_by = (*entry.refused_by, core)
         others = [other for other in self.cores if other.serves and other not in entry.refused_by]

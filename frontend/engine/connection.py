@@ -11,7 +11,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from frontend.engine.journal import Entry
+from frontend.engine.journal import JournalEntry
 from frontend.engine.socket import EngineSocket, Listener
 from frontend.engine.step_outputs import dispatch
 from frontend.engine.utility_calls import Questions
@@ -53,13 +53,13 @@ class Owner(Protocol):
     def on_lost(self, core: "EngineConnection") -> None:
         """What it has of our requests, in_flight, will not be answered any more."""
 
-    def on_complete(self, entry: Entry) -> None:
+    def on_complete(self, entry: JournalEntry) -> None:
         """Nothing more will come for it."""
 
-    def on_doubt(self, core: "EngineConnection", entry: Entry) -> None:
+    def on_doubt(self, core: "EngineConnection", entry: JournalEntry) -> None:
         """What the core said of it made no sense; it is aborted there."""
 
-    def on_refusal(self, core: "EngineConnection", entry: Entry, error: ServiceError) -> None:
+    def on_refusal(self, core: "EngineConnection", entry: JournalEntry, error: ServiceError) -> None:
         """The core has ended it by an error; or it is aborted there, as we cannot go on with it."""
 
 
@@ -71,7 +71,7 @@ class EngineConnection:
         self.address = address
         self.rank = 0
         """Its place among the addresses."""
-        self.in_flight: dict[int, Entry] = {}  # by handle
+        self.in_flight: dict[int, JournalEntry] = {}  # by handle
         self.welcome: engine_pb2.Welcome | None = None
         """The last one; it goes on being true of the model when the core is away."""
         self.epoch = 0  # of the Welcome while the core is there; 0: it is away
@@ -201,17 +201,17 @@ class EngineConnection:
 
     # What a step's outputs lead to: see frontend.engine.step_outputs.
 
-    def complete(self, entry: Entry) -> None:
+    def complete(self, entry: JournalEntry) -> None:
         """Nothing more will come for it."""
         self._owner.on_complete(entry)
 
-    def doubt(self, entry: Entry, error: ProtocolError) -> None:
+    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
         """What the core says of a request makes no sense: another attempt may."""
         self._count_error(str(error))
         self.abort(entry.handle)
         self._owner.on_doubt(self, entry)
 
-    def give_up(self, entry: Entry, error: BaseException) -> None:
+    def give_up(self, entry: JournalEntry, error: BaseException) -> None:
         """What came for it cannot be taken."""
         log.error("the output of a request cannot be taken: %s", places_of(error))
         self.abort(entry.handle)

@@ -83,14 +83,14 @@ class Sink(Protocol):
 class Core(Protocol):
     """Who works on requests, each known to it by its handle."""
 
-    in_flight: dict[int, "Entry"]
+    in_flight: dict[int, "JournalEntry"]
 
     def abort(self, handle: int, *indexes: int) -> None:
         """It need not go on with these sequences; none named: with none of them."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class JournalEntry:
     """A request in flight."""
 
     request: engine_pb2.AddRequest  # as it was first sent
@@ -121,8 +121,8 @@ class Journal:
         self.num_bytes = 0
         """Of the prompts of all entries."""
         self._patience = patience
-        self._by_ticket: dict[int, Entry] = {}
-        self._waiting: dict[int, Entry] = {}  # by ticket
+        self._by_ticket: dict[int, JournalEntry] = {}
+        self._waiting: dict[int, JournalEntry] = {}  # by ticket
 
     def __len__(self) -> int:
         return len(self._by_ticket)
@@ -131,18 +131,18 @@ class Journal:
         self, request: engine_pb2.AddRequest, sink: Sink, core: Core, routing: Routing = ANYWHERE
     ) -> None:
         """A request has been sent."""
-        entry = Entry(request, sink, time.monotonic(), request.handle, core, routing)
+        entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing)
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
         self.num_bytes += len(request.prompt_token_ids)
 
-    def remove(self, ticket: int) -> Entry | None:
+    def remove(self, ticket: int) -> JournalEntry | None:
         """Nobody cares for it any more. None when it is not here."""
         entry = self._by_ticket.get(ticket)
         if entry is not None:
             self.drop(entry)
         return entry
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: JournalEntry) -> None:
         """The same, for an entry at hand. It goes on saying which core had it."""
         del self._by_ticket[entry.ticket]
         self.num_bytes -= len(entry.request.prompt_token_ids)
@@ -150,7 +150,7 @@ class Journal:
             del entry.core.in_flight[entry.handle]
         self._stop_waiting(entry)
 
-    def take_back(self, entry: Entry) -> None:
+    def take_back(self, entry: JournalEntry) -> None:
         """Its core has it no more; whoever calls sees to what becomes of it."""
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
@@ -161,11 +161,11 @@ class Journal:
         """Those that no core has."""
         return len(self._waiting)
 
-    def in_flight(self) -> list[Entry]:
+    def in_flight(self) -> list[JournalEntry]:
         """Those that a core has."""
         return [entry for entry in self._by_ticket.values() if entry.core is not None]
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[JournalEntry]:
         """Those that wait for a core, in the order of their arrival."""
         return [self._waiting[ticket] for ticket in sorted(self._waiting)] if self._waiting else []
 
@@ -174,7 +174,7 @@ class Journal:
         return ticket in self._waiting
 
     def lose(
-        self, entry: Entry, error: ServiceError, too_often: ServiceError, *, is_dead: bool = False
+        self, entry: JournalEntry, error: ServiceError, too_often: ServiceError, *, is_dead: bool = False
     ) -> None:
         """The core does not work on it any more (as it is dead, or not): it waits to be sent again.
 
@@ -200,7 +200,7 @@ class Journal:
         else:
             entry.timer = loop.call_later(self._patience, self.fail, entry, EngineDead())
 
-    def fail(self, entry: Entry, error: ServiceError) -> None:
+    def fail(self, entry: JournalEntry, error: ServiceError) -> None:
         """It ends by an error."""
         self.drop(entry)
         entry.sink.fail(error)
@@ -210,7 +210,7 @@ class Journal:
         for entry in list(self._by_ticket.values()):
             self.fail(entry, error)
 
-    def again(self, entry: Entry, handle: int) -> engine_pb2.AddRequest:
+    def again(self, entry: JournalEntry, handle: int) -> engine_pb2.AddRequest:
         """What to send for one that waits: its tokens are output, and its time goes on running."""
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
@@ -230,23 +230,23 @@ class Journal:
             limit.FromNanoseconds(round(self._left(entry, limit) * 1e9))
         return request
 
-    def resent(self, entry: Entry, core: Core, handle: int) -> None:
+    def resent(self, entry: JournalEntry, core: Core, handle: int) -> None:
         """It has been sent to a core, under this handle."""
         self._stop_waiting(entry)
         self.num_resent += 1
         entry.core, entry.handle = core, handle
         core.in_flight[handle] = entry
 
-    def _left(self, entry: Entry, span: Duration) -> float:
+    def _left(self, entry: JournalEntry, span: Duration) -> float:
         """Seconds that are left of what was granted when it was first sent."""
         granted = span.seconds + span.nanos / 1e9
         return max(granted - (time.monotonic() - entry.sent), 0.0)
 
-    def _run_out(self, entry: Entry) -> None:
+    def _run_out(self, entry: JournalEntry) -> None:
         self.drop(entry)
         entry.sink.run_out()
 
-    def _stop_waiting(self, entry: Entry) -> None:
+    def _stop_waiting(self, entry: JournalEntry) -> None:
         self._waiting.pop(entry.ticket, None)
         if entry.timer is not None:
             entry.timer.cancel()

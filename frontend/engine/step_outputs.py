@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from frontend.engine.journal import Entry
+from frontend.engine.journal import JournalEntry
 from frontend.errors import ProtocolError
 from frontend.logprobs import Scores, split_scores
 from pagewire.internal.v1 import engine_pb2
@@ -19,15 +19,15 @@ no Exception."""
 class Receiver(Protocol):
     """Whose core has done the step."""
 
-    in_flight: dict[int, Entry]
+    in_flight: dict[int, JournalEntry]
 
-    def complete(self, entry: Entry) -> None:
+    def complete(self, entry: JournalEntry) -> None:
         """Nothing more will come for it."""
 
-    def doubt(self, entry: Entry, error: ProtocolError) -> None:
+    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
         """What came for it makes no sense."""
 
-    def give_up(self, entry: Entry, error: BaseException) -> None:
+    def give_up(self, entry: JournalEntry, error: BaseException) -> None:
         """What came for it cannot be taken: a bug of ours, which another attempt would meet again."""
 
     def abort(self, handle: int, *indexes: int) -> None:
@@ -82,7 +82,7 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
             receiver.abort(handle, index)
 
 
-def _tell_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Entry]) -> None:
+def _tell_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
     for handle, queue_us, cached in zip(
         unpack_u64(outputs.started_handles),
         unpack_u32(outputs.started_queue_us),

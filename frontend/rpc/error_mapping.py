@@ -1,4 +1,4 @@
-"""How every RPC ends when it does not end well: the one place where errors become statuses."""
+"""Turns errors into gRPC statuses: the one place where a call ends with an error."""
 
 import asyncio
 import functools
@@ -7,16 +7,31 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
+from grpc_status import rpc_status
 
-from frontend.errors import InternalError, ServiceError, to_grpc
+from frontend.errors import InternalError, ServiceError, to_status
+from frontend.rpc.call_context import Context
+from frontend.rpc.handlers import Handler
 from pagewire.log_redaction import places_of
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+"""Trailer that tells a gRPC client with a retry policy when to try again."""
+
 Servicer = TypeVar("Servicer")
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+
+def to_grpc(error: ServiceError) -> Any:
+    """Returns the grpc.Status of an error, for `context.abort_with_status`. An error that may be retried
+    carries the delay in the trailer that gRPC's own retries obey, too."""
+    status = rpc_status.to_status(to_status(error))
+    if error.retry_after is None:
+        return status
+    pushback = (RETRY_PUSHBACK, str(round(error.retry_after * 1000)))
+    return status._replace(trailing_metadata=(*status.trailing_metadata, pushback))
 
 
 def guarded(
@@ -34,9 +49,9 @@ def guarded(
         except asyncio.CancelledError:
             raise  # the client is gone; returning normally would leak memory in grpc
         except grpc.aio.AbortError:
-            raise  # somebody below has ended the call
+            raise  # the call has been aborted already
         except grpc.aio.BaseError:
-            # It went while a message was on its way. gRPC would log a traceback for each that does so.
+            # The client left while a message was being sent. gRPC would log a traceback for each of these.
             raise asyncio.CancelledError from None
         except Exception as error:
             log.error("%s failed: %s", method.__qualname__, places_of(error))
@@ -44,3 +59,12 @@ def guarded(
         raise AssertionError("abort_with_status() raises")
 
     return rpc
+
+
+def refusing_handler(error: ServiceError) -> Handler:
+    """Returns a handler that ends a call of any kind with an error, without reading its request."""
+
+    async def refuse(_: object, context: Context) -> None:
+        await context.abort_with_status(to_grpc(error))
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

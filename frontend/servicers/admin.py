@@ -12,8 +12,9 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
 from frontend.errors import Draining, InvalidRequest, NotBuilt
+from frontend.rpc.call_context import Context
 from frontend.rpc.drain import Drain
-from frontend.rpc.error_mapping import Context, guarded
+from frontend.rpc.error_mapping import guarded
 from frontend.state import ServingState
 from pagewire import __version__
 from pagewire.config import FrontendConfig

@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
-from frontend.auth.caller import caller_now, current_caller, scope
-from frontend.concurrency_limits import Capacity
+from frontend.auth.caller import scope
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
-from frontend.rpc.error_mapping import Context, guarded
-from frontend.rpc.write_timeout import Deliveries
+from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
+from frontend.rpc.error_mapping import guarded
+from frontend.rpc.writing import sender
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
 from frontend.validation.requests import check_abort
+from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 
@@ -20,7 +23,7 @@ Commands = AsyncIterator[generation_pb2.GenerateMultiplexedRequest]
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
-    """Text generation."""
+    """Generates text."""
 
     def __init__(
         self,
@@ -28,33 +31,30 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         generator: Generator,
         engine: EngineClient,
         state: ServingState,
-        capacity: Capacity,
-        deliveries: Deliveries,
+        limits: ConcurrencyLimits,
+        write_timeouts: WriteTimeouts,
     ) -> None:
         self._config = config
         self._generator = generator
         self._state = state
         self._engine = engine
-        self._capacity = capacity
-        self._deliveries = deliveries
+        self._limits = limits
+        self._write_timeouts = write_timeouts
 
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
         self._state.require_open()
-        self._capacity.enter(context.add_done_callback)
-        async with self._generator.open(request, current_caller(), context.time_remaining()) as stream:
-            with self._deliveries.to(context) as delivery:
+        async with self._generator.open(request, current_call(context)) as stream:
+            with self._write_timeouts.writer(sender(context)) as writer:
                 while (message := await stream.take()) is not None:
-                    await delivery.write(message)
+                    await writer.write(message)
 
     @guarded
     async def GenerateUnary(
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         self._state.require_open()
-        self._capacity.enter(context.add_done_callback)
-        time_left = context.time_remaining()
-        async with self._generator.open(request, current_caller(), time_left, whole=True) as stream:
+        async with self._generator.open(request, current_call(context), whole=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             return message
@@ -63,14 +63,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateMultiplexed(self, requests: Commands, context: Context) -> None:
         self._state.require_open()
         multiplexer = Multiplexer(
-            self._generator, self._state, self._capacity, self._config.max_multiplexed_requests
+            self._generator, self._state, self._limits, self._config.max_multiplexed_requests
         )
         async with aclosing(multiplexer):
             reading = asyncio.create_task(_read(requests, multiplexer, context), name="commands")
             try:
-                with self._deliveries.to(context) as delivery:
+                with self._write_timeouts.writer(sender(context)) as writer:
                     while (message := await multiplexer.take()) is not None:
-                        await delivery.write(message)
+                        await writer.write(message)
             finally:
                 reading.cancel()
 
@@ -80,11 +80,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.AbortResponse:
         check_abort(request)
         tenant = current_caller().may_abort_for(request.tenant)
-        members = {
-            name: self._generator.in_flight.members(scope(tenant, name)) for name in request.request_ids
-        }
+        registry = self._generator.registry
+        members = {name: registry.members(scope(tenant, name)) for name in request.request_ids}
         wanted = [member for parts in members.values() for member in parts]
-        unsent = self._generator.in_flight.abort_unsent(wanted)
+        unsent = registry.abort_unsent(wanted)
         others = [member for member in wanted if member not in unsent]
         known = await self._engine.abort_by_ids(others) if others else []
         aborted = unsent.union(known)
@@ -96,10 +95,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
 
 async def _read(commands: Commands, multiplexer: Multiplexer, context: Context) -> None:
-    """Until the client has no more of them, or one that cannot be read."""
+    """Hands commands to the multiplexer until the client has no more, or sends one that cannot be parsed."""
     try:
         async for command in commands:
-            multiplexer.obey(command, caller_now, context.time_remaining())
+            multiplexer.handle(command, partial(reauthenticated_call, context))
             await multiplexer.wait_for_room()
     except Exception as error:
         multiplexer.break_off(error)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.rpc.error_mapping import Context
+from frontend.rpc.call_context import Context
 from frontend.state import ServingState
 
 

@@ -1,9 +1,8 @@
 """PoolingService."""
 
-from frontend.auth.caller import current_caller
-from frontend.concurrency_limits import Capacity
 from frontend.errors import NotBuilt
-from frontend.rpc.error_mapping import Context, guarded
+from frontend.rpc.call_context import Context, current_call
+from frontend.rpc.error_mapping import guarded
 from frontend.state import ServingState
 from frontend.streams.continuation_scorer import ContinuationScorer
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
@@ -12,10 +11,9 @@ from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     """Scores instead of text."""
 
-    def __init__(self, scorer: ContinuationScorer, state: ServingState, capacity: Capacity) -> None:
+    def __init__(self, scorer: ContinuationScorer, state: ServingState) -> None:
         self._scorer = scorer
         self._state = state
-        self._capacity = capacity
 
     @guarded
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> None:
@@ -34,5 +32,4 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
         self._state.require_open()
-        self._capacity.enter(context.add_done_callback)
-        return await self._scorer.score(request, current_caller(), context.time_remaining())
+        return await self._scorer.score(request, current_call(context))

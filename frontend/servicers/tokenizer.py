@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from frontend.concurrency_limits import Capacity
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
-from frontend.rpc.error_mapping import Context, guarded
+from frontend.rpc.call_context import Context
+from frontend.rpc.error_mapping import guarded
 from frontend.text.model_info import ModelInfo
 from frontend.text.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.text.prompt_reader import PromptReader
@@ -20,12 +21,12 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """The model's tokenizer."""
 
     def __init__(
-        self, model: ModelInfo, prompts: PromptReader, engine: EngineClient, capacity: Capacity
+        self, model: ModelInfo, prompts: PromptReader, engine: EngineClient, limits: ConcurrencyLimits
     ) -> None:
         self._model = model
         self._prompts = prompts
         self._engine = engine
-        self._capacity = capacity
+        self._limits = limits
 
     @guarded
     async def Tokenize(
@@ -33,8 +34,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.TokenizeResponse:
         self._model.check_name(request.model)
         check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
-        self._capacity.enter(context.add_done_callback)
-        with self._capacity.reading(request.ByteSize()):
+        with self._limits.reading(request.ByteSize()):
             read = [
                 await self._prompts.read(
                     prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
@@ -58,8 +58,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
             return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
-        self._capacity.enter(context.add_done_callback)
-        with self._capacity.reading(request.ByteSize()):
+        with self._limits.reading(request.ByteSize()):
             return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
 
     @guarded

@@ -8,9 +8,9 @@ dropped.
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from frontend.auth.caller import Caller
+from frontend.call import Call
 from frontend.engine.client import EngineClient
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.streams.generator import Generator
@@ -44,16 +44,17 @@ class ContinuationScorer:
         self._engine, self._generator = engine, generator
 
     async def score(
-        self, request: pooling_pb2.ScoreContinuationsRequest, caller: Caller, time_left: float | None
+        self, request: pooling_pb2.ScoreContinuationsRequest, call: Call
     ) -> pooling_pb2.ScoreContinuationsResponse:
-        """time_left: seconds until the client gives up. Raises ServiceError."""
+        """Raises ServiceError."""
         self._model.check_name(request.model)
         limits = limits_of(self._engine.require(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
+        caller = call.caller
         caller.act_as(request.tenant)
-        ends = None if time_left is None else asyncio.get_running_loop().time() + time_left
+        ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
-        with self._generator.in_flight.group(request_id, caller, len(texts)) as members:
+        with self._generator.registry.group(request_id, caller, len(texts)) as members:
             read = await self._prompts.read_for_generation(
                 request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
             )
@@ -61,13 +62,13 @@ class ContinuationScorer:
             continuations = await self._prompts.read_continuations(texts)
             for place, tokens in enumerate(continuations):
                 _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
-            scored = await self._score_all(request, caller, prompt, continuations, members, ends)
+            scored = await self._score_all(request, call, prompt, continuations, members, ends)
         return _response(request, len(prompt), scored)
 
     async def _score_all(
         self,
         whole: pooling_pb2.ScoreContinuationsRequest,
-        caller: Caller,
+        call: Call,
         prompt: list[int],
         continuations: list[list[int]],
         request_ids: tuple[str, ...],
@@ -78,7 +79,7 @@ class ContinuationScorer:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._score_one(_request(whole, prompt, tokens, request_id), caller, ends)
+                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends)
                     )
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
@@ -87,10 +88,10 @@ class ContinuationScorer:
         return [task.result() for task in tasks]
 
     async def _score_one(
-        self, request: generation_pb2.GenerateRequest, caller: Caller, ends: float | None
+        self, request: generation_pb2.GenerateRequest, call: Call, ends: float | None
     ) -> _Scored:
         left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
-        async with self._generator.open(request, caller, left, whole=True) as stream:
+        async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             logprobs = list(message.prompt.logprobs.logprobs)

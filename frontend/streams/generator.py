@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from frontend.auth.caller import Caller
-from frontend.concurrency_limits import Capacity
+from frontend.call import Call
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.engine.journal import put_delivered
 from frontend.engine.routing import routing_of
 from frontend.logprobs import PromptScores, prompt_scores_of
 from frontend.streams.continuation import Endings, check_complete, resume
-from frontend.streams.request_registry import InFlight
-from frontend.streams.request_span import Observation
+from frontend.streams.request_registry import RequestRegistry
+from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import Sequence, Wanted
-from frontend.streams.stream import Delivery, Header, Stream
+from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
-from frontend.telemetry.timings import Ledger
-from frontend.telemetry.tracing import current_call
+from frontend.telemetry.timings import RequestTimings
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.model_info import ModelInfo, limits_of
 from frontend.text.prompt_encoding import TokenizedPrompt
@@ -49,7 +49,7 @@ class Generator:
         model: ModelInfo,
         prompts: PromptReader,
         engine: EngineClient,
-        capacity: Capacity,
+        limits: ConcurrencyLimits,
         counters: Counters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -57,40 +57,38 @@ class Generator:
         self._model = model
         self._prompts = prompts
         self._engine = engine
-        self._capacity = capacity
+        self._limits = limits
         self._counters = counters or Counters()
         self._tracer = tracer
-        self.in_flight = InFlight(engine)
+        self.registry = RequestRegistry(engine)
 
     @asynccontextmanager
     async def open(
         self,
         request: generation_pb2.GenerateRequest,
-        caller: Caller,
-        time_left: float | None,
+        call: Call,
         *,
         whole: bool = False,
     ) -> AsyncIterator[Stream]:
         """A request's stream; leaving the block before its end aborts the request.
 
-        time_left: seconds until the client gives up. whole: one message, whatever the request's mode.
+        whole: one message, whatever the request's mode.
         Raises ServiceError, before the block when the request is refused.
         """
-        with Observation(self._counters, self._tracer, current_call()) as observation:
-            async with self._open(request, caller, time_left, whole, observation) as stream:
-                observation.begin(stream)
+        with RequestSpan(self._counters, self._tracer, call) as span:
+            async with self._open(request, call, whole, span) as stream:
+                span.begin(stream)
                 yield stream
 
     @asynccontextmanager
     async def _open(
         self,
         request: generation_pb2.GenerateRequest,
-        caller: Caller,
-        time_left: float | None,
+        call: Call,
         whole: bool,
-        observation: Observation,
+        span: RequestSpan,
     ) -> AsyncIterator[Stream]:
-        ledger = observation.ledger
+        caller, timings = call.caller, span.timings
         self._model.check_name(request.model)
         welcome = self._engine.require()
         limits = limits_of(welcome, self._config)
@@ -98,13 +96,15 @@ class Generator:
         tenant = caller.act_as(request.tenant)
         request_id = request.request_id or secrets.token_hex(16)
         engine_id = caller.scope(request_id)
-        with self.in_flight.reserve(engine_id) as entry:
-            with self._capacity.reading(request.ByteSize()):
-                stream, message = await self._prepare(request, (request_id, engine_id), limits, ledger, whole)
+        with self.registry.reserve(engine_id) as entry:
+            with self._limits.reading(request.ByteSize()):
+                stream, message = await self._prepare(
+                    request, (request_id, engine_id), limits, timings, whole
+                )
             _put_tenant(message, tenant, caller)
             message.traceparent, message.tracestate = (
-                observation.trace.traceparent,
-                observation.trace.tracestate,
+                span.trace.traceparent,
+                span.trace.tracestate,
             )
             if entry.failure is not None:
                 raise entry.failure
@@ -113,12 +113,12 @@ class Generator:
             if stream.ended:
                 yield stream
                 return
-            if time_left is not None:
-                message.deadline.FromNanoseconds(round(max(time_left - ledger.seconds(), 0.0) * 1e9))
-            self.in_flight.put_age(message, ledger)
+            if call.time_left is not None:
+                message.deadline.FromNanoseconds(round(max(call.time_left - timings.seconds(), 0.0) * 1e9))
+            self.registry.put_age(message, timings)
             entry.stream = stream
             entry.ticket = self._engine.submit(message, stream, routing_of(request.routing))
-            ledger.sent()
+            timings.sent()
             try:
                 yield stream
             finally:
@@ -129,7 +129,7 @@ class Generator:
         request: generation_pb2.GenerateRequest,
         ids: tuple[str, str],
         limits: Limits,
-        ledger: Ledger,
+        timings: RequestTimings,
         whole: bool,
     ) -> tuple[Stream, engine_pb2.AddRequest]:
         """A request's stream, and what the core is to be told. ids: for the client, and for the engine."""
@@ -159,7 +159,7 @@ class Generator:
             self._header(request, ids[0], prompt, resolved, prompt_scores),
             delivery,
             self._sequences(request, prompt, resolved),
-            ledger,
+            timings,
         )
         if request.continuation.sequences:
             self._counters.continuations += 1
@@ -238,8 +238,8 @@ class Generator:
         return detokenizer, ""
 
 
-def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resolved) -> Delivery:
-    return Delivery(
+def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resolved) -> DeliveryMode:
+    return DeliveryMode(
         final_only=whole or output.mode == FINAL or resolved.is_choice,
         interval=output.stream_interval if output.HasField("stream_interval") else 1,
         continuous_usage=output.continuous_usage,

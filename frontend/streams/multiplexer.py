@@ -14,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 
 from frontend.auth.caller import Caller
-from frontend.concurrency_limits import Capacity
+from frontend.call import Call
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import (
     Draining,
     InternalError,
@@ -62,12 +63,12 @@ class Multiplexer:
     """The requests of one stream. Belongs to the event loop's thread; aclose() it."""
 
     def __init__(
-        self, generator: Generator, state: ServingState, capacity: Capacity, max_requests: int
+        self, generator: Generator, state: ServingState, limits: ConcurrencyLimits, max_requests: int
     ) -> None:
         """max_requests: in flight at once."""
         self._generator = generator
         self._state = state
-        self._capacity = capacity
+        self._limits = limits
         self._max_requests = max_requests
         self._members: dict[str, _Member] = {}
         self._due: deque[_Member] = deque()  # those that may have something to tell, each once
@@ -81,23 +82,20 @@ class Multiplexer:
 
     # What the client says.
 
-    def obey(
-        self,
-        command: generation_pb2.GenerateMultiplexedRequest,
-        ask_caller: Callable[[], Caller],
-        time_left: float | None,
+    def handle(
+        self, command: generation_pb2.GenerateMultiplexedRequest, authenticate: Callable[[], Call]
     ) -> None:
         """Begins what a command wants. What is wrong with it is told as an error of its request.
 
-        ask_caller: who says so; may raise ServiceError. time_left: seconds until the client gives up.
+        authenticate: returns the call, whose token has just been checked; may raise ServiceError.
         """
         request_id = command.generate.request_id
         try:
             kind = command.WhichOneof("command")
             if kind == "generate":
-                self._begin(command.generate, ask_caller(), time_left)
+                self._begin(command.generate, authenticate())
             elif kind == "abort":
-                self._abort(command.abort, ask_caller())
+                self._abort(command.abort, authenticate().caller)
             else:
                 raise InvalidRequest({"command": "is required: generate or abort"})
         except ServiceError as error:
@@ -143,9 +141,7 @@ class Multiplexer:
             task.cancel()
         await asyncio.wait((*tasks, self._watching))
 
-    def _begin(
-        self, request: generation_pb2.GenerateRequest, caller: Caller, time_left: float | None
-    ) -> None:
+    def _begin(self, request: generation_pb2.GenerateRequest, call: Call) -> None:
         request_id = request.request_id
         if not request_id:
             raise InvalidRequest({"request_id": "is required where a stream has many requests"})
@@ -155,31 +151,24 @@ class Multiplexer:
             raise Draining
         if len(self._members) >= self._max_requests:
             raise StreamFull(self._max_requests)
-        member = _Member(request_id, caller.scope(request_id), self._due, self._wake)
+        member = _Member(request_id, call.caller.scope(request_id), self._due, self._wake)
         self._members[request_id] = member
-        member.task = asyncio.create_task(self._run(member, request, caller, time_left))
+        member.task = asyncio.create_task(self._run(member, request, call))
 
     def _abort(self, request: generation_pb2.AbortRequest, caller: Caller) -> None:
         check_abort(request)
         caller.may_abort_for(request.tenant)
         found = (self._members[name] for name in request.request_ids if name in self._members)
-        self._generator.in_flight.abort([member.engine_id for member in found])
+        self._generator.registry.abort([member.engine_id for member in found])
 
-    async def _run(
-        self,
-        member: _Member,
-        request: generation_pb2.GenerateRequest,
-        caller: Caller,
-        time_left: float | None,
-    ) -> None:
+    async def _run(self, member: _Member, request: generation_pb2.GenerateRequest, call: Call) -> None:
         """From its beginning until its last message is made."""
         try:
-            assert member.task is not None
-            self._capacity.enter(member.task.add_done_callback)
-            async with self._generator.open(request, caller, time_left) as stream:
-                member.stream = stream
-                member.when_due()
-                await member.over
+            with self._limits.call():
+                async with self._generator.open(request, call) as stream:
+                    member.stream = stream
+                    member.when_due()
+                    await member.over
         except ServiceError as error:
             self._tell(member.request_id, error)
         except _OURS:

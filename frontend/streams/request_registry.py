@@ -11,12 +11,12 @@ from frontend.auth.caller import Caller
 from frontend.engine.client import EngineClient
 from frontend.errors import RequestExists, ServiceError
 from frontend.streams.stream import Stream
-from frontend.telemetry.timings import Ledger
+from frontend.telemetry.timings import RequestTimings
 from pagewire.internal.v1 import engine_pb2
 
 
 @dataclass(slots=True)
-class Entry:
+class RegisteredRequest:
     """A request of this frontend, from its arrival on."""
 
     stream: Stream | None = None
@@ -29,13 +29,13 @@ class Entry:
     """Ids of the requests that it consists of; none: it is one."""
 
 
-class InFlight:
+class RequestRegistry:
     """All of them: those that nobody has sent yet, too."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._entries: dict[str, Entry] = {}
-        self._groups: dict[str, tuple[str, Ledger]] = {}  # by member: its group, and that one's times
+        self._entries: dict[str, RegisteredRequest] = {}
+        self._groups: dict[str, tuple[str, RequestTimings]] = {}  # by member: its group, and that one's times
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -47,12 +47,12 @@ class InFlight:
         return len(self._entries) - members
 
     @contextmanager
-    def reserve(self, engine_id: str) -> Iterator[Entry]:
+    def reserve(self, engine_id: str) -> Iterator[RegisteredRequest]:
         """Holds a request's id, so that no other request of this frontend can have it. (The core sees
         to those of other frontends.) Raises RequestExists."""
         if engine_id in self._entries:
             raise RequestExists
-        entry = self._entries[engine_id] = Entry()
+        entry = self._entries[engine_id] = RegisteredRequest()
         try:
             yield entry
         finally:
@@ -61,21 +61,21 @@ class InFlight:
     @contextmanager
     def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
         """Ids for requests that are one to their client. Raises RequestExists."""
-        group_id, ledger = caller.scope(request_id), Ledger()
+        group_id, timings = caller.scope(request_id), RequestTimings()
         with self.reserve(group_id) as entry:
             members = tuple(f"{request_id}#{place}" for place in range(size))
             entry.members = tuple(map(caller.scope, members))
-            self._groups.update(dict.fromkeys(entry.members, (group_id, ledger)))
+            self._groups.update(dict.fromkeys(entry.members, (group_id, timings)))
             try:
                 yield members
             finally:
                 for member in entry.members:
                     del self._groups[member]
 
-    def put_age(self, message: engine_pb2.AddRequest, ledger: Ledger) -> None:
+    def put_age(self, message: engine_pb2.AddRequest, timings: RequestTimings) -> None:
         """Tells the core how long a request has been here, or the group to which it belongs."""
-        message.group, ledger = self._groups.get(message.request_id, ("", ledger))
-        message.age_us = round(1e6 * ledger.seconds())
+        message.group, timings = self._groups.get(message.request_id, ("", timings))
+        message.age_us = round(1e6 * timings.seconds())
 
     def members(self, engine_id: str) -> tuple[str, ...]:
         """The requests that a client means by an id, by the engine's ids."""
@@ -108,7 +108,7 @@ class InFlight:
                 found.add(engine_id)
         return found
 
-    def _abort(self, entry: Entry) -> None:
+    def _abort(self, entry: RegisteredRequest) -> None:
         if entry.stream is None or entry.ticket is None:
             entry.aborted = True
         elif not entry.stream.ended:

@@ -6,21 +6,22 @@ from typing import Self
 
 from google.rpc import code_pb2
 
+from frontend.call import Call
 from frontend.errors import ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
-from frontend.telemetry.timings import Ledger
-from frontend.telemetry.tracing import NO_CALL, Call, parts_of
+from frontend.telemetry.timings import RequestTimings
+from frontend.telemetry.tracing import parts_of
 from pagewire.telemetry.tracing import Attributes, Tracer
 from pagewire.v1 import generation_pb2
 
 
-class Observation:
+class RequestSpan:
     """From the arrival of a request to its end, as a context; what it raises says how it ended."""
 
-    def __init__(self, counters: Counters, tracer: Tracer | None = None, call: Call = NO_CALL) -> None:
+    def __init__(self, counters: Counters, tracer: Tracer | None, call: Call) -> None:
         """tracer: makes a span of the request. call: that it came with."""
-        self.ledger = Ledger(counters)
+        self.timings = RequestTimings(counters)
         self.trace = call.trace
         """Whom the core works for."""
         self._counters = counters
@@ -43,11 +44,11 @@ class Observation:
         outcome = self._outcome(error)
         self._counters.outcomes[outcome] += 1
         if self._span is not None:
-            parts = parts_of(self.ledger) if self.ledger.has_tokens else []
+            parts = parts_of(self.timings) if self.timings.has_tokens else []
             self._span.end(self._attributes(outcome, error), parts, failed=outcome in ("failed", "refused"))
         if self._stream is not None:
             self._count_tokens(self._stream)
-            if self.ledger.has_tokens:
+            if self.timings.has_tokens:
                 self._count_times()
 
     def _outcome(self, error: BaseException | None) -> str:
@@ -56,7 +57,7 @@ class Observation:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return "cancelled"
         reason = error.reason if isinstance(error, ServiceError) else "INTERNAL"
-        if self.ledger.num_messages:
+        if self.timings.num_messages:
             self._counters.failures[reason] += 1
             return "failed"
         self._counters.refusals[reason] += 1
@@ -94,7 +95,7 @@ class Observation:
             counters.finishes[name] += 1
 
     def _count_times(self) -> None:
-        counters, seconds = self._counters, self.ledger.parts()
+        counters, seconds = self._counters, self.timings.parts()
         counters.request_seconds.observe(seconds["total"] / 1e9)
         counters.first_token_seconds.observe((seconds["total"] - seconds["decode"]) / 1e9)
         counters.preprocess_seconds.observe(seconds["preprocess"] / 1e9)

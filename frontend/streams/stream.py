@@ -15,7 +15,7 @@ from functools import partial
 from frontend.errors import ProtocolError, ServiceError
 from frontend.logprobs import PromptScores, Scores, TokenBytes
 from frontend.streams.sequence import Sequence, likeliest
-from frontend.telemetry.timings import Ledger
+from frontend.telemetry.timings import RequestTimings
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
@@ -39,7 +39,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryMode:
     """When messages are made, and what goes with them."""
 
     final_only: bool = False
@@ -61,12 +61,12 @@ class Stream:
     """The slot. The engine client puts into it, one handler takes from it; both on the event loop."""
 
     def __init__(
-        self, header: Header, delivery: Delivery, sequences: Items[Sequence], ledger: Ledger
+        self, header: Header, delivery: DeliveryMode, sequences: Items[Sequence], timings: RequestTimings
     ) -> None:
         self._header = header
         self._delivery = delivery
         self._sequences = sequences
-        self._ledger = ledger
+        self._timings = timings
         self._num_open = len(sequences)
         self._dirty: list[Sequence] = []
         self._num_new = 0  # tokens since the last message
@@ -99,7 +99,7 @@ class Stream:
 
     def started(self, queue_us: int, cached_tokens: int) -> None:
         """The request was scheduled for the first time; again, when it was sent again."""
-        self._ledger.started(queue_us)
+        self._timings.started(queue_us)
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
 
@@ -145,7 +145,7 @@ class Stream:
             raise ProtocolError(f"{len(token_ids)} tokens do not have their log-probabilities")
         ended = sequence.accept(token_ids, reason, matched, scores)
         self._num_new += len(token_ids)
-        self._ledger.progressed(now, tokens=len(token_ids) > 0)
+        self._timings.progressed(now, tokens=len(token_ids) > 0)
         if ended:
             self._num_open -= 1
             self._ending = True
@@ -242,8 +242,8 @@ class Stream:
         if is_last or self._delivery.continuous_usage:
             response.usage.CopyFrom(self.usage())
         if is_last and self._delivery.timings:
-            response.timings.CopyFrom(self._ledger.timings())
-        self._ledger.told(self._num_new, len(response.sequences))
+            response.timings.CopyFrom(self._timings.timings())
+        self._timings.told(self._num_new, len(response.sequences))
         self._num_new = 0
         self._ending = bool(self._dirty)  # the rest follows at once
         return True

@@ -6,7 +6,7 @@ from frontend.telemetry.counters import Counters
 from pagewire.v1 import generation_pb2
 
 
-class Ledger:
+class RequestTimings:
     """Moments of one request, by the monotonic clock. A part that never began has no length."""
 
     __slots__ = ("num_messages", "_arrival", "_counters", "_first", "_last", "_queue", "_sent", "_told")

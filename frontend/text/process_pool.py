@@ -32,7 +32,7 @@ WALL_LIMIT = 120.0
 of their own, in seconds of CPU."""
 
 
-class Readers:
+class PromptProcesses:
     """At most so many processes, started when there is something to read."""
 
     def __init__(self, config: FrontendConfig) -> None:

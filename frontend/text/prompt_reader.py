@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.text.chat_template import ChatTemplate
-from frontend.text.process_pool import Readers
+from frontend.text.process_pool import PromptProcesses
 from frontend.text.prompt_encoding import BYTES_PER_ID, Reading, TokenizedPrompt
 from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import reader_pb2
@@ -39,7 +39,7 @@ class PromptReader:
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         num_threads: int,
-        readers: Readers | None = None,
+        readers: PromptProcesses | None = None,
     ) -> None:
         """readers: processes for what threads should not do; None: threads do everything."""
         self._reading = Reading(tokenizer, chat_template)
@@ -86,7 +86,7 @@ class PromptReader:
                 prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
 
-        def there(readers: Readers) -> Awaitable[TokenizedPrompt]:
+        def there(readers: PromptProcesses) -> Awaitable[TokenizedPrompt]:
             job = reader_pb2.ReadPrompt(
                 prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
@@ -110,7 +110,9 @@ class PromptReader:
             sum(map(len, texts)),
         )
 
-    async def _do(self, here: Callable[[], T], there: Callable[[Readers], Awaitable[T]], weight: int) -> T:
+    async def _do(
+        self, here: Callable[[], T], there: Callable[[PromptProcesses], Awaitable[T]], weight: int
+    ) -> T:
         """One job, in a thread if it is small and threads can be trusted with it."""
         readers = self._readers
         if readers is None:

@@ -1,16 +1,16 @@
 """A frontend takes on so much and no more, and says when to come back."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from frontend.concurrency_limits import Capacity
-from frontend.errors import RETRY_PUSHBACK, FrontendFull
+from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.errors import FrontendFull
+from frontend.rpc.error_mapping import RETRY_PUSHBACK
 from pagewire.retry_after import UNKNOWN_S
 from pagewire.v1 import tokenizer_pb2
 from tests.frontend.fakes import END, Output, make_request, run_service
@@ -20,56 +20,58 @@ class Calls:
     """Calls that a test ends."""
 
     def __init__(self) -> None:
-        self._ends: list[Callable[[Any], None]] = []
+        self._slots: list[ExitStack] = []
 
-    def begin(self, capacity: Capacity) -> None:
-        capacity.enter(self._ends.append)
+    def begin(self, limits: ConcurrencyLimits) -> None:
+        slot = ExitStack()
+        slot.enter_context(limits.call())
+        self._slots.append(slot)
 
     def end(self) -> None:
-        self._ends.pop()(None)
+        self._slots.pop().close()
 
 
 def test_calls_are_counted_until_they_are_over() -> None:
-    capacity, calls = Capacity(2, 0, clock=lambda: 0.0), Calls()
-    calls.begin(capacity)
-    calls.begin(capacity)
+    limits, calls = ConcurrencyLimits(2, 0, clock=lambda: 0.0), Calls()
+    calls.begin(limits)
+    calls.begin(limits)
     with pytest.raises(FrontendFull) as refusal:
-        calls.begin(capacity)
+        calls.begin(limits)
     assert refusal.value.retry_after == UNKNOWN_S
     calls.end()
-    calls.begin(capacity)
-    assert (capacity.num_calls, capacity.refused) == (2, {"calls": 1})
+    calls.begin(limits)
+    assert (limits.num_calls, limits.refused) == (2, {"calls": 1})
 
 
 def test_bytes_are_counted_while_they_are_read() -> None:
     """One that is larger than the bound is read when no other is."""
-    capacity = Capacity(0, 100)
-    with capacity.reading(1000), pytest.raises(FrontendFull), capacity.reading(1):
+    limits = ConcurrencyLimits(0, 100)
+    with limits.reading(1000), pytest.raises(FrontendFull), limits.reading(1):
         pass
-    with capacity.reading(60), capacity.reading(40), pytest.raises(FrontendFull), capacity.reading(1):
+    with limits.reading(60), limits.reading(40), pytest.raises(FrontendFull), limits.reading(1):
         pass
-    assert (capacity.num_bytes, capacity.refused) == (0, {"bytes": 2})
+    assert (limits.num_bytes, limits.refused) == (0, {"bytes": 2})
 
 
 def test_a_failure_gives_back_what_it_held() -> None:
-    capacity = Capacity(0, 100)
-    with pytest.raises(ZeroDivisionError), capacity.reading(60):
+    limits = ConcurrencyLimits(0, 100)
+    with pytest.raises(ZeroDivisionError), limits.reading(60):
         raise ZeroDivisionError
-    assert capacity.num_bytes == 0
+    assert limits.num_bytes == 0
 
 
 def test_when_to_come_back_is_when_places_become_free() -> None:
     now = 0.0
-    capacity, calls = Capacity(1, 0, clock=lambda: now), Calls()
+    limits, calls = ConcurrencyLimits(1, 0, clock=lambda: now), Calls()
     for _ in range(10):  # one call per second
-        calls.begin(capacity)
+        calls.begin(limits)
         now += 1
         calls.end()
-    calls.begin(capacity)
+    calls.begin(limits)
     hints = []
     for _ in range(3):
         with pytest.raises(FrontendFull) as refusal:
-            calls.begin(capacity)
+            calls.begin(limits)
         hints.append(refusal.value.retry_after)
     assert hints == pytest.approx([1, 2, 3], rel=0.15)
 

@@ -3,6 +3,7 @@
 from google.rpc import code_pb2, error_details_pb2
 
 from frontend import errors
+from frontend.rpc.error_mapping import to_grpc
 
 
 def details(error: errors.ServiceError) -> dict:
@@ -33,6 +34,13 @@ def test_every_error_says_who_and_why():
         assert info.domain == "pagewire" and info.reason == error.reason
         assert errors.to_status(error).code == error.code
     assert len({(error.code, error.reason) for error in made}) == len(made)
+
+
+def test_every_error_has_a_status_for_http():
+    assert all(errors.EngineRefused(code, "X", "x").http_status >= 400 for code in code_pb2.Code.values())
+    assert errors.InvalidRequest({"a": "x"}).http_status == 400
+    assert errors.EngineRefused(code_pb2.RESOURCE_EXHAUSTED, "QUEUE_FULL", "full").http_status == 429
+    assert errors.EngineNotReady().http_status == 503
 
 
 def test_fields_are_named():
@@ -67,6 +75,6 @@ def test_an_overloaded_engine_says_when_to_come_back():
     """In the details, and in the trailer that gRPC's own retries obey."""
     error = errors.EngineRefused(code_pb2.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE", "x", retry_after=2.5)
     assert details(error)["RetryInfo"].retry_delay.ToMilliseconds() == 2500
-    assert ("grpc-retry-pushback-ms", "2500") in errors.to_grpc(error).trailing_metadata
-    other = errors.to_grpc(errors.ModelNotFound("x"))
+    assert ("grpc-retry-pushback-ms", "2500") in to_grpc(error).trailing_metadata
+    other = to_grpc(errors.ModelNotFound("x"))
     assert "grpc-retry-pushback-ms" not in dict(other.trailing_metadata)

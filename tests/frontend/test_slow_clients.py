@@ -49,11 +49,11 @@ async def test_a_reader_that_stalls_is_told_so(checkpoint, model):
             await service.engine.output(handle, Output(TOKENS[:1]))
             abort = await asyncio.wait_for(service.engine.aborts.get(), 60)
             assert abort.handle == handle, "nobody generates for it any more"
-            assert service.frontend.capacity.num_calls == 1, "it counts until it has its status"
+            assert service.frontend.limits.num_calls == 1, "it counts until it has its status"
             data, trailers = await asyncio.to_thread(client.read_on, stream)
             assert tokens_of(messages_in(data)) == TOKENS[:1]
             assert trailers["grpc-status"] == str(grpc.StatusCode.ABORTED.value[0])
-            await until(lambda: service.frontend.capacity.num_calls == 0)
+            await until(lambda: service.frontend.limits.num_calls == 0)
 
 
 async def test_a_reader_that_pauses_gets_everything(checkpoint, model):
@@ -81,11 +81,11 @@ async def test_many_that_never_read(checkpoint, model):
                 for _ in range(PER_CONNECTION):
                     client.call(wanted())
                 await asyncio.sleep(0)
-            await until(lambda: len(frontend.deliveries) == num and frontend.engine.num_streams == 0)
-            await until(lambda: all(delivery.since is not None for delivery in frontend.deliveries._open))
+            await until(lambda: len(frontend.write_timeouts) == num and frontend.engine.num_streams == 0)
+            await until(lambda: all(writer.since is not None for writer in frontend.write_timeouts))
             reader = service.generation.Generate(wanted())
             assert tokens_of([message async for message in reader]) == TOKENS
-        await until(lambda: frontend.capacity.num_calls == 0 and len(frontend.deliveries) == 0)
+        await until(lambda: frontend.limits.num_calls == 0 and len(frontend.write_timeouts) == 0)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
@@ -94,13 +94,13 @@ async def test_cancels_leave_nothing(checkpoint, model):
     async with run_service(checkpoint, lambda _: [Output(array("I", [65]))], model=model) as service:
         frontend, engine = service.frontend, service.engine
         await _cancel(service, 10)
-        await until(lambda: not frontend.capacity.num_calls)
+        await until(lambda: not frontend.limits.num_calls)
         tasks, descriptors = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
         for _ in range(20):
             await _cancel(service, 50)
-            await until(lambda: not frontend.capacity.num_calls)
-        assert frontend.engine.num_streams == 0 and not frontend.capacity.num_bytes
-        assert not frontend._generator.in_flight and not len(frontend.deliveries)
+            await until(lambda: not frontend.limits.num_calls)
+        assert frontend.engine.num_streams == 0 and not frontend.limits.num_bytes
+        assert not frontend._generator.registry and not len(frontend.write_timeouts)
         await until(lambda: not engine._in_flight)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
         assert len(os.listdir("/proc/self/fd")) <= descriptors

@@ -20,13 +20,13 @@ from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
 from frontend.auth.token_list import BadListing, read_tokens
 from frontend.auth.tokens import token_in
-from frontend.engine.journal import Entry
+from frontend.engine.journal import JournalEntry
 from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
 from frontend.logprobs import Scores
 from frontend.streams.sequence import Sequence, Wanted
-from frontend.streams.stream import Delivery, Header, Stream
-from frontend.telemetry.timings import Ledger
+from frontend.streams.stream import DeliveryMode, Header, Stream
+from frontend.telemetry.timings import RequestTimings
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
@@ -110,15 +110,15 @@ class _Receiver:
     def __init__(self, wanted: Wanted) -> None:
         detokenizer = _TOKENIZER.detokenizer(skip_special_tokens=True)
         sequences = [Sequence(index, wanted, detokenizer.copy()) for index in range(2)]
-        self.stream = Stream(Header("id", "fake", 7, 3), Delivery(), sequences, Ledger())
+        self.stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), sequences, RequestTimings())
         core = SimpleNamespace(in_flight={})
-        entry = Entry(AddRequest(handle=1), self.stream, 0.0, 1, core)  # type: ignore[arg-type]
+        entry = JournalEntry(AddRequest(handle=1), self.stream, 0.0, 1, core)  # type: ignore[arg-type]
         self.in_flight = dict.fromkeys((1, 2, 3), entry)
 
-    def complete(self, entry: Entry) -> None:
+    def complete(self, entry: JournalEntry) -> None:
         self.in_flight.clear()
 
-    def doubt(self, entry: Entry, error: ProtocolError) -> None:
+    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
         self.in_flight.clear()
 
     def abort(self, handle: int, *indexes: int) -> None:

@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         name="the deadline of a call does not travel to the core",
         file="frontend/streams/generator.py",
-        old="            if time_left is not None:\n                message.deadline",
-        new="            if time_left is None:\n                message.deadline",
+        old="            if call.time_left is not None:\n                message.deadline",
+        new="            if call.time_left is None:\n                message.deadline",
         tests=("tests/frontend/streams/test_generator.py",),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         name="gRPC's own retries are not told when to come back",
-        file="frontend/errors.py",
+        file="frontend/rpc/error_mapping.py",
         old="    if error.retry_after is None:\n        return status\n",
         new="    return status\n",
         tests=("tests/frontend/test_errors.py",),
@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         name="a method that nobody listed is open to everybody",
         file="frontend/auth/authenticator.py",
-        old="    return Access.KNOWN\n",
-        new="    return Access.EVERYBODY\n",
+        old="    return Access.AUTHENTICATED\n",
+        new="    return Access.PUBLIC\n",
         tests=("tests/frontend/auth/test_authenticator.py",),
     ),
     Mutant(
@@ -194,8 +194,8 @@ MUTANTS = (
     Mutant(
         name="a token that was taken back goes on starting requests",
         file="frontend/servicers/generation.py",
-        old="multiplexer.obey(command, caller_now, context.time_remaining())\n",
-        new="multiplexer.obey(command, current_caller, context.time_remaining())\n",
+        old="multiplexer.handle(command, partial(reauthenticated_call, context))\n",
+        new="multiplexer.handle(command, partial(current_call, context))\n",
         tests=("tests/frontend/auth/test_service.py",),
     ),
     Mutant(

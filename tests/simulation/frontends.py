@@ -6,8 +6,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from frontend.auth.caller import ANYBODY
-from frontend.concurrency_limits import Capacity
+from frontend.auth.caller import ANONYMOUS
+from frontend.call import Call
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
 from frontend.engine.discovery import GivenAddresses
@@ -108,7 +109,9 @@ class FrontendProcess:
         addresses = GivenAddresses([str(place) for place in range(len(networks))])
         state, patience = ServingState(), config.resume_timeout
         self.client = CheckedClient(addresses, state, patience, make_socket, random)
-        self.generator = Generator(config, MODEL, Prompts(random, tokenizing), self.client, Capacity(0, 0))
+        self.generator = Generator(
+            config, MODEL, Prompts(random, tokenizing), self.client, ConcurrencyLimits(0, 0)
+        )
         self.name = networks[0].name(self.client.identity)
         self.client.start()
 
@@ -147,11 +150,11 @@ class FrontendProcess:
         assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
         assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
         assert not any(map(len, (core.questions for core in self.client.cores))), f"{self.name}: questions"
-        assert not self.generator.in_flight, f"{self.name}: requests are in flight"
+        assert not self.generator.registry, f"{self.name}: requests are in flight"
 
     async def _serve(
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
     ) -> None:
-        async with self.generator.open(request, ANYBODY, time_left, whole=whole) as stream:
+        async with self.generator.open(request, Call(ANONYMOUS, time_left), whole=whole) as stream:
             while (message := await stream.take()) is not None:
                 await deliver(message)

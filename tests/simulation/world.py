@@ -145,7 +145,7 @@ class World:
             return
         client.is_aborted = True
         self.machine.trace("operator", "aborts", job.number, "on", server.name)
-        if not server.generator.in_flight.abort_unsent([job.request.request_id]):
+        if not server.generator.registry.abort_unsent([job.request.request_id]):
             with contextlib.suppress(ServiceError):
                 await server.client.abort_by_ids([job.request.request_id])
 

@@ -1,4 +1,4 @@
-"""The gate in front of the gRPC server."""
+"""Authenticates every call before its message is received."""
 
 import functools
 import ipaddress
@@ -9,20 +9,19 @@ from urllib.parse import unquote
 
 import grpc
 
-from frontend.auth.authenticator import Access, Gate, access_of
-from frontend.auth.caller import set_caller
-from frontend.errors import AdminsOnly, ServiceError, to_grpc
-from frontend.rpc.error_mapping import Context
+from frontend.auth.authenticator import Access, Authenticator, access_of
+from frontend.errors import AdminsOnly, ServiceError
+from frontend.rpc.call_context import Context, set_caller
+from frontend.rpc.error_mapping import refusing_handler, to_grpc
 from frontend.rpc.handlers import Behavior, Handler, wrapped
 
 
-class GateInterceptor(grpc.aio.ServerInterceptor):
-    """Asks the gate about every call, before its message is received. One that may not come in ends with a
-    status, whether its method exists or not."""
+class AuthInterceptor(grpc.aio.ServerInterceptor):
+    """Ends a call that is not allowed with a status, whether its method exists or not."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._local: dict[str, Handler] = {}  # handlers of methods for this machine, wrapped
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._local: dict[str, Handler] = {}  # wrapped handlers of local-only methods, by method
 
     async def intercept_service(
         self,
@@ -30,23 +29,26 @@ class GateInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         method = handler_call_details.method
-        ask = partial(self._gate.admit, method, handler_call_details.invocation_metadata)
+        authenticate = partial(
+            self._authenticator.authenticate, method, handler_call_details.invocation_metadata
+        )
         try:
-            caller = ask()
+            caller = authenticate()
         except ServiceError as error:
-            return _refuse(error)
+            return refusing_handler(error)
         if caller is not None:
-            set_caller(caller, ask)
+            set_caller(caller, authenticate)
         handler = await continuation(handler_call_details)
-        if handler is None or not self._gate.admins_are_local or access_of(method) is not Access.ADMINS:
+        is_for_admins = access_of(method) is Access.ADMINS
+        if handler is None or not self._authenticator.admins_are_local or not is_for_admins:
             return handler
-        if method not in self._local:  # there are as many as methods exist
-            self._local[method] = _for_this_machine(handler)
+        if method not in self._local:  # bounded by the number of methods
+            self._local[method] = _local_only(handler)
         return self._local[method]
 
 
 def is_local(peer: str) -> bool:
-    """Whether a peer, as gRPC names it ("ipv4:127.0.0.1:4711"), is on this machine."""
+    """True when a peer, as gRPC names it ("ipv4:127.0.0.1:4711"), is on this machine."""
     kind, _, rest = unquote(peer).partition(":")
     if kind in ("unix", "unix-abstract"):
         return True
@@ -58,17 +60,8 @@ def is_local(peer: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _refuse(error: ServiceError) -> Handler:
-    """A handler for calls of any kind; it does not read what the client sends."""
-
-    async def refuse(_: object, context: Context) -> None:
-        await context.abort_with_status(to_grpc(error))
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
-
-
-def _for_this_machine(handler: Handler) -> Handler:
-    """The same, for peers on this machine: without tokens nobody else can be told from an operator."""
+def _local_only(handler: Handler) -> Handler:
+    """Restricts a handler to peers on this machine: without tokens, nothing else marks an operator."""
 
     def checked(behavior: Behavior) -> Behavior:
         @functools.wraps(behavior)

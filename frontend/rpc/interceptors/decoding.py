@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.errors import Malformed, to_grpc
-from frontend.rpc.error_mapping import Context
+from frontend.errors import Malformed
+from frontend.rpc.call_context import Context
+from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
 
 _UNREADABLE = object()

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from frontend.rpc.error_mapping import Context
+from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Behavior, Handler, wrapped
 from frontend.telemetry.counters import Counters, Rpc
 from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram

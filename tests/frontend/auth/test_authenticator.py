@@ -4,9 +4,9 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from frontend.auth.authenticator import Access, OpenGate, TokenGate, access_of
-from frontend.auth.caller import ANYBODY, Caller
-from frontend.auth.tokens import Entry, TokenTable, digest_of
+from frontend.auth.authenticator import Access, AnonymousAuthenticator, TokenAuthenticator, access_of
+from frontend.auth.caller import ANONYMOUS, Caller
+from frontend.auth.tokens import TokenEntry, TokenTable, digest_of
 from frontend.errors import AdminsOnly, Unauthenticated
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
 
@@ -40,14 +40,14 @@ class Table:
 
     table = TokenTable(
         [
-            Entry(digest_of("user"), Caller("alice")),
-            Entry(digest_of("admin"), Caller("operators", is_admin=True)),
-            Entry(digest_of("old"), Caller("old", is_admin=True), expires=10.0),
+            TokenEntry(digest_of("user"), Caller("alice")),
+            TokenEntry(digest_of("admin"), Caller("operators", is_admin=True)),
+            TokenEntry(digest_of("old"), Caller("old", is_admin=True), expires=10.0),
         ]
     )
 
 
-GATE = TokenGate(Table(), clock=lambda: 100.0)
+GATE = TokenAuthenticator(Table(), clock=lambda: 100.0)
 
 
 def bearer(token: str) -> tuple[tuple[str, str]]:
@@ -56,7 +56,7 @@ def bearer(token: str) -> tuple[tuple[str, str]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_row(method):
-    rows = {Access.EVERYBODY: EVERYBODY, Access.KNOWN: KNOWN, Access.ADMINS: ADMINS}
+    rows = {Access.PUBLIC: EVERYBODY, Access.AUTHENTICATED: KNOWN, Access.ADMINS: ADMINS}
     assert [access for access, methods in rows.items() if method in methods] == [access_of(method)]
 
 
@@ -64,23 +64,23 @@ def test_every_method_has_a_row(method):
 @pytest.mark.parametrize("metadata", [(), bearer("wrong"), bearer("old"), bearer("")])
 def test_without_a_token_that_counts(method, metadata):
     if method in EVERYBODY:
-        assert GATE.admit(method, metadata) is None
+        assert GATE.authenticate(method, metadata) is None
     else:
         with pytest.raises(Unauthenticated):
-            GATE.admit(method, metadata)
+            GATE.authenticate(method, metadata)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_with_a_token(method):
     if method in EVERYBODY:
         return
-    admin = GATE.admit(method, bearer("admin"))
+    admin = GATE.authenticate(method, bearer("admin"))
     assert admin is not None and admin.is_admin
     if method in ADMINS:
         with pytest.raises(AdminsOnly):
-            GATE.admit(method, bearer("user"))
+            GATE.authenticate(method, bearer("user"))
     else:
-        assert GATE.admit(method, bearer("user")) == Caller("alice")
+        assert GATE.authenticate(method, bearer("user")) == Caller("alice")
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_with_a_token(method):
     ],
 )
 def test_what_is_in_no_list_is_closed(method):
-    assert access_of(method) is Access.KNOWN
+    assert access_of(method) is Access.AUTHENTICATED
     with pytest.raises(Unauthenticated):
-        GATE.admit(method, ())
+        GATE.authenticate(method, ())
 
 
 def test_refusals_are_counted_and_do_not_fill_the_log(caplog):
-    gate = TokenGate(Table())
+    gate = TokenAuthenticator(Table())
     for _ in range(100):
         with pytest.raises(Unauthenticated):
-            gate.admit("/x/Y", bearer("secret-in-no-line"))
+            gate.authenticate("/x/Y", bearer("secret-in-no-line"))
     assert gate.num_refused == 100 and len(caplog.messages) == 7
     assert "secret-in-no-line" not in caplog.text
 
 
 def test_the_open_gate():
-    assert OpenGate().admit("/x/Y", ()) is ANYBODY
+    assert AnonymousAuthenticator().authenticate("/x/Y", ()) is ANONYMOUS

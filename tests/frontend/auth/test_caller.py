@@ -1,10 +1,8 @@
 """Whose requests are whose."""
 
-import asyncio
-
 import pytest
 
-from frontend.auth.caller import ANYBODY, Caller, current_caller, scope, set_caller
+from frontend.auth.caller import ANONYMOUS, Caller, scope
 from frontend.errors import AdminsOnly, InvalidRequest, TenantMismatch
 
 ALICE = Caller("alice")
@@ -12,8 +10,8 @@ ADMIN = Caller("operators", is_admin=True)
 
 
 def test_without_authentication_everybody_names_a_tenant():
-    assert ANYBODY.act_as("alice") == "alice" and ANYBODY.act_as("") == ""
-    assert ANYBODY.scope("x") == "x" and not ANYBODY.is_admin
+    assert ANONYMOUS.act_as("alice") == "alice" and ANONYMOUS.act_as("") == ""
+    assert ANONYMOUS.scope("x") == "x" and not ANONYMOUS.is_admin
 
 
 @pytest.mark.parametrize("caller", [ALICE, ADMIN], ids=["tenant", "admin"])
@@ -30,25 +28,11 @@ def test_ids_of_tenants_do_not_meet():
 
 
 def test_abort_is_for_ones_own_requests_and_for_admins():
-    assert ANYBODY.may_abort_for("") is None
+    assert ANONYMOUS.may_abort_for("") is None
     assert ALICE.may_abort_for("") == "alice" == ALICE.may_abort_for("alice")
     assert ADMIN.may_abort_for("bob") == "bob"
     with pytest.raises(AdminsOnly):
         ALICE.may_abort_for("bob")
     with pytest.raises(InvalidRequest) as caught:
-        ANYBODY.may_abort_for("bob")
+        ANONYMOUS.may_abort_for("bob")
     assert "tenant" in caught.value.violations
-
-
-async def test_a_caller_is_of_one_task_and_must_be_set():
-    with pytest.raises(LookupError):
-        current_caller()
-
-    async def call(caller: Caller) -> Caller:
-        set_caller(caller)
-        await asyncio.sleep(0)
-        return current_caller()
-
-    assert await asyncio.gather(call(ALICE), call(ADMIN)) == [ALICE, ADMIN]
-    with pytest.raises(LookupError):
-        current_caller()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from frontend.auth import tokens
 from frontend.auth.caller import Caller
-from frontend.auth.tokens import Entry, TokenTable, digest_of, new_token, token_in
+from frontend.auth.tokens import TokenEntry, TokenTable, digest_of, new_token, token_in
 from frontend.errors import Unauthenticated
 
 TOKENS = [new_token() for _ in range(20)]
-TABLE = TokenTable(Entry(digest_of(token), Caller(f"tenant-{i}")) for i, token in enumerate(TOKENS))
+TABLE = TokenTable(TokenEntry(digest_of(token), Caller(f"tenant-{i}")) for i, token in enumerate(TOKENS))
 
 
 def reason_of(call: Callable[[], object]) -> str:
@@ -57,7 +57,7 @@ def test_the_whole_hash_counts(digest, place, change):
     nobody can make a token for, is nobody's."""
     near = bytearray(digest)
     near[place] ^= change
-    table = TokenTable([Entry(digest, Caller("x"))])
+    table = TokenTable([TokenEntry(digest, Caller("x"))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "digest_of", lambda token: digest)
         assert table.find("any", 0.0).tenant == "x"
@@ -83,15 +83,15 @@ def test_hashes_are_compared_in_constant_time_known_or_not(known, monkeypatch):
 
 
 def test_a_token_expires_at_its_time():
-    table = TokenTable([Entry(digest_of("t"), Caller("x"), expires=100.0)])
+    table = TokenTable([TokenEntry(digest_of("t"), Caller("x"), expires=100.0)])
     assert table.find("t", 99.9).tenant == "x"
     assert reason_of(lambda: table.find("t", 100.0)) == "TOKEN_EXPIRED"
 
 
 def test_a_token_is_in_a_table_once():
-    entry = Entry(digest_of("t"), Caller("x"))
+    entry = TokenEntry(digest_of("t"), Caller("x"))
     with pytest.raises(ValueError, match="twice"):
-        TokenTable([entry, Entry(digest_of("t"), Caller("y"))])
+        TokenTable([entry, TokenEntry(digest_of("t"), Caller("y"))])
     assert len(TokenTable([entry])) == 1
 
 

@@ -10,6 +10,8 @@ import grpc
 import pytest
 from google.rpc import code_pb2, error_details_pb2
 
+from frontend.auth.caller import ANONYMOUS
+from frontend.call import Call
 from frontend.state import SERVING
 from frontend.streams import multiplexer
 from pagewire.internal.v1 import engine_pb2
@@ -297,7 +299,7 @@ async def test_requests_count_as_calls_do(checkpoint, model):
         assert (error.request_id, reason_of(error)) == ("b", "FRONTEND_FULL")
         assert (await _error_of(service.generate())).code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         await service.engine.output(handle, Output(encode("x"), MAX_TOKENS))
-        assert len(await client.all()) == 1 and service.frontend.capacity.num_calls == 0
+        assert len(await client.all()) == 1 and service.frontend.limits.num_calls == 0
 
 
 async def test_abort_ends_requests_of_this_stream(checkpoint, model):
@@ -351,9 +353,9 @@ async def test_a_client_that_leaves_ends_all_its_requests(checkpoint, model):
         handles = set((await handles_of(service, 2)).values())
         client.call.cancel()
         assert {(await next_of(service.engine.aborts)).handle for _ in "ab"} == handles
-        while frontend.capacity.num_calls or len(asyncio.all_tasks()) > tasks:
+        while frontend.limits.num_calls or len(asyncio.all_tasks()) > tasks:
             await asyncio.sleep(0.01)
-        assert not frontend._generator.in_flight and not frontend.engine.num_streams
+        assert not frontend._generator.registry and not frontend.engine.num_streams
         assert frontend.counters.outcomes == {"cancelled": 2}
 
 
@@ -466,10 +468,10 @@ async def test_who_does_not_take_refusals_is_not_read(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         frontend = service.frontend
         assert frontend.state.engine == SERVING
-        many = multiplexer.Multiplexer(frontend._generator, frontend.state, frontend.capacity, 1)
+        many = multiplexer.Multiplexer(frontend._generator, frontend.state, frontend.limits, 1)
         for _ in range(multiplexer.MAX_ERRORS):
             await asyncio.wait_for(many.wait_for_room(), 30)
-            many.obey(Command(), lambda: None, None)
+            many.handle(Command(), lambda: Call(ANONYMOUS))
         reading = asyncio.ensure_future(many.wait_for_room())
         await asyncio.sleep(0)
         assert not reading.done()

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from frontend.auth.caller import ANONYMOUS
+from frontend.call import Call
 from frontend.errors import EngineDead, InvalidRequest
-from frontend.streams.request_span import Observation
+from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import Sequence, Wanted
-from frontend.streams.stream import Delivery, Header, Stream
+from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
-from frontend.telemetry.tracing import Call
 from pagewire.telemetry.tracing import Attributes, Part, TraceContext
 from pagewire.v1 import generation_pb2
 
@@ -40,22 +41,22 @@ class Tracer:
     def close(self) -> None: ...
 
 
-def stream_of(observation: Observation) -> Stream:
+def stream_of(span: RequestSpan) -> Stream:
     wanted: dict[str, Any] = {"text": False, "token_ids": True, "token_bytes": None, "cumulative": False}
     wanted |= {"include_stop": False, "min_tokens": 0, "logprobs": False, "likelihood": False}
     sequence = Sequence(0, Wanted(**wanted), None, None, "")
-    stream = Stream(Header("id", "fake", 7, 3), Delivery(), [sequence], observation.ledger)
-    observation.begin(stream)
+    stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), [sequence], span.timings)
+    span.begin(stream)
     return stream
 
 
 async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
     counters, tracer = Counters(), Tracer()
     parent = TraceContext("of the client")
-    with Observation(counters, tracer, Call("a/B", parent)) as observation:
-        assert observation.trace == Span.context and tracer.begun == [("a/B", parent)]
-        stream = stream_of(observation)
-        observation.ledger.sent()
+    with RequestSpan(counters, tracer, Call(ANONYMOUS, method="a/B", trace=parent)) as span:
+        assert span.trace == Span.context and tracer.begun == [("a/B", parent)]
+        stream = stream_of(span)
+        span.timings.sent()
         now = time.monotonic_ns()
         stream.push(0, 0, array("I", [5]), 0, 0, now)
         await stream.take()
@@ -72,7 +73,7 @@ async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
 
 async def test_one_that_is_refused_has_a_reason():
     counters, tracer = Counters(), Tracer()
-    with pytest.raises(InvalidRequest), Observation(counters, tracer):
+    with pytest.raises(InvalidRequest), RequestSpan(counters, tracer, Call(ANONYMOUS)):
         raise InvalidRequest({"n": "too many"})
     assert counters.outcomes == {"refused": 1} and counters.refusals == {"INVALID_FIELD": 1}
     assert tracer.span.failed and not tracer.span.parts
@@ -81,8 +82,8 @@ async def test_one_that_is_refused_has_a_reason():
 
 async def test_one_that_breaks_off_has_failed():
     counters = Counters()
-    with pytest.raises(EngineDead), Observation(counters) as observation:
-        stream = stream_of(observation)
+    with pytest.raises(EngineDead), RequestSpan(counters, None, Call(ANONYMOUS)) as span:
+        stream = stream_of(span)
         stream.push(0, 0, array("I", [5]), 0, 0, time.monotonic_ns())
         await stream.take()
         raise EngineDead
@@ -96,6 +97,6 @@ async def test_one_that_breaks_off_has_failed():
 )
 def test_the_others(error: type[BaseException], outcome: str):
     counters = Counters()
-    with pytest.raises(error), Observation(counters):
+    with pytest.raises(error), RequestSpan(counters, None, Call(ANONYMOUS)):
         raise error
     assert counters.outcomes == {outcome: 1}

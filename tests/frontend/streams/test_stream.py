@@ -11,8 +11,8 @@ import frontend.streams.stream as stream_module
 from frontend.errors import EngineDead, InternalError, ProtocolError
 from frontend.logprobs import Scores
 from frontend.streams.sequence import Sequence, Wanted
-from frontend.streams.stream import Delivery, Header, Stream
-from frontend.telemetry.timings import Ledger
+from frontend.streams.stream import DeliveryMode, Header, Stream
+from frontend.telemetry.timings import RequestTimings
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.text.tokenizer import Tokenizer
 from pagewire.v1 import generation_pb2
@@ -43,7 +43,7 @@ def make_stream(
     stops: tuple[str, ...] = (),
     skip: bool = True,
     prompt: tuple[int, ...] = (),
-    delivery: Delivery = Delivery(),  # noqa: B008 - frozen
+    delivery: DeliveryMode = DeliveryMode(),  # noqa: B008 - frozen
     **wanted,
 ) -> Stream:
     options = Wanted(**wanted)
@@ -59,7 +59,7 @@ def make_stream(
         )
         for index in range(n)
     ]
-    return Stream(Header("id", "fake", 7, 3), delivery, sequences, Ledger())
+    return Stream(Header("id", "fake", 7, 3), delivery, sequences, RequestTimings())
 
 
 def push(stream: Stream, position: int, tokens, reason: int = 0, matched: int = 0, index: int = 0) -> bool:
@@ -125,7 +125,7 @@ async def test_joined_messages_equal_the_decode_up_to_the_first_stop(kind, mode)
             include_stop=include,
             token_ids=True,
             cumulative=mode == "cumulative",
-            delivery=Delivery(final_only=mode == "final"),
+            delivery=DeliveryMode(final_only=mode == "final"),
         )
         messages = await run(stream, ids, rng, MAX_TOKENS)
         whole = raw.decode(ids, skip_special_tokens=skip)
@@ -277,7 +277,7 @@ async def test_sequences_of_a_request_share_messages():
 
 
 async def test_only_the_first_message_introduces_the_request():
-    stream = make_stream(delivery=Delivery(continuous_usage=True))
+    stream = make_stream(delivery=DeliveryMode(continuous_usage=True))
     stream.started(1500, 2)
     push(stream, 0, encode("a"))
     (first,) = await ready_messages(stream)
@@ -292,7 +292,7 @@ async def test_only_the_first_message_introduces_the_request():
 
 async def test_stream_interval():
     """The first message comes at once, then every fourth token; an end does not wait."""
-    stream = make_stream(delivery=Delivery(interval=4))
+    stream = make_stream(delivery=DeliveryMode(interval=4))
     counts = []
     for position in range(10):
         push(stream, position, encode("x"), MAX_TOKENS if position == 9 else 0)
@@ -311,7 +311,7 @@ async def test_an_error_follows_what_was_not_delivered():
 
 
 async def test_an_error_spoils_a_response_that_would_be_one_message():
-    stream = make_stream(delivery=Delivery(final_only=True))
+    stream = make_stream(delivery=DeliveryMode(final_only=True))
     push(stream, 0, encode("ab"))
     stream.fail(InternalError())
     with pytest.raises(InternalError):

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from frontend.telemetry.timings import Ledger
+from frontend.telemetry.timings import RequestTimings
 
 
-def parts_of(ledger: Ledger) -> dict[str, int]:
-    timings = ledger.timings()
+def parts_of(clock: RequestTimings) -> dict[str, int]:
+    timings = clock.timings()
     names = ("preprocess", "queue", "prefill", "decode", "total")
     return {name: getattr(timings, name).ToNanoseconds() for name in names}
 
@@ -17,32 +17,32 @@ def parts_of(ledger: Ledger) -> dict[str, int]:
 @pytest.mark.parametrize("progress", [[], [True], [True, True], [False], [True, False]])
 @pytest.mark.parametrize("sent", [False, True])
 def test_parts_sum_to_the_total(queue_us, progress, sent):
-    ledger = Ledger()
+    clock = RequestTimings()
     if sent:
-        ledger.sent()
+        clock.sent()
     if queue_us is not None:
-        ledger.started(queue_us)
+        clock.started(queue_us)
     for tokens in progress:
-        ledger.progressed(time.monotonic_ns(), tokens=tokens)
-    parts = parts_of(ledger)
+        clock.progressed(time.monotonic_ns(), tokens=tokens)
+    parts = parts_of(clock)
     assert sum(parts.values()) == 2 * parts["total"] and all(part >= 0 for part in parts.values())
 
 
 def test_parts_are_what_they_are_called():
-    ledger = Ledger()
-    ledger.sent()
+    clock = RequestTimings()
+    clock.sent()
     start = time.monotonic_ns()
-    ledger.started(1000)
-    ledger.progressed(start + 5_000_000, tokens=True)
-    ledger.progressed(start + 9_000_000, tokens=True)
-    parts = parts_of(ledger)
+    clock.started(1000)
+    clock.progressed(start + 5_000_000, tokens=True)
+    clock.progressed(start + 9_000_000, tokens=True)
+    parts = parts_of(clock)
     assert parts["queue"] == 1_000_000 and parts["decode"] == 4_000_000
     assert 4_000_000 <= parts["prefill"] < 5_000_000
 
 
 def test_a_request_that_ends_in_the_queue():
-    ledger = Ledger()
-    ledger.sent()
-    ledger.progressed(time.monotonic_ns() + 3_000_000, tokens=False)
-    parts = parts_of(ledger)
+    clock = RequestTimings()
+    clock.sent()
+    clock.progressed(time.monotonic_ns() + 3_000_000, tokens=False)
+    parts = parts_of(clock)
     assert parts["queue"] >= 3_000_000 and parts["prefill"] == parts["decode"] == 0

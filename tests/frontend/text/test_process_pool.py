@@ -10,7 +10,7 @@ import pytest
 from frontend import prompt_process as reader_main
 from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
 from frontend.text import prompt_reader as prompts_module
-from frontend.text.process_pool import Readers
+from frontend.text.process_pool import PromptProcesses
 from frontend.text.prompt_reader import PromptReader
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
@@ -27,7 +27,7 @@ PROMPTS = {
 
 @pytest.fixture
 async def readers(checkpoint):
-    made = Readers(FrontendConfig(model=str(checkpoint), tokenizer_threads=1))
+    made = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1))
     yield made
     pids = [running._child.pid for running in made._idle]
     made.close()
@@ -97,7 +97,7 @@ async def test_errors_are_those_of_a_thread(pair):
 
 
 def limited(monkeypatch, checkpoint, **limits):
-    """Readers whose processes have other limits."""
+    """PromptProcesses whose processes have other limits."""
     lines = [
         "from frontend import prompt_process as reader_main",
         "from pagewire.config import FrontendConfig",

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from frontend.auth.authenticator import OpenGate
-from frontend.rpc.interceptors.auth import GateInterceptor, is_local
+from frontend.auth.authenticator import AnonymousAuthenticator
+from frontend.rpc.interceptors.auth import AuthInterceptor, is_local
 from pagewire.v1 import admin_pb2, model_pb2
 from tests.frontend.fakes import run_service
 
@@ -52,7 +52,7 @@ async def test_without_tokens_operators_are_on_this_machine(checkpoint, model, m
 
 async def test_a_wrapped_method_is_wrapped_once():
     inner = grpc.unary_unary_rpc_method_handler(lambda request, context: None)
-    interceptor = GateInterceptor(OpenGate())
+    interceptor = AuthInterceptor(AnonymousAuthenticator())
 
     async def continuation(details):
         return inner

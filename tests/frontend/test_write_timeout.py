@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from frontend.errors import SlowConsumer
-from frontend.rpc.write_timeout import Deliveries
+from frontend.write_timeout import WriteTimeouts
 
 
 class Client:
@@ -39,14 +39,14 @@ class Clock:
         return self.now
 
 
-def handler(deliveries: Deliveries, client: Client, messages: int) -> "asyncio.Task[int]":
+def handler(timeouts: WriteTimeouts, client: Client, messages: int) -> "asyncio.Task[int]":
     """Writes so many messages; how many of them were written."""
 
     async def handle() -> int:
         done = 0
-        with deliveries.to(client) as delivery:
+        with timeouts.writer(client.write) as writer:
             for number in range(messages):
-                await delivery.write(number)
+                await writer.write(number)
                 done += 1
         return done
 
@@ -65,31 +65,31 @@ def clock() -> Callable[[], float]:
 
 
 async def test_who_takes_nothing_is_ended(clock: Clock) -> None:
-    deliveries = Deliveries(60.0, clock)
+    timeouts = WriteTimeouts(60.0, clock)
     stalled, reading = Client(), Client()
     reading.read_on()
-    tasks = [handler(deliveries, stalled, 1), handler(deliveries, reading, 3)]
+    tasks = [handler(timeouts, stalled, 1), handler(timeouts, reading, 3)]
     await turn()
     assert await tasks[1] == 3
     clock.now += 59
-    deliveries.give_up()
+    timeouts.give_up()
     await turn()
     assert not tasks[0].done()
     clock.now += 1
-    deliveries.give_up()
+    timeouts.give_up()
     with pytest.raises(SlowConsumer):
         await tasks[0]
-    assert len(deliveries) == 0 and tasks[0].cancelling() == 0
+    assert len(timeouts) == 0 and tasks[0].cancelling() == 0
 
 
 async def test_who_pauses_gets_everything(clock: Clock) -> None:
     """Each message has its own time."""
-    deliveries, client = Deliveries(60.0, clock), Client()
-    task = handler(deliveries, client, 4)
+    timeouts, client = WriteTimeouts(60.0, clock), Client()
+    task = handler(timeouts, client, 4)
     for _ in range(4):
         await turn()
         clock.now += 50
-        deliveries.give_up()
+        timeouts.give_up()
         client.read_on()
         await turn()
         client.pause()
@@ -98,50 +98,50 @@ async def test_who_pauses_gets_everything(clock: Clock) -> None:
 
 
 async def test_a_handler_that_waits_for_tokens_is_not_slow(clock: Clock) -> None:
-    deliveries, client = Deliveries(60.0, clock), Client()
+    timeouts, client = WriteTimeouts(60.0, clock), Client()
     client.read_on()
     more = asyncio.Event()
 
     async def handle() -> None:
-        with deliveries.to(client) as delivery:
-            await delivery.write(1)
+        with timeouts.writer(client.write) as writer:
+            await writer.write(1)
             await more.wait()
 
     task = asyncio.ensure_future(handle())
     await turn()
     clock.now += 1000
-    deliveries.give_up()
+    timeouts.give_up()
     more.set()
     await task
 
 
 async def test_a_client_that_goes_is_not_slow(clock: Clock) -> None:
     """Its handler is cancelled, as ever; also when both happen at once."""
-    deliveries, client = Deliveries(60.0, clock), Client()
+    timeouts, client = WriteTimeouts(60.0, clock), Client()
     for both in (False, True):
-        task = handler(deliveries, client, 1)
+        task = handler(timeouts, client, 1)
         await turn()
         if both:
             clock.now += 60
-            deliveries.give_up()
+            timeouts.give_up()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
 async def test_it_looks_by_itself(clock: Clock) -> None:
-    deliveries = Deliveries(0.01, clock)
-    deliveries.start()
-    task = handler(deliveries, Client(), 1)
+    timeouts = WriteTimeouts(0.01, clock)
+    timeouts.start()
+    task = handler(timeouts, Client(), 1)
     await turn()
     clock.now += 1
     with pytest.raises(SlowConsumer):
         await asyncio.wait_for(task, 60)
-    await deliveries.stop()
+    await timeouts.stop()
 
 
 async def test_without_a_timeout_nobody_watches() -> None:
-    deliveries = Deliveries(0.0)
-    deliveries.start()
+    timeouts = WriteTimeouts(0.0)
+    timeouts.start()
     assert len(asyncio.all_tasks()) == 1
-    await deliveries.stop()
+    await timeouts.stop()

@@ -1,0 +1,51 @@
+"""Carries what the interceptors find out about a call to the method that serves it.
+
+gRPC runs interceptors and method in one task, so context variables belong to one call. A servicer turns
+them into a Call once; below the servicers a Call is an argument like any other. Without the interceptor
+there is no caller, and a method that asks for one fails instead of serving everyone.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+
+from frontend.auth.caller import Caller
+from frontend.call import Call
+from pagewire.telemetry.tracing import NO_TRACE, TraceContext
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+_authenticate: ContextVar[Callable[[], Caller | None]] = ContextVar("authenticate")
+_trace: ContextVar[tuple[str, TraceContext]] = ContextVar("trace", default=("", NO_TRACE))
+
+
+def set_caller(caller: Caller, authenticate: Callable[[], Caller | None] | None = None) -> None:
+    """Stores the call's caller. authenticate: repeats the check; raises Unauthenticated,
+    PermissionDenied."""
+    _caller.set(caller)
+    _authenticate.set(authenticate or (lambda: caller))
+
+
+def set_trace(method: str, trace: TraceContext) -> None:
+    """Stores the call's method ("package.Service/Method") and trace context."""
+    _trace.set((method, trace))
+
+
+def current_caller() -> Caller:
+    """Returns the caller of the current call. Raises LookupError when no interceptor has set one."""
+    return _caller.get()
+
+
+def current_call(context: Context) -> Call:
+    """Returns the current call. Raises LookupError when no interceptor has set its caller."""
+    return Call(current_caller(), context.time_remaining(), *_trace.get())
+
+
+def reauthenticated_call(context: Context) -> Call:
+    """Returns the current call after checking its token once more: a call may stay open for days, and a
+    revoked token must not start another request. Raises LookupError, Unauthenticated, PermissionDenied."""
+    caller = _authenticate.get()()
+    return Call(caller or current_caller(), context.time_remaining(), *_trace.get())

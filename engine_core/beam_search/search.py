@@ -88,6 +88,7 @@ class BeamSearch:
         self.parameters = parameters
         self.done = False
         self.beams = [Beam(array("I"), 0.0)]  # in the beginning one: the prompt
+        self.parents: list[int] = []  # of `beams`: indexes of the beams that they continue
         self._hypotheses: list[Hypothesis] = []  # the best first
 
     @property
@@ -117,7 +118,8 @@ class BeamSearch:
             return []
         last = len(self.beams) - 1
         self.beams = [Beam(_extended(parents, candidate), -candidate.cost) for candidate in alive]
-        return [min(candidate.parent, last) for candidate in alive]
+        self.parents = [min(candidate.parent, last) for candidate in alive]
+        return self.parents
 
     def results(self) -> list[Hypothesis]:
         """The best hypotheses, best first. Before the search is over, beams count as if they ended now."""

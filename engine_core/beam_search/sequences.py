@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from engine_core.beam_search.search import BeamParameters, BeamSearch, Offers
 from engine_core.errors import InvariantError
@@ -58,8 +58,6 @@ class BeamRows:
     def __init__(self, parameters: BeamParameters, sequences: list[Sequence]) -> None:
         """sequences: as many as the search is wide; the first one leads."""
         self.parameters = parameters
-        self.make_search: Callable[[BeamParameters], BeamSearch] = BeamSearch
-        """Another one for recordings; set with `search`."""
         self.search = BeamSearch(parameters)
         self.has_rows = False
         """Whether the worker has rows of all sequences, and not of the leader alone."""
@@ -156,7 +154,7 @@ class BeamRows:
             sequence.num_computed_tokens = 0
             sequence.output, sequence.hashes = array("I"), []
             sequence.num_tokens = sequence.num_known_tokens
-        self.search = self.make_search(self.parameters)
+        self.search = BeamSearch(self.parameters)
         self.carriers = self._sequences[:1]
         self._forks = []
         self.has_rows = False

@@ -84,17 +84,6 @@ class PrefixCache:
         """Forgets everything. Sequences go on with their blocks, and what they fill from now on is known."""
         self._pool.forget_all()
 
-    def hash_of(self, sequence: Sequence, num_blocks: int) -> bytes:
-        """Of its first so many blocks, whose tokens are known; empty: its request does not use the cache.
-
-        For recordings: nothing is remembered.
-        """
-        if not self._serves(sequence.request):
-            return b""
-        hashes = sequence.hashes[: num_blocks + 1]
-        self._extend(hashes, sequence, num_blocks)
-        return hashes[-1]
-
     def count(self, sequence: Sequence) -> None:
         """A sequence is admitted, with what was found for it."""
         if self._serves(sequence.request):
@@ -112,7 +101,7 @@ class PrefixCache:
         hashes = [self._root(sequence.request)]
         for i, block in enumerate(sequence.blocks):
             if i < full:
-                hashes.append(_hash(hashes[-1], sequence.token_bytes(i * size, (i + 1) * size)))
+                hashes.append(block_hash(hashes[-1], sequence.token_bytes(i * size, (i + 1) * size)))
             known = self._pool.content(block)
             if known is not None and (i >= sequence.num_committed or known != hashes[i + 1]):
                 raise InvariantError(f"block {block} is known as something that it is not")
@@ -128,14 +117,11 @@ class PrefixCache:
 
     def _extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
         """Makes sequence.hashes reach over so many blocks; each hash is made once."""
-        self._extend(sequence.hashes, sequence, num_blocks)
-
-    def _extend(self, hashes: list[bytes], sequence: Sequence, num_blocks: int) -> None:
-        size = self._block_size
+        hashes, size = sequence.hashes, self._block_size
         if not hashes:
             hashes.append(self._root(sequence.request))
         for start in range((len(hashes) - 1) * size, num_blocks * size, size):
-            hashes.append(_hash(hashes[-1], sequence.token_bytes(start, start + size)))
+            hashes.append(block_hash(hashes[-1], sequence.token_bytes(start, start + size)))
 
     def _root(self, request: Request) -> bytes:
         """The hash of no tokens. (An adapter will be one more name here.)"""
@@ -144,7 +130,7 @@ class PrefixCache:
         return blake2b(lengths + b"".join(names), digest_size=_HASH_BYTES, key=self._secret).digest()
 
 
-def _hash(parent: bytes, tokens: bytes) -> bytes:
+def block_hash(parent: bytes, tokens: bytes) -> bytes:
     """The hash of one block more. It inherits the secret: nobody outside knows the parent.
 
     SHA-256, which processors have instructions for: 0.9 us for 16 tokens, where BLAKE2b took 2.3.

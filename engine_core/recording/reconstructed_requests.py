@@ -1,19 +1,17 @@
-"""What became of each request of a recording, and requests that will become the same.
+"""Reconstructs requests from a recording, so that a replay produces the same lengths, ends and prefix hits.
 
-Where no token ids are recorded, others stand for them: the last token of a block is a number of the
-block's hash, so that blocks are equal where they were, the token that ended a sequence is one that ends
-it, and all others are 0. What a sequence would have done beyond its recorded output nobody knows: it
-goes on with blocks that are like no others.
+Where token ids are not recorded, other tokens stand for them: the last token of a block is a number of the
+block's hash, so that blocks are equal where they were equal; the token that ended a sequence is a stop token
+of its request; all others are 0. What a sequence would have generated beyond its recorded output is not
+known: it continues with blocks that are equal to no others.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 
-from engine_core.recording.recorder import HASH_BYTES
-from engine_core.recording.searches import ReplayedSearch, replay_beams
+from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, start_replayed_search
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
@@ -21,91 +19,96 @@ from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 _PLAIN = 0
-_FIRST_OWN = 1 << 31
-"""Tokens of our own begin here: above every vocabulary."""
+_FIRST_FRESH = 1 << 31
+"""The first made-up token: above every vocabulary."""
 
 
 @dataclass(slots=True)
-class Story:
-    """One request: how it came, and what is known of its sequences."""
+class RecordedRequest:
+    """One request: its arrival, and what is known of its sequences."""
 
     arrival: RecordedArrival
     ends: dict[int, RecordedEnd] = field(default_factory=dict)  # by index
     prompt: "array[int]" = field(default_factory=lambda: array("I"))
     outputs: "list[array[int]]" = field(default_factory=list)  # by index
     choices: dict[int, RecordedChoice] = field(default_factory=dict)  # of a beam search, by length
-    own: dict[tuple[int, int], int] = field(default_factory=dict)  # (position, beam) -> token of our own
+    fresh: dict[tuple[int, int], int] = field(default_factory=dict)  # (position, beam) -> made-up token
     last_tokens: set[tuple[int, int]] = field(default_factory=set)  # (reason, token) that ends a sequence
 
     def num_tokens(self, index: int) -> int:
-        """Tokens of a sequence, prompt and output: as many as it had, or else as it might have."""
+        """Returns the tokens (prompt and output) that a sequence had, or could have had."""
         arrival, end = self.arrival, self.ends.get(index)
         if end is not None and end.num_output_tokens:
             return arrival.prompt_len + end.num_output_tokens
         return min(arrival.prompt_len + arrival.max_tokens, arrival.max_model_len)
 
 
-class Stories:
-    """The stories of all requests of a recording, by number."""
+class ReconstructedRequests:
+    """All requests of a recording, by number."""
 
     def __init__(
-        self, calls: Iterable[RecordedCall], *, block_size: int, has_tokens: bool, as_far: bool = False
+        self,
+        calls: Iterable[RecordedCall],
+        *,
+        block_size: int,
+        has_tokens: bool,
+        ends_by_length: bool = False,
     ) -> None:
-        """as_far: each sequence ends where it ended in the recording, also where that was by an abort."""
+        """ends_by_length: each sequence ends where it ended when recorded, also if by an abort."""
         self._block_size = block_size
         self._has_tokens = has_tokens
-        self._as_far = as_far
-        self._own = count(_FIRST_OWN)
+        self._ends_by_length = ends_by_length
+        self._fresh_tokens = count(_FIRST_FRESH)
         self._by_hash: dict[bytes, int] = {}
-        self._stories: dict[int, Story] = {}
+        self._requests: dict[int, RecordedRequest] = {}
         for call in calls:
             if call.HasField("arrival"):
                 arrival = RecordedArrival()
                 arrival.CopyFrom(call.arrival)  # a part of a chunk would keep all of it in memory
-                self._stories[arrival.number] = Story(arrival)
+                self._requests[arrival.number] = RecordedRequest(arrival)
             elif call.HasField("end"):
                 end = RecordedEnd()
                 end.CopyFrom(call.end)
-                self._stories[end.number].ends[end.index] = end
+                self._requests[end.number].ends[end.index] = end
             for choice in call.result.choices:
                 copy = RecordedChoice()
                 copy.CopyFrom(choice)
-                self._stories[copy.number].choices[copy.length] = copy
-        for story in self._stories.values():
-            self._tell(story)
+                self._requests[copy.number].choices[copy.length] = copy
+        for recorded in self._requests.values():
+            self._reconstruct_tokens(recorded)
 
-    def __getitem__(self, number: int) -> Story:
-        return self._stories[number]
+    def __getitem__(self, number: int) -> RecordedRequest:
+        return self._requests[number]
 
-    def __iter__(self) -> Iterator[Story]:
-        return iter(self._stories.values())
+    def __iter__(self) -> Iterator[RecordedRequest]:
+        return iter(self._requests.values())
 
     def numbers(self) -> list[int]:
-        """Of all requests."""
-        return list(self._stories)
+        """Returns the numbers of all requests."""
+        return list(self._requests)
 
     def token(self, number: int, index: int, position: int) -> int:
-        """The token of a sequence at a position of its output."""
-        story = self._stories[number]
-        output, first = story.outputs[index], len(story.prompt)
+        """Returns the token of a sequence at a position of its output."""
+        recorded = self._requests[number]
+        output, first = recorded.outputs[index], len(recorded.prompt)
         while len(output) <= position:
-            output.append(next(self._own) if self._ends_block(first + len(output)) else _PLAIN)
+            output.append(next(self._fresh_tokens) if self._ends_block(first + len(output)) else _PLAIN)
         return output[position]
 
     def request(self, number: int) -> Request:
-        """The request as it arrived."""
-        story = self._stories[number]
-        arrival = story.arrival
+        """Returns a new request that is what the recorded one was on arrival; its handle is its number."""
+        recorded = self._requests[number]
+        arrival = recorded.arrival
         eos, stop = (
-            frozenset(token for its, token in story.last_tokens if its == reason)
+            frozenset(token for why, token in recorded.last_tokens if why == reason)
             for reason in (FinishReason.EOS, FinishReason.STOP)
         )
-        min_tokens = 0 if self._as_far else arrival.min_tokens
+        min_tokens = 0 if self._ends_by_length else arrival.min_tokens
         request = Request(
             frontend=b"",
             handle=number,
             request_id=str(number),
-            prompt=story.prompt,
+            prompt=recorded.prompt,
             parameters=RowParameters(SamplingParams(n=arrival.n), min_tokens, (), ()),
             max_tokens=arrival.max_tokens,
             max_model_len=arrival.max_model_len,
@@ -124,60 +127,57 @@ class Stories:
         if arrival.prompt_logprobs_start:
             request.prompt_logprobs = PendingPromptLogprobs(LogprobOptions(), arrival.prompt_logprobs_start)
         request.start_sequences(arrival.n, self._delivered(number))
-        if arrival.beam_width:
-            replay_beams(
-                request,
-                num_results=arrival.num_beam_results,
-                num_offers=arrival.num_beam_offers,
-                make_search=partial(
-                    ReplayedSearch,
-                    choices=story.choices,
-                    token_of=partial(self._beam_token, story),
-                    hash_bytes=HASH_BYTES,
-                ),
-            )
+        if arrival.num_beam_results:
+            start_replayed_search(request, arrival)
         return request
 
-    def _beam_token(self, story: Story, position: int, beam: int, block_hash: bytes | None) -> int:
-        """See searches.TokenOf. A search that begins anew gets the same tokens again."""
-        if block_hash is not None:
-            return self._stand_in(block_hash)
-        if not self._ends_block(len(story.prompt) + position):
-            return _PLAIN
-        return story.own.setdefault((position, beam), next(self._own))
+    def beam_candidates(self, request: Request) -> list[Candidates]:
+        """Returns candidates of each beam from which the request's search chooses as it did when recorded."""
+        assert request.beams is not None
+        search, recorded = request.beams.search, self._requests[request.handle]
+
+        def token_of(position: int, beam: int, block_hash: bytes | None) -> int:
+            if block_hash is not None:
+                return self._stand_in(block_hash)
+            if not self._ends_block(len(recorded.prompt) + position):
+                return _PLAIN
+            # A search that begins again gets the same tokens again.
+            return recorded.fresh.setdefault((position, beam), next(self._fresh_tokens))
+
+        return candidates_of(search, recorded.choices.get(search.length), token_of)
 
     def _delivered(self, number: int) -> "dict[int, array[int]]":
-        story = self._stories[number]
+        recorded = self._requests[number]
         lengths = {
-            index: length for index, length in enumerate(unpack_u32(story.arrival.delivered)) if length
+            index: length for index, length in enumerate(unpack_u32(recorded.arrival.delivered)) if length
         }
         for index, length in lengths.items():
             self.token(number, index, length - 1)
-        return {index: story.outputs[index][:length] for index, length in lengths.items()}
+        return {index: recorded.outputs[index][:length] for index, length in lengths.items()}
 
-    def _tell(self, story: Story) -> None:
-        """Finds the tokens of a request: of its prompt, then of each output."""
-        arrival = story.arrival
+    def _reconstruct_tokens(self, recorded: RecordedRequest) -> None:
+        """Makes the tokens of a request: of its prompt, then of each output."""
+        arrival = recorded.arrival
         of_prompt = _by_block(arrival.block_hashes, 0)
-        for end in story.ends.values():  # of the prompt all sequences say the same
+        for end in recorded.ends.values():  # all sequences have the same prompt
             hashes = _by_block(end.block_hashes, end.first_block)
             whole = arrival.prompt_len // self._block_size
-            of_prompt |= {block: its for block, its in hashes.items() if block < whole}
-        story.prompt = unpack_u32_array(arrival.prompt_token_ids)
+            of_prompt |= {block: content for block, content in hashes.items() if block < whole}
+        recorded.prompt = unpack_u32_array(arrival.prompt_token_ids)
         if not self._has_tokens:
-            story.prompt = self._stand_ins(of_prompt, 0, arrival.prompt_len)
+            recorded.prompt = self._stand_ins(of_prompt, 0, arrival.prompt_len)
         for index in range(arrival.n):
-            end = story.ends.get(index) or _end_of_delivery(arrival, index)
+            end = recorded.ends.get(index) or _end_of_delivery(arrival, index)
             output = unpack_u32_array(end.output_token_ids)
             if not self._has_tokens:
                 hashes = of_prompt | _by_block(end.block_hashes, end.first_block)
                 output = self._stand_ins(hashes, arrival.prompt_len, end.num_output_tokens)
-            story.outputs.append(output)
-            if index in story.ends:
-                self._note_last_token(story, end, output)
+            recorded.outputs.append(output)
+            if index in recorded.ends:
+                self._note_last_token(recorded, end, output)
 
     def _stand_ins(self, hashes: dict[int, bytes], start: int, length: int) -> "array[int]":
-        """Tokens for so many positions of a sequence."""
+        """Returns tokens for `length` positions of a sequence. hashes: by block."""
         tokens = array("I", bytes(4 * length))
         size = self._block_size
         for block in range(start // size, (start + length) // size):
@@ -185,28 +185,28 @@ class Stories:
         return tokens
 
     def _stand_in(self, block_hash: bytes | None) -> int:
-        """The last token of a block: one for each hash; of an unknown one, a new one."""
+        """Returns the last token of a block: one token per hash, a new one where the hash is not known."""
         if block_hash is None:
-            return next(self._own)
+            return next(self._fresh_tokens)
         if block_hash not in self._by_hash:
-            self._by_hash[block_hash] = next(self._own)
+            self._by_hash[block_hash] = next(self._fresh_tokens)
         return self._by_hash[block_hash]
 
-    def _note_last_token(self, story: Story, end: RecordedEnd, output: "array[int]") -> None:
-        """The token that ended the sequence must end it again, and be in no other place."""
-        reason = end.reason or (FinishReason.STOP if self._as_far else FinishReason.NONE)
+    def _note_last_token(self, recorded: RecordedRequest, end: RecordedEnd, output: "array[int]") -> None:
+        """Makes the token that ended the sequence a stop token, which occurs nowhere else."""
+        reason = end.reason or (FinishReason.STOP if self._ends_by_length else FinishReason.NONE)
         if not reason or not output:
             return
-        if output[-1] == _PLAIN or (self._has_tokens and self._as_far):
-            output[-1] = next(self._own)
-        story.last_tokens.add((reason, output[-1]))
+        if output[-1] == _PLAIN or (self._has_tokens and self._ends_by_length):
+            output[-1] = next(self._fresh_tokens)
+        recorded.last_tokens.add((reason, output[-1]))
 
     def _ends_block(self, position: int) -> bool:
         return position % self._block_size == self._block_size - 1
 
 
 def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:
-    """What is known of a sequence whose end the recording has not: what it came with."""
+    """Returns what is known of a sequence whose end is not recorded: the output it arrived with."""
     if not arrival.deliveries:
         return RecordedEnd()
     return RecordedEnd(
@@ -218,6 +218,6 @@ def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:
 
 
 def _by_block(column: bytes, first: int) -> dict[int, bytes]:
-    """Hashes by block."""
+    """Returns the hashes of a column by block."""
     size = HASH_BYTES
     return {first + i // size: column[i : i + size] for i in range(0, len(column), size)}

@@ -1,17 +1,19 @@
-"""A scheduler that writes down what it is told and what it decides.
+"""A scheduler that records the calls that EngineCore makes to it, and the plans that it returns.
 
-No texts, and no token ids unless asked for: of tokens the recording has how many there are, which of
-them ended a sequence, and for each full block the hash under which the prefix cache knows it. That hash
-has a key of this process, which is not in the file: equal blocks can be told, and nothing else.
+The recording has no texts, and token ids only on request: of tokens it has how many there are, which token
+ended a sequence, and for each full block the hash under which the prefix cache knows it. The key of that hash
+belongs to this process and is not in the file: a reader can tell which blocks are equal, and nothing else.
 """
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
 
+from engine_core.kv_cache.prefix_cache import block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
+from engine_core.recording.beams import HASH_BYTES
 from engine_core.recording.file import FORMAT, RecordingWriter
-from engine_core.recording.plans import PlanWriter
-from engine_core.recording.searches import ObservedSearch, observe
+from engine_core.recording.plans import PlanWriter, columns_of
 from engine_core.recording.settings import write_settings
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
@@ -21,19 +23,18 @@ from pagewire import __version__
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
 from pagewire.ipc.columns import pack_u32
 
-HASH_BYTES = 8
-"""Of each hash, in the file. Among ten million blocks, two different ones look equal once in 10^5 times."""
 
-
-class _Known(NamedTuple):
-    """What the recording has said of a request."""
+@dataclass(slots=True)
+class _Recorded:
+    """A request whose arrival is recorded and whose end is not."""
 
     number: int
     num_hashes: int  # of blocks of its prompt
+    live: list[Sequence]
 
 
 class RecordedScheduler(Scheduler):
-    """A Scheduler, and its recording."""
+    """A Scheduler whose public methods record their calls."""
 
     def __init__(self, recording: RecordingWriter, *, with_tokens: bool = False, **settings: Any) -> None:
         """settings: those of Scheduler."""
@@ -41,17 +42,16 @@ class RecordedScheduler(Scheduler):
         self._recording = recording
         self._with_tokens = with_tokens
         self._num_requests = 0
-        self._suspects: dict[int, int] = {}  # their numbers, by key
-        self._known: dict[int, _Known] = {}  # by id() of Request.parameters: rows have them, too
-        self._plans = PlanWriter(self._number_of)
-        self._result = RecordedResult()  # of the update() that is under way
-        self._in_step = False  # what it calls itself now, a replay will call itself
-        self.states.on_end, recording.on_close = self._on_end, self._on_close
+        self._num_ended = 0  # sequences whose ends are recorded
+        self._suspects: dict[int, int] = {}  # numbers by request key
+        self._recorded: dict[int, _Recorded] = {}  # by id() of Request.parameters, which rows have, too
+        self._plans = PlanWriter()
+        self._in_step = False
+        """True inside schedule() and update(): a replay makes the calls of those by itself."""
+        recording.on_close = self._record_live_sequences
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
-        start.settings.extend(write_settings(settings))
-
-    # Calls.
+        start.settings = write_settings(settings)
 
     def open(self, page: CrashJournal) -> None:
         record = self._recording.add().suspects
@@ -75,35 +75,36 @@ class RecordedScheduler(Scheduler):
 
     def add(self, request: Request) -> None:
         self._num_requests += 1
-        self._known[id(request.parameters)] = _Known(self._num_requests, 0)
-        first = request.sequences[0]
-        if request.beams is not None:
-            observe(request.beams)
+        first, sequences = request.sequences[0], request.sequences.copy()
         arrival = self._recording.add().arrival
         self._write_arrival(request, arrival)
         super().add(request)
         num_hashes = min(max(len(first.hashes) - 1, 0), len(request.prompt) // self.tables.block_size)
-        arrival.block_hashes = _cut(first.hashes[1 : 1 + num_hashes])
+        arrival.block_hashes = _shortened(first.hashes[1 : 1 + num_hashes])
         if arrival.delivered:
-            self._write_deliveries(request, arrival, num_hashes)
+            self._write_deliveries(sequences, arrival, num_hashes)
         if self._with_tokens:
             arrival.prompt_token_ids = pack_u32(request.prompt)
-            arrival.namespace = int.from_bytes(_cut(first.hashes[:1]), "little")
-        if request.num_live:
-            self._known[id(request.parameters)] = _Known(self._num_requests, num_hashes)
+            arrival.namespace = int.from_bytes(_shortened(first.hashes[:1]), "little")
+        self._recorded[id(request.parameters)] = _Recorded(self._num_requests, num_hashes, sequences)
+        self._record_ends(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
         if request.num_live and not self._in_step:
             abort = self._recording.add().abort
-            abort.number = self._known[id(request.parameters)].number
+            abort.number = self._recorded[id(request.parameters)].number
             abort.indexes.extend(indexes)
         super().abort(request, indexes)
+        if not self._in_step:
+            self._record_ends(request)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         if request.num_live and not self._in_step:
             finish = self._recording.add().finish
-            finish.number, finish.reason = self._known[id(request.parameters)].number, reason
+            finish.number, finish.reason = self._recorded[id(request.parameters)].number, reason
         super().finish(request, reason)
+        if not self._in_step:
+            self._record_ends(request)
 
     def reset_cache(self) -> None:
         self._recording.add().reset.SetInParent()
@@ -115,70 +116,81 @@ class RecordedScheduler(Scheduler):
         self._in_step = False
         record = self._recording.add().plan
         record.now = now
-        self._plans.write(plan, record)
+        self._plans.write(columns_of(plan, self._number_of), record)
+        if self.states.num_ended != self._num_ended:  # a time limit or a deadline has passed
+            for key in list(self._recorded):
+                self._record_ends_of(key)
         self._recording.flush_if_due(now)
         return plan
 
     def update(self, result: Result) -> list[Request]:
-        self._result = self._recording.add().result
-        self._result.duration_us = result.duration_us
+        sampling = self.in_flight[0].sampling
+        searches = _searches_of(sampling) if result.beam_token_ids else {}
+        record = self._recording.add().result
+        record.duration_us = result.duration_us
+        if NO_TOKEN in result.token_ids:
+            record.without_token.extend(i for i, token in enumerate(result.token_ids) if token == NO_TOKEN)
         self._in_step = True
         failed = super().update(result)
         self._in_step = False
+        for request, length in searches.items():
+            self._write_choice(request, length, record)
+        if self.states.num_ended != self._num_ended:
+            for sequence in sampling:
+                if sequence.status is Status.ENDED:
+                    self._record_ends(sequence.request)
         return failed
 
-    # What they do.
+    def _record_ends(self, request: Request) -> None:
+        self._record_ends_of(id(request.parameters))
 
-    def _on_close(self) -> None:
-        """Writes down what is known of sequences that have not ended."""
-        for request in self.requests:
-            for sequence in request.sequences:
-                if sequence.status is not Status.ENDED:
-                    self._record_end(sequence)
+    def _record_ends_of(self, key: int) -> None:
+        """Records the sequences of a request that have ended since the last call."""
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            return
+        ended = [sequence for sequence in recorded.live if sequence.status is Status.ENDED]
+        for sequence in ended:
+            recorded.live.remove(sequence)
+            self._record_end(recorded, sequence)
+        self._num_ended += len(ended)
+        if not recorded.live:
+            del self._recorded[key]
 
-    def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
-        self._result.without_token.extend(i for i, token in enumerate(token_ids) if token == NO_TOKEN)
-        return super()._abort_without_token(sequences, token_ids)
+    def _record_live_sequences(self) -> None:
+        """Records what is known of sequences that have not ended when the recording is closed."""
+        for recorded in self._recorded.values():
+            for sequence in recorded.live:
+                self._record_end(recorded, sequence)
 
-    def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
-        searching = {sequence.request for sequence in sampling if sequence.request.beams is not None}
-        numbers = {each: self._known[id(each.parameters)].number for each in searching if each.num_live}
-        taken = super()._advance_beams(sampling, result)
-        for request, number in sorted(numbers.items(), key=lambda pair: pair[1]):
-            self._record_choice(request, number)
-        return taken
-
-    def _record_choice(self, request: Request, number: int) -> None:
-        beams, size = request.beams, self.tables.block_size
-        assert beams is not None and isinstance(beams.search, ObservedSearch)
-        parents, beams.search.parents = beams.search.parents, None
-        if parents is None:
-            return  # the result was of a search that was given up
-        choice = self._result.choices.add(number=number, parents=pack_u32(parents))
-        choice.is_over = beams.search.done
-        choice.length = beams.search.length - (not choice.is_over)
-        num_tokens = len(request.prompt) + beams.search.length
-        if parents and num_tokens % size == 0:
-            choice.block_hashes = _cut(
-                [self.prefix_cache.hash_of(carrier, num_tokens // size) for carrier in beams.carriers]
-            )
-
-    def _on_end(self, sequence: Sequence) -> None:
-        self._record_end(sequence)
-        if not sequence.request.num_live:
-            del self._known[id(sequence.request.parameters)]
-
-    def _record_end(self, sequence: Sequence) -> None:
-        number, num_hashes = self._known[id(sequence.request.parameters)]
+    def _record_end(self, recorded: _Recorded, sequence: Sequence) -> None:
         reason, _ = sequence.finish()
         end = self._recording.add().end
-        end.number, end.index, end.num_output_tokens = number, sequence.index, len(sequence.output)
+        end.number, end.index, end.num_output_tokens = recorded.number, sequence.index, len(sequence.output)
         if reason in (FinishReason.EOS, FinishReason.STOP):
             end.reason = reason
-        end.block_hashes = _cut(sequence.hashes[1 + num_hashes :])
-        end.first_block = num_hashes
+        end.block_hashes = _shortened(sequence.hashes[1 + recorded.num_hashes :])
+        end.first_block = recorded.num_hashes
         if self._with_tokens:
             end.output_token_ids = pack_u32(sequence.output)
+
+    def _write_choice(self, request: Request, length: int, record: RecordedResult) -> None:
+        """length: output tokens of the beams before the choice."""
+        beams, size = request.beams, self.tables.block_size
+        assert beams is not None
+        search = beams.search
+        if not search.done and search.length == length:
+            return  # its request has failed
+        number = self._recorded[id(request.parameters)].number
+        choice = record.choices.add(number=number, length=length, is_over=search.done)
+        num_blocks, rest = divmod(len(request.prompt) + search.length, size)
+        if search.done:
+            return
+        choice.parents = pack_u32(search.parents)
+        if not rest:
+            choice.block_hashes = _shortened(
+                _hash_of(carrier, num_blocks, size) for carrier in beams.carriers
+            )
 
     def _write_arrival(self, request: Request, arrival: RecordedArrival) -> None:
         arrival.number = self._num_requests
@@ -199,22 +211,39 @@ class RecordedScheduler(Scheduler):
             arrival.prompt_logprobs_start = request.prompt_logprobs.next
         if request.beams is not None:
             parameters = request.beams.parameters
-            arrival.beam_width, arrival.num_beam_results = parameters.width, parameters.num_results
-            arrival.num_beam_offers = parameters.num_offers
+            arrival.num_beam_results = parameters.num_results
+            arrival.num_beam_candidates = parameters.num_offers
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
 
-    def _write_deliveries(self, request: Request, arrival: RecordedArrival, num_hashes: int) -> None:
-        """Now, and not with the ends: a core that is killed leaves none."""
-        for sequence in request.sequences:
-            delivery = arrival.deliveries.add(block_hashes=_cut(sequence.hashes[1 + num_hashes :]))
+    def _write_deliveries(self, sequences: list[Sequence], arrival: RecordedArrival, num_hashes: int) -> None:
+        """At the arrival, not at the ends: a core that is killed records no ends."""
+        for sequence in sequences:
+            delivery = arrival.deliveries.add(block_hashes=_shortened(sequence.hashes[1 + num_hashes :]))
             if self._with_tokens:
                 delivery.token_ids = pack_u32(sequence.output)
 
     def _number_of(self, new: NewRow) -> int:
-        return self._known[id(new.parameters)].number
+        return self._recorded[id(new.parameters)].number
 
 
-def _cut(hashes: list[bytes]) -> bytes:
-    """As they are in the file."""
+def _searches_of(sampling: list[Sequence]) -> dict[Request, int]:
+    """Returns the requests whose beams are about to take candidates, with the length of their outputs."""
+    return {
+        sequence.request: beams.search.length
+        for sequence in sampling
+        if (beams := sequence.request.beams) is not None and sequence.request.num_live and not beams.is_void
+    }
+
+
+def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:
+    """Returns the hash of the sequence's first blocks; empty where it does not use the prefix cache."""
+    hashes = sequence.hashes[: num_blocks + 1]
+    for block in range(len(hashes) - 1, num_blocks) if hashes else ():
+        tokens = sequence.token_bytes(block * block_size, (block + 1) * block_size)
+        hashes.append(block_hash(hashes[-1], tokens))
+    return hashes[-1] if hashes else b""
+
+
+def _shortened(hashes: Iterable[bytes]) -> bytes:
     return b"".join(block[:HASH_BYTES] for block in hashes)

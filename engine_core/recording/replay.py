@@ -1,4 +1,4 @@
-"""Replay: the same calls to another scheduler, and the first plan in which it decides otherwise."""
+"""Replays a recording: makes the recorded calls to a new scheduler, and finds the first plan that differs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from engine_core.quarantine.crash_journal import CrashJournal, new_journal
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.plans import Columns, PlanReader, columns_of
-from engine_core.recording.reconstructed_requests import Stories
-from engine_core.recording.replay_worker import ReplayedWorker
+from engine_core.recording.reconstructed_requests import ReconstructedRequests
+from engine_core.recording.replay_worker import ReplayWorker
 from engine_core.recording.settings import read_settings
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.scheduler import Scheduler
@@ -23,12 +23,12 @@ from pagewire.internal.v1.recording_pb2 import (
 )
 
 _SHOWN = 8
-"""Entries of a column in a message."""
+"""Entries of a column that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a replay leaves the recording."""
+    """The first difference between a replay and its recording."""
 
     step: int
     now: float
@@ -39,33 +39,33 @@ class Difference:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of a replay, up to the first difference."""
+    """The result of a replay, up to the first difference."""
 
-    num_plans: int = 0  # that are the same
+    num_plans: int = 0  # equal plans
     difference: Difference | None = None
     figures: Figures = field(default_factory=Figures)
 
 
 class Replay:
-    """One pass through a recording. `settings` are the recorded ones."""
+    """One pass through a recording. `settings` are those of the recorded scheduler."""
 
     def __init__(self, recording: RecordingReader) -> None:
-        """Reads the recording once, for what became of the requests. Raises BadRecording."""
+        """Reads the recording once, to reconstruct its requests. Raises BadRecording."""
         self._recording = recording
         start = read_start(recording)
         self.settings = read_settings(start.settings)
-        self._stories = Stories(
+        self._recorded = ReconstructedRequests(
             recording, block_size=self.settings["block_size"], has_tokens=start.has_tokens
         )
         self._scheduler = Scheduler(**self.settings)
-        self._worker = ReplayedWorker(self._stories)
+        self._worker = ReplayWorker(self._recorded)
         self._plans = PlanReader()
         self._requests: dict[int, Request] = {}
         self._planned_at = self._done_at = 0.0
         self._outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Replays until the end or the first difference."""
+        """Replays up to the end or the first difference."""
         handlers: dict[str, Callable[[Any], None]] = {
             "arrival": lambda arrival: self._add(arrival.number),
             "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
@@ -83,7 +83,7 @@ class Replay:
             if self._outcome.difference is not None:
                 break
         figures = self._outcome.figures
-        figures.told(self._scheduler.take_outputs(), self._done_at)
+        figures.add_outputs(self._scheduler.take_outputs(), self._done_at)
         figures.num_preemptions = self._scheduler.num_preemptions
         return self._outcome
 
@@ -96,10 +96,10 @@ class Replay:
         self._scheduler.open(CrashJournal(page))
 
     def _refuse(self, record: RecordedVerdict) -> None:
-        assert self._scheduler.refuses(record.suspect), "what it was told makes it guilty"
+        assert self._scheduler.refuses(record.suspect), "the recorded suspects make it guilty"
 
     def _add(self, number: int) -> None:
-        request = self._stories.request(number)
+        request = self._recorded.request(number)
         self._requests[number] = request
         self._worker.expect(request)
         self._scheduler.add(request)
@@ -109,7 +109,7 @@ class Replay:
 
     def _plan(self, record: RecordedPlan) -> None:
         plan = self._scheduler.schedule(record.now)
-        self._outcome.figures.told(self._scheduler.take_outputs(), record.now)
+        self._outcome.figures.add_outputs(self._scheduler.take_outputs(), record.now)
         expected = self._plans.read(record)
         got = columns_of(plan, self._worker.number_of)
         if expected != got:
@@ -117,7 +117,7 @@ class Replay:
             self._outcome.difference = Difference(step, record.now, *first_difference(expected, got))
         elif plan.rows:
             self._outcome.num_plans += 1
-            self._outcome.figures.planned(plan, record.now)
+            self._outcome.figures.add_plan(plan, record.now)
             self._planned_at = record.now
             self._worker.submit(plan)
 
@@ -127,7 +127,7 @@ class Replay:
 
 
 def first_difference(expected: Columns, got: Columns) -> tuple[str, str, str]:
-    """The first column that differs, and what it has there on both sides."""
+    """Returns the first column that differs, and its content there in both."""
     for name in dict.fromkeys([*expected, *got]):
         left, right = expected.get(name), got.get(name)
         if left == right:
@@ -148,7 +148,7 @@ def _show(column: list[Any] | None) -> str:
 
 
 def read_start(recording: RecordingReader) -> RecordingStart:
-    """What a recording begins with. Raises BadRecording."""
+    """Returns the first call of a recording. Raises BadRecording."""
     first = next(iter(recording), RecordedCall())
     if not first.HasField("start"):
         raise BadRecording(f"{recording.path} holds no call: {recording.incomplete or 'it is empty'}")

@@ -1,11 +1,11 @@
-"""A worker for replays: it knows which sequence each row is, and answers with what that became."""
+"""A worker for replays: it answers each plan with the tokens that the recorded sequences had."""
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from engine_core.recording.reconstructed_requests import Stories
+from engine_core.recording.beams import Candidates
+from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
 from engine_core.step.plan import NewRow, Plan
 from engine_core.step.result import Result
@@ -15,46 +15,47 @@ from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
 
 @dataclass(slots=True)
 class _Row:
-    number: int
+    request: Request
     index: int
     position: int  # of the next token, in the output
     prompt_len: int = 0
-    prompt_next: int = 0  # position of the prompt whose log-probability comes next; 0: of none
-    num_offers: int = 0  # of a beam
+    prompt_next: int = 0  # position in the prompt whose log-probability is next; 0: none
+    num_candidates: int = 0  # of a beam
 
 
-class _Answer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Step:
     plan: Plan
     token_ids: list[int]
     prompt_logprobs: list[RowPromptLogprobs]
-    offers: list[int]
+    beams: list[_Row]  # the rows that take candidates
 
 
-class ReplayedWorker:
-    """Takes plans, and gives their results in order."""
+class ReplayWorker:
+    """Takes plans, and returns their results in order."""
 
-    def __init__(self, stories: Stories) -> None:
-        self._stories = stories
-        self._numbers: dict[int, int] = {}  # of requests, by id() of their parameters
+    def __init__(self, requests: ReconstructedRequests) -> None:
+        self._recorded = requests
+        self._requests: dict[int, Request] = {}  # by id() of their parameters
         self._rows: dict[int, _Row] = {}
-        self._submitted: deque[_Answer] = deque()
+        self._submitted: deque[_Step] = deque()
 
     def expect(self, request: Request) -> None:
-        """A request arrives; its handle is its number."""
-        self._numbers[id(request.parameters)] = request.handle
+        """Registers a request that arrives; its handle is its number."""
+        self._requests[id(request.parameters)] = request
 
     def number_of(self, new: NewRow) -> int:
-        """The number of a row's request."""
-        return self._numbers[id(new.parameters)]
+        """Returns the number of a row's request."""
+        return self._requests[id(new.parameters)].handle
 
     def submit(self, plan: Plan) -> None:
-        """A plan is to be executed."""
+        """Applies the changes of a plan to the rows, and computes it."""
         for row in plan.removed_rows:
             del self._rows[row]
         for new in plan.new_rows:
             position = len(new.token_ids) - new.prompt_len
             self._rows[new.row] = _Row(
-                self.number_of(new),
+                self._requests[id(new.parameters)],
                 new.sequence_index,
                 position,
                 new.prompt_len,
@@ -66,25 +67,32 @@ class ReplayedWorker:
             self._rows[fork.row] = replace(source, index=fork.sequence_index, prompt_next=0)
         parts = list(self._score_prompts(plan))
         sampling = [self._rows[row] for row in plan.sample_rows]
-        offers = [0] * sum(row.num_offers for row in sampling)  # a replayed search does not look at them
-        self._submitted.append(_Answer(plan, list(map(self._sample, sampling)), parts, offers))
+        tokens = [self._sample(row) for row in sampling]
+        self._submitted.append(_Step(plan, tokens, parts, [row for row in sampling if row.num_candidates]))
 
-    def collect(self, without_token: "tuple[int, ...]" = (), duration_us: int = 0) -> Result:
-        """The result of the oldest plan. without_token: entries that have NO_TOKEN."""
-        answer = self._submitted.popleft()
+    def collect(self, without_token: tuple[int, ...] = (), duration_us: int = 0) -> Result:
+        """Returns the result of the oldest plan. without_token: entries that have NO_TOKEN."""
+        step = self._submitted.popleft()
         for entry in without_token:
-            answer.token_ids[entry] = NO_TOKEN
+            step.token_ids[entry] = NO_TOKEN
+        requests = {row.request.handle: row.request for row in step.beams}
+        by_beam = {handle: self._candidates(request) for handle, request in requests.items()}
+        candidates = [
+            pair
+            for row in step.beams
+            for pair in by_beam[row.request.handle].get(row.index) or [(0, 0.0)] * row.num_candidates
+        ]
         return Result(
-            answer.plan.step,
-            answer.token_ids,
+            step.plan.step,
+            step.token_ids,
             duration_us,
-            prompt_logprobs=answer.prompt_logprobs,
-            beam_token_ids=answer.offers,
-            beam_logprobs=answer.offers,
+            prompt_logprobs=step.prompt_logprobs,
+            beam_token_ids=[token for token, _ in candidates],
+            beam_logprobs=[logprob for _, logprob in candidates],
         )
 
     def _score_prompts(self, plan: Plan) -> Iterator[RowPromptLogprobs]:
-        """As many log-probabilities of prompts as a worker would give, all 0."""
+        """Returns as many log-probabilities of prompts as a worker would, all 0."""
         for row_id, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
             row = self._rows[row_id]
             end = min(start + count + 1, row.prompt_len)
@@ -95,8 +103,17 @@ class ReplayedWorker:
                 row.prompt_next = end
 
     def _sample(self, row: _Row) -> int:
-        if row.num_offers:
+        if row.num_candidates:
             return 0
-        token = self._stories.token(row.number, row.index, row.position)
+        token = self._recorded.token(row.request.handle, row.index, row.position)
         row.position += 1
         return token
+
+    def _candidates(self, request: Request) -> dict[int, Candidates]:
+        """Returns candidates by sequence index; none where the search has ended or begun again."""
+        beams = request.beams
+        assert beams is not None
+        if beams.is_void or not beams.carriers:
+            return {}
+        indexes = [carrier.index for carrier in beams.carriers]
+        return dict(zip(indexes, self._recorded.beam_candidates(request), strict=True))

@@ -50,8 +50,6 @@ class SequenceStates:
         self.num_preemptions = 0
         self.num_ended = 0
         """Sequences that have ended since the start."""
-        self.on_end: Callable[[Sequence], None] | None = None
-        """Is told of each end; for recordings."""
         self.on_request_end: Callable[[Request], None] | None = None
         """Is told of each request whose last sequence has ended; for quotas."""
         self._has_stopped = False  # somebody, since drop_stopped()
@@ -155,8 +153,6 @@ class SequenceStates:
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
             if request.beams is not None:
                 request.beams.forget_sequences()
-        if self.on_end is not None:
-            self.on_end(sequence)
         if self.on_request_end is not None and not request.num_live:
             self.on_request_end(request)
 

@@ -79,13 +79,6 @@ class Plan:
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
 
-    _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
-
-    def packed_starts(self) -> bytes:
-        """The column `starts`, made once: the worker and a recording need it. Nothing is added after this."""
-        self._packed_starts = self._packed_starts or pack_u32(self.starts)
-        return self._packed_starts
-
     def change_table(self, row: int, start: int, blocks: list[int]) -> None:
         """From index `start` on, the row's block table reads `blocks`."""
         self.table_rows.append(row)
@@ -100,16 +93,14 @@ class Plan:
 
 
 _COLUMNS = tuple(
-    field.name
-    for field in worker_pb2.StepPlan.DESCRIPTOR.fields
-    if field.type == field.TYPE_BYTES and field.name != "starts"
+    field.name for field in worker_pb2.StepPlan.DESCRIPTOR.fields if field.type == field.TYPE_BYTES
 )
 """What is a list of numbers in a Plan and a column of the same name in a StepPlan."""
 
 
 def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
     """The plan as a message. Most columns are empty in most steps, and cost nothing then."""
-    message = worker_pb2.StepPlan(step=plan.step, starts=plan.packed_starts())
+    message = worker_pb2.StepPlan(step=plan.step)
     for name in _COLUMNS:
         if numbers := getattr(plan, name):
             setattr(message, name, pack_u32(numbers))

@@ -108,8 +108,6 @@ class RequestWriter:
         if way == "best_of" and most > 1:
             sampling.best_of = random.randint(2, most)
             sampling.n = random.randint(1, sampling.best_of)
-        elif self._workload.config.record:
-            return  # a recording with beams cannot be told again
         elif way == "beams" and not stopping.stop and not request.output.HasField("logprobs"):
             sampling.beam_search.width = random.randint(1, most)
             sampling.n = random.randint(1, sampling.beam_search.width)

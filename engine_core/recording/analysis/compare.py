@@ -1,4 +1,4 @@
-"""The answer to "what if", as a table: recorded, simulated as it was recorded, simulated otherwise."""
+"""The table of `pagewire replay` with settings: recorded, simulated as recorded, simulated otherwise."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,25 +7,26 @@ from engine_core.recording.analysis.step_time_model import StepTimes, measure
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.analysis.what_if import CannotTry, what_if
 from engine_core.recording.file import RecordingReader
-from engine_core.recording.reconstructed_requests import Stories
+from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.recording.replay import read_start
 from engine_core.recording.settings import read_settings
 
 _LONGEST_NAME = 60
-"""Of a figure, in characters."""
+"""Characters of a figure's name."""
 
 
 def compare(
     recording: RecordingReader, recorded: Figures | None, changes: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Lines to print. recorded: None where the replay differs.
+    """Yields the lines to print. Raises CannotTry.
 
-    changes: settings of Scheduler, and "scheduling". Raises CannotTry.
+    recorded: figures of the replay; None if it differs from the recording. changes: settings of Scheduler,
+    and "scheduling".
     """
     times, was_ahead = measure(recording)
     yield f"step times: {times}"
     if was_ahead:
-        yield "(it was planned one step ahead: what a core needs between steps is not known, and counts as 0)"
+        yield "(steps were planned one ahead: the time between steps is not known, and counts as 0)"
     columns = {} if recorded is None else {"recorded": recorded.rows()}
     columns["simulated"] = _simulate(recording, times, {}, was_ahead).rows()
     columns["what if"] = _simulate(recording, times, changes, was_ahead).rows()
@@ -41,8 +42,10 @@ def _simulate(
     _check(changes, settings, start.has_tokens)
     settings |= changes
     scheduling = settings.pop("scheduling", "ahead" if was_ahead else "sync")
-    stories = Stories(recording, block_size=settings["block_size"], has_tokens=start.has_tokens, as_far=True)
-    return what_if(recording, stories, settings, times, ahead=scheduling == "ahead")
+    recorded = ReconstructedRequests(
+        recording, block_size=settings["block_size"], has_tokens=start.has_tokens, ends_by_length=True
+    )
+    return what_if(recording, recorded, settings, times, ahead=scheduling == "ahead")
 
 
 def _check(changes: Mapping[str, Any], settings: Mapping[str, Any], has_tokens: bool) -> None:
@@ -54,7 +57,7 @@ def _check(changes: Mapping[str, Any], settings: Mapping[str, Any], has_tokens: 
 
 
 def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Lines; a column for each run, a row for each figure that any of them has."""
+    """Yields lines: a column per run, a row per figure that any of the runs has."""
     names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
     labels = {name: _shortened(name) for name in names}
     first = max(map(len, labels.values()))
@@ -68,5 +71,5 @@ def _table(columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def _shortened(name: str) -> str:
-    """What fits beside three columns: a tenant's name may have 256 bytes."""
+    """Returns a name that fits beside three columns: a tenant's name may have 256 bytes."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 21]}...{name[-18:]}"

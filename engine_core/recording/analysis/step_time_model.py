@@ -1,16 +1,17 @@
-"""How long a step takes, as a formula fitted to the steps of a recording.
+"""How long a step takes: a linear formula fitted to the steps of a recording.
 
-    step = a + b * tokens computed + c * positions looked at + d * rows
+    step = a + b * tokens computed + c * positions attended to + d * rows
 
-with the coefficients that make the relative errors least, none of them negative; `host` is the mean time
-from a result to the next plan, while there was something to do. The formula knows no curves: between small
-and large steps it is off by what `error` says.
+The coefficients have the least squares of relative errors, and none is negative. `host` is the mean time from
+a result to the next plan while there was work. The formula is linear: `error` says how well that fits.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from typing import Any
+
+import numpy as np
 
 from engine_core.recording.plans import PlanReader
 from engine_core.step.plan import Plan
@@ -21,14 +22,14 @@ Shape = tuple[float, float, float, float]  # 1, tokens, positions, rows
 
 
 def shape_of(starts: Sequence[int], counts: Sequence[int]) -> Shape:
-    """What the time of a step depends on."""
+    """Returns what the duration of a step depends on."""
     tokens = sum(counts)
     return 1.0, float(tokens), float(sum(starts) + tokens), float(len(counts))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds. error: half of the recorded steps are nearer to the formula than this (relative)."""
+    """The formula, in seconds. error: the median of the relative errors of the recorded steps."""
 
     coefficients: Shape
     host: float
@@ -36,7 +37,7 @@ class StepTimes:
     error: float
 
     def of(self, plan: Plan) -> float:
-        """How long the worker takes for a plan."""
+        """Returns the seconds that the worker takes for a plan."""
         shape = shape_of(plan.starts, plan.counts)
         return sum(c * x for c, x in zip(self.coefficients, shape, strict=True))
 
@@ -49,9 +50,9 @@ class StepTimes:
 
 
 def measure(recording: Iterable[RecordedCall]) -> tuple[StepTimes, bool]:
-    """What the steps of a recording took, and whether they were planned one step ahead.
+    """Returns the fitted step times of a recording, and whether its steps were planned one ahead.
 
-    Then the time between steps is hidden behind the steps, and counts as none.
+    In that case the time between steps is hidden behind the steps, and counts as 0.
     """
     plans = PlanReader()
     under_way: deque[Shape] = deque()
@@ -78,55 +79,35 @@ def measure(recording: Iterable[RecordedCall]) -> tuple[StepTimes, bool]:
 
 
 def fit(shapes: Sequence[Shape], durations_us: Sequence[float], host: float) -> StepTimes:
-    """From steps and what they took."""
-    times = [max(duration, _LEAST_US) * 1e-6 for duration in durations_us]
-    weighted = [
-        [x / time for x in shape] for shape, time in zip(shapes, times, strict=True)
-    ]  # so that each is to become 1
-    used = [0, 1, 2, 3]
-    coefficients = _least_squares(weighted, used)
-    while any(value < 0 for value in coefficients):
-        used.remove(min(used, key=lambda i: coefficients[i] * _scale(weighted, i)))
-        coefficients = _least_squares(weighted, used)
-    errors = [abs(sum(c * x for c, x in zip(coefficients, row, strict=True)) - 1) for row in weighted]
-    a, b, c, d = coefficients
-    return StepTimes((a, b, c, d), host, len(times), median(errors) if errors else 0.0)
+    """Returns the formula for steps and their durations. Each step's relative error has the same weight."""
+    if not shapes:
+        return StepTimes((0.0, 0.0, 0.0, 0.0), host, 0, 0.0)
+    times = np.maximum(np.array(durations_us), _LEAST_US) * 1e-6
+    rows = np.array(shapes) / times[:, None]  # [steps, 4]: each row's weighted sum is to become 1
+    scales = np.abs(rows).max(axis=0)
+    scales[scales == 0] = 1.0
+    scaled = rows / scales
+    used = _independent(scaled)
+    solution = _least_squares(scaled, used)
+    while (solution < 0).any():
+        used.remove(min(used, key=lambda i: solution[i] * scaled[:, i].sum()))
+        solution = _least_squares(scaled, used)
+    errors = np.abs(scaled @ solution - 1)
+    a, b, c, d = map(float, solution / scales)
+    return StepTimes((a, b, c, d), host, len(times), float(np.median(errors)))
 
 
-def _scale(rows: Sequence[Sequence[float]], column: int) -> float:
-    return sum(row[column] for row in rows)
+def _independent(rows: "np.ndarray[Any, Any]") -> list[int]:
+    """Returns the columns that are no combination of columns before them: only these have a coefficient."""
+    used: list[int] = []
+    for column in range(rows.shape[1]):
+        if np.linalg.matrix_rank(rows[:, [*used, column]], tol=1e-6 * len(rows) ** 0.5) > len(used):
+            used.append(column)
+    return used
 
 
-def _least_squares(rows: Sequence[Sequence[float]], used: Sequence[int]) -> list[float]:
-    """Coefficients, 0 for columns that are not used, that bring each row's sum nearest to 1."""
-    scales = {i: max((abs(row[i]) for row in rows), default=0.0) or 1.0 for i in used}
-    columns = [[row[i] / scales[i] for row in rows] for i in used]
-    matrix = [
-        [sum(x * y for x, y in zip(left, right, strict=True)) for right in columns] + [sum(left)]
-        for left in columns
-    ]
-    solution = _solve(matrix)
-    result = [0.0] * 4
-    for i, value in zip(used, solution, strict=True):
-        result[i] = value / scales[i]
-    return result
-
-
-def _solve(matrix: list[list[float]]) -> list[float]:
-    """Gauss-Jordan elimination; what the rows do not determine is 0."""
-    size = len(matrix)
-    least = 1e-9 * max((abs(matrix[i][i]) for i in range(size)), default=0.0)
-    pivots: list[int | None] = [None] * size
-    free = set(range(size))
-    for column in range(size):
-        row = max(free, key=lambda i: abs(matrix[i][column]), default=None)
-        if row is None or abs(matrix[row][column]) <= least:
-            continue
-        free.remove(row)
-        pivots[column] = row
-        matrix[row] = [value / matrix[row][column] for value in matrix[row]]
-        for other in range(size):
-            if other != row and matrix[other][column]:
-                factor = matrix[other][column]
-                matrix[other] = [x - factor * y for x, y in zip(matrix[other], matrix[row], strict=True)]
-    return [0.0 if row is None else matrix[row][size] for row in pivots]
+def _least_squares(rows: "np.ndarray[Any, Any]", used: list[int]) -> "np.ndarray[Any, Any]":
+    """Returns coefficients [4], 0 for columns that are not used, that bring each row's sum nearest to 1."""
+    solution = np.zeros(rows.shape[1])
+    solution[used] = np.linalg.lstsq(rows[:, used], np.ones(len(rows)))[0]
+    return solution

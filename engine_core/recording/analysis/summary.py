@@ -1,4 +1,4 @@
-"""What a run of a recording's requests comes to, in figures that can be compared."""
+"""Figures of a run of recorded requests, to compare runs by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from engine_core.step.plan import Plan
 
 @dataclass(slots=True)
 class Figures:
-    """Of one run. Times in seconds."""
+    """Figures of one run. Times in seconds."""
 
-    queued: dict[str, list[float]] = field(default_factory=dict)  # by tenant: of each request that ran
+    queued: dict[str, list[float]] = field(default_factory=dict)  # by tenant; one per request that ran
     num_steps: int = 0
     num_preemptions: int = 0
     num_cached_tokens: int = 0
@@ -20,15 +20,15 @@ class Figures:
     began: float | None = None
     ended: float = 0.0
 
-    def planned(self, plan: Plan, now: float) -> None:
-        """A plan was made."""
+    def add_plan(self, plan: Plan, now: float) -> None:
+        """Counts a plan with rows."""
         if self.began is None:
             self.began = now
         self.num_steps += 1
         self.num_computed_tokens += sum(plan.counts)
 
-    def told(self, outputs: Outputs, now: float) -> None:
-        """Something became of requests."""
+    def add_outputs(self, outputs: Outputs, now: float) -> None:
+        """Counts what a step has done for requests."""
         for start in outputs.started:
             self.queued.setdefault(start.request.tenant, []).append(start.queued)
             self.num_cached_tokens += start.num_cached_tokens
@@ -39,16 +39,16 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """From the first plan to the last token."""
+        """Time from the first plan to the last token."""
         return max(self.ended - (self.began or 0.0), 0.0) if self.num_output_tokens else 0.0
 
     def rows(self) -> dict[str, str]:
-        """Names and figures, to be printed."""
-        everybody = [queued for of_tenant in self.queued.values() for queued in of_tenant]
-        rows = {"requests that ran": str(len(everybody))} | _waits("", everybody)
+        """Returns the figures as text, by name."""
+        total = [queued for of_tenant in self.queued.values() for queued in of_tenant]
+        rows = {"requests that ran": str(len(total))} | _queue_times("", total)
         if len(self.queued) > 1:
             for tenant, queued in sorted(self.queued.items()):
-                rows |= _waits(f" of {tenant or '(no tenant)'}", queued)
+                rows |= _queue_times(f" of {tenant or '(no tenant)'}", queued)
         rows["steps"] = str(self.num_steps)
         rows["preemptions"] = str(self.num_preemptions)
         rows["cached prompt tokens"] = str(self.num_cached_tokens)
@@ -59,14 +59,14 @@ class Figures:
         return rows
 
 
-def _waits(of_whom: str, queued: Sequence[float]) -> dict[str, str]:
+def _queue_times(suffix: str, queued: Sequence[float]) -> dict[str, str]:
     return {
-        f"queue time{of_whom}, p{percent}": f"{1000 * percentile(queued, percent):.1f} ms"
+        f"queue time{suffix}, p{percent}": f"{1000 * percentile(queued, percent):.1f} ms"
         for percent in (50, 99)
     }
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Nearest rank; 0 of nothing."""
+    """Returns the percentile by nearest rank; 0 if there are no values."""
     ordered = sorted(values)
     return ordered[round(percent / 100 * (len(ordered) - 1))] if ordered else 0.0

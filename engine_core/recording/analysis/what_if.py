@@ -1,10 +1,10 @@
-"""What if: the requests of a recording, on a scheduler with other settings, under a clock of its own.
+"""Simulates the requests of a recording on a scheduler with other settings, in virtual time.
 
-Requests arrive when they arrived and become what they became: the tokens of a sequence do not depend on
-how it was scheduled. Each ends with the output that it had, also one that its client left (how long it
-would have stayed, nobody knows); one that was left before its first token is left at that time, and one
-that was still without a token when the recording ended is left then. How long steps take says a formula
-(step_times.py). The loop is that of EngineCore.step().
+Requests arrive at the recorded times and generate the recorded tokens, which do not depend on how a
+sequence is scheduled. Each sequence ends with the output that it had, also where its client aborted it. A
+sequence that was aborted before its first token is aborted at the same time; a sequence without a token at
+the end of the recording is aborted there. The durations of steps come from step_time_model.py. The loop is
+that of EngineCore.step().
 """
 
 from collections import deque
@@ -14,35 +14,38 @@ from typing import Any, NamedTuple
 from engine_core.recording.analysis.step_time_model import StepTimes
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import RecordingReader
-from engine_core.recording.reconstructed_requests import Stories
-from engine_core.recording.replay_worker import ReplayedWorker
+from engine_core.recording.reconstructed_requests import ReconstructedRequests
+from engine_core.recording.replay_worker import ReplayWorker
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.errors import PagewireError
 
 
 class CannotTry(PagewireError):
-    """The requests of a recording cannot be served with these settings."""
+    """The requests of a recording cannot be served with the settings asked for."""
 
 
 class _Event(NamedTuple):
     at: float
-    number: int  # of a request; 0: the cache is emptied
-    indexes: tuple[int, ...] = ()  # to abort; none: it arrives
+    number: int  # of a request; 0: the cache is reset
+    indexes: tuple[int, ...] = ()  # of sequences to abort; empty: the request arrives
 
 
 def what_if(
     recording: RecordingReader,
-    stories: Stories,
+    recorded: ReconstructedRequests,
     settings: Mapping[str, Any],
     times: StepTimes,
     *,
     ahead: bool,
 ) -> Figures:
-    """Runs the requests. stories: with as_far. settings: those of Scheduler. Raises CannotTry."""
-    run = _Run(stories, Scheduler(**settings), times, 2 if ahead else 1)
+    """Returns the figures of a simulated run. Raises CannotTry.
+
+    recorded: with ends_by_length. settings: those of Scheduler. ahead: plan one step ahead.
+    """
+    run = _Run(recorded, Scheduler(**settings), times, 2 if ahead else 1)
     run.check_fits()
-    for event in sorted(_events(recording, stories), key=lambda event: event.at):
+    for event in sorted(_events(recording, recorded), key=lambda event: event.at):
         run.run_until(event.at)
         run.take(event)
     run.run_until(float("inf"))
@@ -50,31 +53,33 @@ def what_if(
 
 
 class _Run:
-    def __init__(self, stories: Stories, scheduler: Scheduler, times: StepTimes, max_under_way: int) -> None:
+    def __init__(
+        self, recorded: ReconstructedRequests, scheduler: Scheduler, times: StepTimes, max_under_way: int
+    ) -> None:
         self.scheduler = scheduler
         self.figures = Figures()
-        self._stories = stories
+        self._recorded = recorded
         self._times = times
         self._max_under_way = max_under_way
-        self._worker = ReplayedWorker(stories)
+        self._worker = ReplayWorker(recorded)
         self._requests: dict[int, Request] = {}
         self._now = 0.0
         self._done_at: deque[float] = deque()  # of plans under way
         self._is_idle = True
 
     def check_fits(self) -> None:
-        """Raises CannotTry when some request would never run."""
+        """Raises CannotTry if some request could never run."""
         tables, num_rows = self.scheduler.tables, self.scheduler.num_rows
-        for story in self._stories:
-            if story.arrival.n > num_rows:
+        for each in self._recorded:
+            if each.arrival.n > num_rows:
                 raise CannotTry(
-                    f"a request has {story.arrival.n} sequences, but only {num_rows} may run at once"
+                    f"a request has {each.arrival.n} sequences, but only {num_rows} may run at once"
                 )
-            tokens = max(map(story.num_tokens, range(story.arrival.n)))
+            tokens = max(map(each.num_tokens, range(each.arrival.n)))
             blocks = tables.blocks_for(tokens)
-            if story.arrival.beam_width:  # beams stay together, and may share nothing but the prompt
-                shared = story.arrival.prompt_len // tables.block_size
-                blocks = shared + story.arrival.n * (blocks - shared)
+            if each.arrival.num_beam_results:  # beams run together, and may share only the prompt
+                shared = each.arrival.prompt_len // tables.block_size
+                blocks = shared + each.arrival.n * (blocks - shared)
             if blocks > tables.pool.num_blocks:
                 raise CannotTry(
                     f"a request with up to {tokens} tokens needs {blocks} blocks,"
@@ -82,19 +87,19 @@ class _Run:
                 )
 
     def take(self, event: _Event) -> None:
-        """Something happens, at the time of the last run_until()."""
+        """Applies an event at the time of the last run_until()."""
         self._is_idle = False
         if not event.number:
             self.scheduler.reset_cache()
         elif event.indexes:
             self.scheduler.abort(self._requests[event.number], event.indexes)
         else:
-            request = self._requests[event.number] = self._stories.request(event.number)
+            request = self._requests[event.number] = self._recorded.request(event.number)
             self._worker.expect(request)
             self.scheduler.add(request)
 
     def run_until(self, time: float) -> None:
-        """Steps, as long as there is something to do and the clock has not come so far."""
+        """Runs steps until the clock reaches `time` or there is nothing left to do."""
         while self._now < time and not self._is_idle:
             self._step()
         if self._is_idle and time != float("inf"):
@@ -103,7 +108,7 @@ class _Run:
     def _step(self) -> None:
         plan = self.scheduler.schedule(self._now)
         if plan.rows:
-            self.figures.planned(plan, self._now)
+            self.figures.add_plan(plan, self._now)
             self._worker.submit(plan)
             self._now += self._times.host
             begins_at = max(self._now, self._done_at[-1] if self._done_at else 0.0)
@@ -115,11 +120,11 @@ class _Run:
         elif not plan.rows:
             self._is_idle = True
         self.figures.num_preemptions = self.scheduler.num_preemptions
-        self.figures.told(self.scheduler.take_outputs(), self._now)
+        self.figures.add_outputs(self.scheduler.take_outputs(), self._now)
 
 
-def _events(recording: RecordingReader, stories: Stories) -> Iterator[_Event]:
-    """Arrivals at their times; the rest at the time of the plan that came next."""
+def _events(recording: RecordingReader, recorded: ReconstructedRequests) -> Iterator[_Event]:
+    """Yields arrivals at their times, and all other events at the time of the next plan."""
     now, pending = 0.0, list[tuple[int, tuple[int, ...]]]()
     for call in recording:
         kind = call.WhichOneof("call")
@@ -128,21 +133,23 @@ def _events(recording: RecordingReader, stories: Stories) -> Iterator[_Event]:
         elif kind == "reset":
             pending.append((0, ()))
         elif kind == "abort":
-            named = call.abort.indexes or range(stories[call.abort.number].arrival.n)
+            named = call.abort.indexes or range(recorded[call.abort.number].arrival.n)
             pending.append((call.abort.number, tuple(named)))
         elif kind == "finish":
-            pending.append((call.finish.number, tuple(range(stories[call.finish.number].arrival.n))))
+            pending.append((call.finish.number, tuple(range(recorded[call.finish.number].arrival.n))))
         elif kind == "plan":
             now = max(now, call.plan.now)
             for number, indexes in pending:
-                yield from _left(now, stories, number, indexes) if number else [_Event(now, 0)]
+                yield from _aborts(now, recorded, number, indexes) if number else [_Event(now, 0)]
             pending.clear()
-    for number in stories.numbers():
-        yield from _left(now, stories, number, range(stories[number].arrival.n))
+    for number in recorded.numbers():
+        yield from _aborts(now, recorded, number, range(recorded[number].arrival.n))
 
 
-def _left(now: float, stories: Stories, number: int, indexes: Iterable[int]) -> Iterator[_Event]:
-    """Sequences are left by their client. Those with output end by themselves, where they were left."""
-    without_output = tuple(index for index in indexes if not stories[number].outputs[index])
+def _aborts(
+    now: float, recorded: ReconstructedRequests, number: int, indexes: Iterable[int]
+) -> Iterator[_Event]:
+    """Yields the abort of sequences without output. Sequences with output end where they were aborted."""
+    without_output = tuple(index for index in indexes if not recorded[number].outputs[index])
     if without_output:
         yield _Event(now, number, without_output)

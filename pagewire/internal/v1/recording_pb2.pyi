@@ -44,34 +44,12 @@ class RecordingStart(_message.Message):
     HAS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     format: int
     version: str
-    settings: _containers.RepeatedCompositeFieldContainer[RecordedSetting]
+    settings: str
     has_tokens: bool
-    def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
-
-class RecordedSetting(_message.Message):
-    __slots__ = ("name", "flag", "integer", "number", "text", "fields")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    FLAG_FIELD_NUMBER: _ClassVar[int]
-    INTEGER_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    FIELDS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    flag: bool
-    integer: int
-    number: float
-    text: str
-    fields: RecordedFields
-    def __init__(self, name: _Optional[str] = ..., flag: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., fields: _Optional[_Union[RecordedFields, _Mapping]] = ...) -> None: ...
-
-class RecordedFields(_message.Message):
-    __slots__ = ("fields",)
-    FIELDS_FIELD_NUMBER: _ClassVar[int]
-    fields: _containers.RepeatedCompositeFieldContainer[RecordedSetting]
-    def __init__(self, fields: _Optional[_Iterable[_Union[RecordedSetting, _Mapping]]] = ...) -> None: ...
+    def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[str] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "beam_width", "num_beam_results", "num_beam_offers", "deliveries", "tenant_weight", "suspect")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "num_beam_results", "num_beam_candidates", "deliveries", "tenant_weight", "suspect")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -89,9 +67,8 @@ class RecordedArrival(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
-    BEAM_WIDTH_FIELD_NUMBER: _ClassVar[int]
     NUM_BEAM_RESULTS_FIELD_NUMBER: _ClassVar[int]
-    NUM_BEAM_OFFERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
@@ -112,13 +89,12 @@ class RecordedArrival(_message.Message):
     prompt_token_ids: bytes
     namespace: int
     prompt_logprobs_start: int
-    beam_width: int
     num_beam_results: int
-    num_beam_offers: int
+    num_beam_candidates: int
     deliveries: _containers.RepeatedCompositeFieldContainer[RecordedDelivery]
     tenant_weight: float
     suspect: int
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., beam_width: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_offers: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ..., suspect: _Optional[int] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ..., suspect: _Optional[int] = ...) -> None: ...
 
 class RecordedSuspects(_message.Message):
     __slots__ = ("num_deaths", "suspects")

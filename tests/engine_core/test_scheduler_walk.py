@@ -283,8 +283,8 @@ TestSchedulerWalk = SchedulerWalk.TestCase
 
 def test_the_walk_notices_a_hash_that_collides(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of the checker: with a hash cut to four bits, somebody is given what is not its own."""
-    whole = prefix_cache._hash
-    monkeypatch.setattr(prefix_cache, "_hash", lambda *block: bytes([whole(*block)[0] & 15]))
+    whole = prefix_cache.block_hash
+    monkeypatch.setattr(prefix_cache, "block_hash", lambda *block: bytes([whole(*block)[0] & 15]))
     monkeypatch.setattr(prefix_cache, "token_bytes", bytes)  # a failure must be found again
     with pytest.raises((AssertionError, IndexError)):
         run_state_machine_as_test(

@@ -427,8 +427,8 @@ def test_broken_books_are_found() -> None:
 
 def test_a_hash_that_collides_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake worker, on which all these tests rely, can tell: here the hash is cut to four bits."""
-    whole = prefix_cache._hash
-    monkeypatch.setattr(prefix_cache, "_hash", lambda *block: bytes([whole(*block)[0] & 15]))
+    whole = prefix_cache.block_hash
+    monkeypatch.setattr(prefix_cache, "block_hash", lambda *block: bytes([whole(*block)[0] & 15]))
     world = World(block_size=1)
     for handle in range(1, 40):
         world.add(handle, [handle, 100 + handle, 200 + handle], max_tokens=1)

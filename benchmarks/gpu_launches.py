@@ -108,9 +108,9 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
             yield f"gated {kind} {SHORT[dtype]}", partial(gated_activation, gate_up, kind)
             yield f"plain {kind} {SHORT[dtype]}", partial(activation, gate_up, kind)
     for name, dtype in (("bf16", BF16), ("fp32", FP32), ("e4m3", E4M3)):
-        cache, ids = empty(32, 2, 512, 8, 16, 128, dtype=dtype), empty(4, dtype=torch.int64)
+        cache, ids = empty(64, 512, 8, 16, 128, dtype=dtype), empty(4, dtype=torch.int64)
         yield f"gather_blocks {name}", partial(gather_blocks, cache, ids)
-        buffer = empty(4, 32, 2, 8, 16, 128, dtype=dtype)
+        buffer = empty(4, 64, 8, 16, 128, dtype=dtype)
         yield f"scatter_blocks {name}", partial(scatter_blocks, cache, buffer, ids)
     for heads in HEADS:
         yield from store_launches(heads)

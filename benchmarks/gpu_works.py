@@ -150,13 +150,13 @@ def logits(setting: Setting, rows: int) -> Work:
 def copies(setting: Setting) -> Work:
     from kernels.triton.cache.copy_blocks import copy_blocks
 
-    cache = setting.random(setting.size(32), 2, 64, 8, BLOCK_SIZE, 128)
+    cache = setting.random(2 * setting.size(32), 64, 8, BLOCK_SIZE, 128)
     order = torch.randperm(64, device=setting.device)
     moved = 8 * cache.nbytes // 64
     return Work(
         "copy_blocks, 8 blocks of 32 layers",
         lambda: copy_blocks(cache, order[:8], order[8:16]),
-        lambda: cache.index_copy_(2, order[8:16], cache.index_select(2, order[:8])),
+        lambda: cache.index_copy_(1, order[8:16], cache.index_select(1, order[:8])),
         num_bytes=4 * moved,
         compare=False,
     )

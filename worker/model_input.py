@@ -2,52 +2,48 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
-from kernels.ops.attention.paged_attention import AttentionPlan, CacheShape, plan_attention
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.attention.store_kv import slot_rows
-from kernels.triton.attention.paged_kernels import PagedPlan
+from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
+from worker.attention.plan import AttentionPlan
+from worker.attention.torch_plan import HostStep
 from worker.step.rows import RowTable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InputBatch:
-    """What the model reads in one step. T: tokens in it, with padding (CUDA graphs alone pad).
+    """What the model reads in one step. T: tokens of the step, with padding (only CUDA graphs pad).
 
-    Rows do not stand in the plan's order: those that decode come first, the shorter ones before the
-    longer ones, so that attention finds rows of about one length side by side.
+    Rows are not in the plan's order: decoding rows come first, shorter ones before longer ones, so that
+    attention finds rows of similar length side by side.
     """
-
-    store_rotates: ClassVar[bool] = False
-    """Whether heads are rotated where keys are stored (worker.layers.attention), and not before."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
-    slot_rows: (
-        torch.Tensor
-    )  # [T * K] int64: where keys and values go, see kernels.ops.attention.store_kv; on CUDA [T]
-    attention: Mapping[int | None, AttentionPlan | BlockPlan | PagedPlan]  # by window; without padding
+    attention: Mapping[KVCacheSpec, AttentionPlan]  # one plan per kind of layer; without padding
+    max_context: int | None = None
+    """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
+    rotations may then be looked up."""
 
     @property
     def wants_all_logits(self) -> bool:
-        """Whether every token is known to be sampled from, in order, as where all rows decode."""
+        """True if every token is known to be sampled from, in order, as when all rows decode."""
         return False
 
     @property
     def greedy(self) -> bool:
-        """Whether sampled rows are known to take the token of their largest logit, and to want no more."""
+        """True if sampled rows are known to take the token of their largest logit and to need nothing
+        else."""
         return False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepBatch(InputBatch):
-    """And what the runner looks for in it. A: sampled rows."""
+    """An InputBatch with what the runner needs to sample. A: sampled rows."""
 
     logit_tokens: torch.Tensor | None
     """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
@@ -69,41 +65,36 @@ def build_input_batch(
     starts: Integers,
     counts: Integers,
     sources: Integers,
-    windows: Iterable[int | None],
-    shape: CacheShape,
+    specs: Iterable[KVCacheSpec],
+    layout: CacheLayout,
 ) -> StepBatch:
-    """computing, starts, counts: [R], sources: [A] index into them, as in StepPlan."""
+    """Returns the inputs of a step that torch computes.
+
+    computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. specs: each kind of layer
+    once.
+    """
     order = np.lexsort((starts, counts > 1))
     computing, starts, counts = computing[order], starts[order], counts[order]
     owners, positions = ranges(starts, counts)  # [T], [T]
     token_rows = computing[owners]
-    block_size = shape.block_size
+    block_size = layout.block_size
     used = int((starts + counts).max() - 1) // block_size + 1
     slots = rows.blocks[token_rows, positions // block_size] * block_size + positions % block_size
     tables = rows.blocks[computing, :used]
+    step = HostStep(starts, counts, tables, slots)
     last_tokens = np.empty(len(order), np.int64)  # [R] in the plan's order
     last_tokens[order] = np.cumsum(counts) - 1
     row_starts = np.empty(len(order), np.int64)
     row_starts[order] = np.cumsum(counts) - counts
 
     def tensor(values: Integers) -> torch.Tensor:
-        return torch.from_numpy(values).to(shape.device)
+        return torch.from_numpy(values).to(layout.device)
 
     return StepBatch(
         token_ids=tensor(rows.token_ids[token_rows, positions]),
         positions=tensor(positions),
         prompt_lens=tensor(rows.prompt_lens[token_rows]),
-        slot_rows=slot_rows(tensor(slots), shape.num_kv_heads, block_size),
-        attention={window: _plan_attention(starts, counts, tables, window, shape) for window in windows},
+        attention={spec: spec.torch_plan(step, layout) for spec in specs},
         logit_tokens=tensor(last_tokens[sources]),
         row_starts=row_starts,
     )
-
-
-def _plan_attention(
-    starts: Integers, counts: Integers, tables: Integers, window: int | None, shape: CacheShape
-) -> AttentionPlan | BlockPlan:
-    """For what reads this cache."""
-    if shape.kernels is None:
-        return plan_attention(starts, counts, tables, window, shape)
-    return plan_blocks(shape.kernels, starts, counts, tables, window, shape.head_dim, shape.num_kv_heads)

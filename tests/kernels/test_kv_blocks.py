@@ -28,7 +28,7 @@ def test_store_kv(tokens: int, heads: int, block_size: int, head_dim: int, dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copy_blocks(dtype: torch.dtype):
     """One source twice, and a source that is a target: all are read first."""
-    cache = random(3, 2, 8, 2, 4, 5, dtype=dtype)
+    cache = random(6, 8, 2, 4, 5, dtype=dtype)
     expected = cache.clone()
     sources, targets = torch.tensor([1, 1, 2]), torch.tensor([7, 2, 0])
     copy_blocks(cache, sources, targets)

@@ -3,13 +3,15 @@
 import numpy as np
 import torch
 
-from kernels.ops.attention.paged_attention import CacheShape
 from tests.worker.step.test_rows import new_row
+from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout
+from worker.attention.torch_plan import TorchAttentionPlan
 from worker.model_input import build_input_batch
 from worker.step.rows import RowTable
 
 CPU = torch.device("cpu")
-SHAPE = CacheShape(num_kv_heads=2, head_dim=8, block_size=4, pad_block=20, dtype=torch.float32, device=CPU)
+FULL, WINDOWED = AttentionSpec(2, 8), AttentionSpec(2, 8, window=3)
+LAYOUT = CacheLayout(block_size=4, num_blocks=20, dtype=torch.float32, device=CPU)
 
 
 def table() -> RowTable:
@@ -29,8 +31,8 @@ def test_rows_are_ordered_for_attention():
         np.array([2, 8, 2]),
         np.array([4, 1, 1]),
         np.array([0, 1, 2, 0]),
-        [None, 3],
-        SHAPE,
+        [FULL, WINDOWED],
+        LAYOUT,
     )
     assert batch.token_ids.tolist() == [202, 108, 302, 303, 304, 305]
     assert batch.positions.tolist() == [2, 8, 2, 3, 4, 5]
@@ -38,13 +40,15 @@ def test_rows_are_ordered_for_attention():
     assert batch.logit_tokens.tolist() == [5, 1, 0, 5]
     slots = torch.tensor([7 * 4 + 2, 9 * 4, 1 * 4 + 2, 1 * 4 + 3, 0, 1])
     first_head = slots // 4 * 8 + slots % 4  # (block * K + 0) * S + offset
-    assert batch.slot_rows.view(-1, 2)[:, 0].tolist() == first_head.tolist()
-    assert set(batch.attention) == {None, 3}
+    assert set(batch.attention) == {FULL, WINDOWED}
+    for plan in batch.attention.values():
+        assert isinstance(plan, TorchAttentionPlan)
+        assert plan.slot_rows.view(-1, 2)[:, 0].tolist() == first_head.tolist()
 
 
 def test_no_samples():
     batch = build_input_batch(
-        table(), np.array([0]), np.array([0]), np.array([5]), np.empty(0, np.int64), [None], SHAPE
+        table(), np.array([0]), np.array([0]), np.array([5]), np.empty(0, np.int64), [FULL], LAYOUT
     )
     assert len(batch.token_ids) == 5
     assert len(batch.logit_tokens) == 0

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.attention.paged_attention import CacheShape
 from tests.worker.step.test_rows import new_row
+from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.registry import read_model_config
-from worker.layers.linear import local_kv_heads
 from worker.memory.kv_cache import KVCache
 from worker.model_input import build_input_batch
 from worker.models.registry import FAMILIES
@@ -61,15 +60,13 @@ def logits(folder: Path, group: ParallelGroup) -> torch.Tensor:
         model = family.build(config, Placement(torch.float32, CPU, group))
         table = weight_table(model, family.names)
         load_weights(checkpoint, table, family.unused, lambda fraction: None, family.optional_prefix)
-    kv_heads = local_kv_heads(config.num_kv_heads, group.size)
-    shape = CacheShape(kv_heads, config.head_dim, 4, 8, torch.float32, CPU)
-    cache = KVCache(config.num_layers, 8, shape)
+    cache = KVCache(model.kv_cache_specs(), CacheLayout(4, 8, torch.float32, CPU))
     rows = RowTable(2, 16, config.vocab_size, 4, 8)
     for row, prompt in enumerate(PROMPTS):
         rows.add(new_row(row, prompt, [row * 2, row * 2 + 1]))
     counts = np.array([len(prompt) for prompt in PROMPTS])
     batch = build_input_batch(
-        rows, np.arange(2), np.zeros(2, int), counts, np.arange(2), set(config.windows), shape
+        rows, np.arange(2), np.zeros(2, int), counts, np.arange(2), set(cache.specs), cache.layout
     )
     return model.logits(model(batch, cache.layers))
 

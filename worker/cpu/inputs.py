@@ -6,16 +6,17 @@ tensors and plans for attention are those of the last step, written again. The t
 worker.model_input.build_input_batch.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels, block_plan
+from kernels.cpu.attention.block_attention import BlockKernels
 from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
-from kernels.ops.attention.paged_attention import CacheShape
+from worker.attention.block_plan import BlockStep
+from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
 from worker.model_input import StepBatch, build_input_batch
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
@@ -30,14 +31,18 @@ BuildInputs = Callable[[Step, bool], StepBatch]
 """Of a step, and whether all of its sampled rows are greedy: worker.model_input.InputBatch."""
 
 
-def input_builder(rows: RowTable, windows: frozenset[int | None], shape: CacheShape) -> BuildInputs:
-    """Returns the function that makes the inputs of a runner's steps. windows: of its layers."""
-    if shape.kernels is not None:
-        return BlockInputs(rows, windows, shape, shape.kernels).build
+def input_builder(
+    rows: RowTable, specs: Sequence[KVCacheSpec], layout: CacheLayout, kernels: BlockKernels | None
+) -> BuildInputs:
+    """Returns the function that makes the inputs of a runner's steps. specs: one per layer. kernels: what
+    reads and writes the cache; None: torch."""
+    kinds = tuple(dict.fromkeys(specs))
+    if kernels is not None:
+        return BlockInputs(rows, [kind for kind in kinds if isinstance(kind, AttentionSpec)], kernels).build
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        return replace(build_input_batch(rows, *work, windows, shape), all_greedy=greedy)
+        return replace(build_input_batch(rows, *work, kinds, layout), all_greedy=greedy)
 
     return build
 
@@ -58,16 +63,16 @@ class _Layout(NamedTuple):
 class BlockInputs:
     """Of one runner."""
 
-    def __init__(
-        self, rows: RowTable, windows: Iterable[int | None], shape: CacheShape, kernels: BlockKernels
-    ) -> None:
-        self._kernels, self._shape, self._tables = kernels, shape, rows.blocks
-        self._windows = tuple(windows)
+    def __init__(self, rows: RowTable, specs: Sequence[AttentionSpec], kernels: BlockKernels) -> None:
+        """specs: each kind of layer once; they have the same heads, and differ in their windows."""
+        self._kernels, self._tables, self._specs = kernels, rows.blocks, tuple(specs)
+        (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
+        self._joins = all(spec.window is None for spec in specs)
         self._job = np.array(
             (
                 *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
                 *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
-                *(0, 0, 0, 0, shape.block_size, shape.num_kv_heads, kernels.group),
+                *(0, 0, 0, 0, kernels.block_size, self._num_kv_heads, kernels.group),
                 *[0] * 13,
             ),
             np.int64,
@@ -101,13 +106,12 @@ class BlockInputs:
         in_order = in_order and tokens == rows
         counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
         layout = _Layout(*counts, rounded, in_order, greedy)
-        return layout, (sizes.whole, sizes.joined if self._windows == (None,) else 0)
+        return layout, (sizes.whole, sizes.joined if self._joins else 0)
 
     def _make(self, layout: _Layout) -> StepBatch:
         """A batch whose numbers are still to be written; the job knows where."""
-        tokens, shape = layout.num_tokens, self._shape
-        heads = shape.num_kv_heads, shape.head_dim
-        slots = tokens * shape.num_kv_heads
+        tokens = layout.num_tokens
+        slots = tokens * self._num_kv_heads
         sizes = (
             tokens,
             tokens,
@@ -123,18 +127,21 @@ class BlockInputs:
         self._job[_ROOM:] = layout.num_items, parts[-1].ctypes.data
         ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, self._made = parts
         items = items.reshape(layout.num_items, ITEM_WORDS)
+        step = BlockStep(
+            self._kernels,
+            items,
+            self._made,
+            self._tables,
+            layout.context,
+            layout.num_places,
+            torch.from_numpy(slot_rows),
+        )
         return StepBatch(
             token_ids=torch.from_numpy(ids),
             positions=torch.from_numpy(positions),
             prompt_lens=torch.from_numpy(prompt_lens),
-            slot_rows=torch.from_numpy(slot_rows),
-            attention={
-                window: block_plan(
-                    *(self._kernels, items, self._made, self._tables),
-                    *(layout.context, layout.num_places, window, heads),
-                )
-                for window in self._windows
-            },
+            attention={spec: spec.block_plan(step) for spec in self._specs},
+            max_context=layout.context,
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
             all_greedy=layout.greedy,

@@ -2,18 +2,17 @@
 the same on a GPU."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
-from kernels.ops.attention.paged_attention import CacheShape
 from kernels.triton.requirements import why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
@@ -79,7 +78,7 @@ def load(
     weight_bytes = model_bytes(model)
 
     report("KV cache", 0.0)
-    cache = make_cache(config, initialize, max_model_len, dtype, device, kernels.blocks)
+    cache = make_cache(model.kv_cache_specs(), initialize, max_model_len, dtype, device)
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
     rows = RowTable(
         initialize.max_num_seqs, max_model_len, config.vocab_size, initialize.block_size, cache.num_blocks
@@ -87,7 +86,7 @@ def load(
     compiled = sampling_kernels(torch.get_num_threads()) if device.type == "cpu" else None
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device, compiled)
     runner = Runner(
-        model, config.windows, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens
+        model, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, kernels.blocks
     )
     if device.type == "cpu":
         settle()
@@ -144,7 +143,7 @@ def make_ready(
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,
         depends_on_prompt_len=config.depends_on_prompt_len,
-        device=cache.shape.device.type,
+        device=cache.layout.device.type,
         num_host_blocks=swap_space.num_blocks,
         prefill_us_per_token=prefill_us_per_token,
         swap_us_per_block=swap_space.measure_us_per_block(),
@@ -199,39 +198,28 @@ def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageMod
 
 
 def make_cache(
-    config: ModelConfig,
+    specs: Sequence[KVCacheSpec],
     initialize: worker_pb2.Initialize,
     max_model_len: int,
     dtype: torch.dtype,
     device: torch.device,
-    blocks: BlockKernels | None,
 ) -> KVCache:
     """The KV cache, as large as asked for or as fits."""
     size = initialize.block_size
-    per_block = block_bytes(config.num_layers, config.num_kv_heads, config.head_dim, size, dtype)
     num_blocks = choose_num_blocks(
         initialize.num_blocks,
-        per_block,
+        block_bytes(specs, size, dtype),
         initialize.max_num_seqs,
         max_model_len,
         size,
         num_workers=max(1, initialize.data_parallel_size),
     )
-    shape = CacheShape(
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=size,
-        pad_block=num_blocks,
-        dtype=dtype,
-        device=device,
-        kernels=blocks,
-    )
-    return KVCache(config.num_layers, num_blocks, shape)
+    return KVCache(specs, CacheLayout(size, num_blocks, dtype, device))
 
 
 def make_swap_space(num_bytes: int, cache: KVCache) -> SwapSpace:
     """So many bytes of host memory, which on a CPU are of the same memory as the cache."""
-    in_use = cache.num_bytes if cache.shape.device.type == "cpu" else 0  # claimed, but not yet written
+    in_use = cache.num_bytes if cache.layout.device.type == "cpu" else 0  # claimed, but not yet written
     per_block = cache.num_bytes // (cache.num_blocks + 1)
     num_blocks = choose_num_host_blocks(num_bytes, per_block, available_memory() - in_use)
     return SwapSpace(num_blocks, cache)

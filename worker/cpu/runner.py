@@ -5,6 +5,7 @@ import time
 import numpy as np
 import torch
 
+from kernels.cpu.attention.block_attention import BlockKernels
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
@@ -51,21 +52,20 @@ class Runner:
     def __init__(
         self,
         model: LanguageModel,
-        windows: tuple[int | None, ...],
         cache: KVCache,
         swap_space: SwapSpace,
         rows: RowTable,
         sampler: Sampler,
         max_num_batched_tokens: int,
+        kernels: BlockKernels | None = None,
     ) -> None:
-        """windows: of the model's layers; those of one window share an attention plan."""
+        """kernels: what reads and writes the cache; None: torch."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._swap_space = swap_space
         self._wishes = LogprobWishes(rows.vocab_size)
         self._beams = Beams(rows.max_num_rows, rows.vocab_size)
-        kernels = cache.shape.kernels
         self._check = StepCheck(rows, kernels.check) if kernels is not None else None
-        self._build_inputs = input_builder(rows, frozenset(windows), cache.shape)
+        self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
         self._max_num_batched_tokens = max_num_batched_tokens
 
     @torch.inference_mode()
@@ -75,7 +75,7 @@ class Runner:
         apply_changes(plan, self._rows, (self._sampler, self._wishes, self._beams))
         if plan.append_rows:
             appended, token_ids = append_tokens(plan, self._rows)
-            self._sampler.append(appended, torch.from_numpy(token_ids).to(self._cache.shape.device))
+            self._sampler.append(appended, torch.from_numpy(token_ids).to(self._cache.layout.device))
         self._move_blocks(plan)
         result = self._compute(plan, began) if plan.rows else worker_pb2.StepResult()
         result.step = plan.step
@@ -103,7 +103,7 @@ class Runner:
             self._swap_space.execute(swaps)
         sources, targets = block_copies(plan, self._cache.num_blocks)
         if len(sources):
-            device = self._cache.shape.device
+            device = self._cache.layout.device
             self._cache.copy_blocks(
                 torch.from_numpy(sources).to(device), torch.from_numpy(targets).to(device)
             )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
 from worker.cpu.load import Report, load_model, make_ready, make_swap_space
@@ -124,7 +124,7 @@ def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) 
 def find_num_blocks(loaded: Loaded, report: Report) -> int:
     """By a run of the largest steps, on a cache of one block. Raises StartupError."""
     report("profile", 0.0)
-    initialize, config, size = loaded.initialize, loaded.config, loaded.initialize.block_size
+    initialize, size = loaded.initialize, loaded.initialize.block_size
     memory, temporary = loaded.device.memory(), 0
     if loaded.max_model_len > 1:
         try:
@@ -147,7 +147,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
             ) from error
     per_sequence = -(-loaded.max_model_len // size)
     demand = Demand(
-        block_bytes(config.num_layers, config.num_kv_heads, config.head_dim, size, loaded.dtype),
+        block_bytes(loaded.model.kv_cache_specs(), size, loaded.dtype),
         initialize.num_blocks,
         initialize.max_num_seqs * per_sequence,
         per_sequence if initialize.max_model_len else 0,
@@ -159,22 +159,14 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
 def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
     """A runner with so many blocks. Raises StartupError."""
     initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
-    shape = CacheShape(
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=initialize.block_size,
-        pad_block=num_blocks,
-        dtype=loaded.dtype,
-        device=place,
-    )
-    cache = KVCache(config.num_layers, num_blocks, shape)
+    layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place)
+    cache = KVCache(loaded.model.kv_cache_specs(), layout)
     swap_space = make_swap_space(swap_space_bytes, cache)
     rows = RowTable(
         initialize.max_num_seqs, loaded.max_model_len, config.vocab_size, initialize.block_size, num_blocks
     )
     runner = CudaRunner(
         loaded.model,
-        config.windows,
         cache,
         swap_space,
         rows,

@@ -36,7 +36,6 @@ class CudaRunner:
     def __init__(
         self,
         model: LanguageModel,
-        windows: tuple[int | None, ...],
         cache: KVCache,
         swap_space: SwapSpace,
         rows: RowTable,
@@ -44,16 +43,13 @@ class CudaRunner:
         max_num_batched_tokens: int,
         device: Device,
     ) -> None:
-        """windows: of the model's layers; those of one window share an attention plan."""
         self._model, self._cache, self._rows, self._sampler = model, cache, rows, sampler
         self._swap_space, self._device = swap_space, device
         self._max_num_batched_tokens = max_num_batched_tokens
         self._wishes = LogprobWishes(rows.vocab_size)
         self._beams = Beams(rows.max_num_rows, rows.vocab_size)
         self._device_rows = DeviceRows(rows, device)
-        self._buffers = StepBuffers(
-            rows, self._device_rows, device, max_num_batched_tokens, frozenset(windows)
-        )
+        self._buffers = StepBuffers(rows, self._device_rows, device, max_num_batched_tokens, cache.specs)
         self._graphs = DecodeGraphs()
         self._flights: deque[Flight] = deque()
         self._free_since = time.monotonic_ns()

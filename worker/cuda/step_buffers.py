@@ -9,15 +9,16 @@ flight.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.attention.paged_attention import PagedBatch
-from kernels.triton.attention.paged_kernels import PagedPlan, paged_kernels
+from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
+from worker.attention.kv_cache_spec import KVCacheSpec
+from worker.attention.paged_plan import DeviceStep
 from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.model_input import InputBatch
@@ -26,13 +27,6 @@ from worker.step.rows import RowTable
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
 """Columns."""
-
-
-@dataclass(frozen=True)
-class DeviceBatch(InputBatch):
-    """What the model reads. slot_rows: [T], the slots. Attention is a PagedPlan for every window."""
-
-    store_rotates: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -61,12 +55,12 @@ class StepBuffers:
         rows: DeviceRows,
         device: Device,
         max_num_tokens: int,
-        windows: Iterable[int | None],
+        specs: Iterable[KVCacheSpec],
     ) -> None:
-        """windows: of the model's layers."""
+        """specs: each kind of layer of the model."""
         count, width = rows.blocks.shape
         self._rows, self._device, self._block_size = rows, device, host.block_size
-        self._max_length, self._windows, self._kernels = host.max_model_len, tuple(windows), paged_kernels()
+        self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
         place, tokens = device.place, max(max_num_tokens, count)
         self._columns = torch.zeros((6, aligned(count)), dtype=torch.int32, device=place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
@@ -103,7 +97,7 @@ class StepBuffers:
         """[A] int32: index into T of the tokens that they sample after."""
         return self._columns[LOGIT_TOKENS, :count]
 
-    def batch(self, shape: StepShape) -> DeviceBatch:
+    def batch(self, shape: StepShape) -> InputBatch:
         """Makes the inputs of the step whose columns are there."""
         columns, inputs = self._columns[:, : shape.rows], self._views(shape)
         prepare_inputs(
@@ -125,12 +119,12 @@ class StepBuffers:
             shape.decode_rows,
             self._max_length,  # whatever the step: splits are a matter of launches, which graphs repeat
         )
-        return DeviceBatch(
+        step = DeviceStep(self._kernels, paged, inputs.slots)
+        return InputBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
             prompt_lens=inputs.prompts,
-            slot_rows=inputs.slots,
-            attention={window: PagedPlan(self._kernels, paged, window) for window in self._windows},
+            attention={spec: spec.paged_plan(step) for spec in self._specs},
         )
 
     def _views(self, shape: StepShape) -> StepInputs:

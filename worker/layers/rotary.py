@@ -9,75 +9,65 @@
     dynamic   theta grows with the context once that is longer than the model was trained for
 
 The context of the dynamic kind is the prompt or, for output tokens, what has been computed: as in
-transformers, so that its results are met, yet a function of (prompt, position) alone, so that
-neither chunking nor preemption changes them.
+transformers, and a function of (prompt, position) alone, so that
+neither chunking nor preemption changes the results.
 """
 
 import math
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.ops.layers.rotary import rotary
+from worker.attention.plan import Rotation
 from worker.config.hf_config import RopeConfig
+from worker.layers.base import Layer
 from worker.model_input import InputBatch
 
 TABLE_POSITIONS = 1 << 14
-"""Whose angles are kept on a CPU; 8 MiB for heads of 64."""
+"""Positions whose angles are kept in a table on a CPU: 8 MiB for heads of 64."""
 
 
-class Rotation:
-    """The angles of one step, for all layers: cos and sin as kernels.ops.layers.rotary wants them."""
-
-    def __init__(self, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None) -> None:
-        """cos, sin: [P, D] float32. index: [T] int64, the row of each token; None: its own number."""
-        self.cos, self.sin, self.index = cos, sin, index
-
-    def __call__(self, x: torch.Tensor, kernels: RowKernels | None = None) -> torch.Tensor:
-        """[T, N, D] -> [T, N, D]; with kernels, which change x itself."""
-        if kernels is not None:
-            return kernels.rotate(x, self.cos, self.sin, self.index)
-        if self.index is None:
-            return rotary(x, self.cos, self.sin)
-        return rotary(x, self.cos[self.index], self.sin[self.index])
-
-
-class Rotary:
-    """The frequencies of a model."""
+class Rotary(Layer):
+    """The frequencies of a model. A layer without parameters: its kernels rotate."""
 
     def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
+        super().__init__()
+        self.kernels: RowKernels | None = None
         self._config, self._head_dim = config, head_dim
         self._exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
         self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents, head_dim)  # [D / 2]
-        self._table = self._turn(torch.empty(0, 0, device=device))
+        self._table = self._rotation_by(torch.empty(0, 0, device=device))
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Rotates with the compiled kernels if the head size fits."""
+        self.kernels = kernels if self._head_dim % 32 == 0 else None
 
     def rotation(self, batch: InputBatch) -> Rotation:
-        """The angles of this step."""
+        """Returns the angles of this step."""
         positions = batch.positions
         if self._config.kind == "dynamic":
-            return self._turn(
+            return self._rotation_by(
                 positions[:, None].float() * self._dynamic_frequencies(positions, batch.prompt_lens)
             )
-        plan = next(iter(batch.attention.values()))
-        if isinstance(plan, BlockPlan) and plan.context <= TABLE_POSITIONS:
-            table = self._table_of(plan.context)
-            return Rotation(table.cos, table.sin, positions)
-        return self._turn(positions[:, None].float() * self._frequencies)
+        if batch.max_context is not None and batch.max_context <= TABLE_POSITIONS:
+            table = self._table_of(batch.max_context)
+            return Rotation(table.cos, table.sin, positions, self.kernels)
+        return self._rotation_by(positions[:, None].float() * self._frequencies)
 
-    def _turn(self, angles: torch.Tensor) -> Rotation:
+    def _rotation_by(self, angles: torch.Tensor) -> Rotation:
         """angles: [T, D / 2] float32."""
         scale = self._config.attention_factor
         cos, sin = angles.cos() * scale, angles.sin() * scale
-        return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return Rotation(cos, sin, None, self.kernels)
 
     def _table_of(self, positions: int) -> Rotation:
-        """Of the first positions, at least so many. Computing the angles of one token anew takes 80 us in
-        torch, all of it calls."""
+        """Returns the angles of the first positions, at least so many. Without a table, the angles of one
+        token take 80 us in torch, all of it calls."""
         if self._table.cos.shape[0] < positions:
             size = 1 << (positions - 1).bit_length()
             every = torch.arange(size, dtype=torch.float32, device=self._frequencies.device)
-            self._table = self._turn(every[:, None] * self._frequencies)
+            self._table = self._rotation_by(every[:, None] * self._frequencies)
         return self._table
 
     def _dynamic_frequencies(self, positions: torch.Tensor, prompt_lens: torch.Tensor) -> torch.Tensor:

@@ -1,60 +1,70 @@
 """The paged KV cache: how many blocks, and the memory that holds them.
 
-One tensor [layers, 2, B, K, S, D] (2: keys, values), so that copying a block is one operation for
-all layers; why K stands before S is said in kernels.ops.attention.paged_attention. The last block is the
-worker's own: padding is written to it and read from it, so that it holds finite values and nobody's.
+Each layer's KVCacheSpec says which planes hold its blocks. Planes of one shape and dtype are one pool, a
+tensor [P, B, ...], so that copying a block is one operation per pool: one for all layers of a model whose
+layers are alike. The last block is for padding, which is written to it and read from it: its values are
+finite and belong to no row.
 """
 
 import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from kernels.cpu.runtime import arena as memory
 from kernels.ops.attention.copy_blocks import copy_blocks
-from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
 from pagewire.host.cgroups import memory_left
-from worker.layers.attention import LayerCache
+from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec, Plane, bytes_per_block
+from worker.attention.plan import LayerCache
 
 MEMORY_PART = 0.5
-"""Of the memory that is available once the weights are loaded, what the cache may take on a CPU.
-The rest is for activations, the other processes and whatever else runs there."""
+"""The share of the memory available after loading the weights that the cache may take on a CPU. The rest is
+for activations and other processes."""
 WHAT = "cannot allocate the KV cache"
 NO_MEMORY = (MemoryError, RuntimeError, ValueError)
-"""What numpy and torch raise when an allocation fails."""
+"""The exceptions by which numpy and torch report a failed allocation."""
 
 
 class KVCache:
-    """The cache of one worker. `layers[i]` is what layer i reads and writes."""
+    """The cache of one worker. `layers[i]` holds the planes that layer i reads and writes."""
 
-    def __init__(self, num_layers: int, num_blocks: int, shape: CacheShape) -> None:
-        """num_blocks: without the dummy block, whose id is shape.pad_block. Raises StartupError."""
-        assert shape.pad_block == num_blocks
-        self.num_blocks, self.shape = num_blocks, shape
-        size = (num_layers, 2, num_blocks + 1, shape.num_kv_heads, shape.block_size, shape.head_dim)
-        try:
-            self.tensor = zeros(size, shape.dtype, shape.device)
-        except NO_MEMORY as error:
-            why = f"{num_blocks} blocks do not fit: {error}"
-            raise StartupError(WHAT, why, "ask for fewer blocks") from error
-        self.layers = [LayerCache(key=layer[0], value=layer[1]) for layer in self.tensor]
+    def __init__(self, specs: Sequence[KVCacheSpec], layout: CacheLayout) -> None:
+        """specs: one per layer. Raises StartupError when the memory is not there."""
+        self.specs, self.layout, self.num_blocks = tuple(specs), layout, layout.num_blocks
+        planes = [spec.planes(layout.block_size, layout.dtype) for spec in specs]
+        pools = {plane: self._allocate(plane, count) for plane, count in Counter(sum(planes, ())).items()}
+        views = {plane: iter(pool) for plane, pool in pools.items()}
+        self.pools = tuple(pools.values())  # [P, B, ...] each
+        self.layers: list[LayerCache] = [
+            tuple(next(views[plane]) for plane in of_layer) for of_layer in planes
+        ]
 
     @property
     def num_bytes(self) -> int:
-        """Of the whole cache."""
-        return self.tensor.nbytes
+        """Size of the whole cache."""
+        return sum(pool.nbytes for pool in self.pools)
 
     def copy_blocks(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copies blocks [C] to blocks [C] in all layers."""
-        copy_blocks(self.tensor, sources, targets)
+        for pool in self.pools:
+            copy_blocks(pool, sources, targets)
+
+    def _allocate(self, plane: Plane, count: int) -> torch.Tensor:
+        """Returns the pool of so many planes of this kind."""
+        blocks, layout = self.num_blocks, self.layout
+        try:
+            return zeros((count, blocks + 1, *plane.block_shape), plane.dtype, layout.device)
+        except NO_MEMORY as error:
+            why = f"{blocks} blocks do not fit: {error}"
+            raise StartupError(WHAT, why, "ask for fewer blocks") from error
 
 
-def block_bytes(
-    num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
-) -> int:
-    """Bytes of one block in all layers."""
-    return num_layers * 2 * num_kv_heads * block_size * head_dim * dtype.itemsize
+def block_bytes(specs: Iterable[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block in all layers. specs: one per layer."""
+    return sum(bytes_per_block(spec, block_size, dtype) for spec in specs)
 
 
 def choose_num_blocks(
@@ -65,10 +75,10 @@ def choose_num_blocks(
     block_size: int,
     num_workers: int = 1,
 ) -> int:
-    """Blocks to allocate. requested: 0 for what max_num_seqs sequences of full length can use.
+    """Returns how many blocks to allocate. requested: 0 for what max_num_seqs sequences of full length can
+    use, limited to MEMORY_PART of the available memory, divided among the workers that share it.
 
-    That is cut to MEMORY_PART of the available memory, over the workers that share it. Raises StartupError
-    when not one block fits, or not what was requested.
+    Raises StartupError when not one block fits, or fewer than requested.
     """
     available = available_memory()
     if requested:
@@ -92,7 +102,8 @@ def choose_num_blocks(
 
 
 def available_memory() -> int:
-    """Bytes that this process may still use: the machine's, or the control group's if that is less."""
+    """Returns the bytes that this process may still use: what the machine has left, or its control group if
+    that is less."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -108,7 +119,7 @@ def _read(path: str) -> str:
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on a CPU in pages that the system hands out when they are first written.
+    """Returns zeros; on a CPU in pages that the system allocates when they are first written.
 
     Raises one of NO_MEMORY when they do not fit.
     """

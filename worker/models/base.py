@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from worker.layers.attention import LayerCache
+from worker.attention.kv_cache_spec import KVCacheSpec
+from worker.attention.plan import LayerCache
+from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.model_input import InputBatch
@@ -18,6 +20,10 @@ class LanguageModel(Layer):
 
     embedding: VocabEmbedding
     head: VocabEmbedding  # the embedding itself where the weights are tied
+
+    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
+        """What each layer keeps in the KV cache, in the order of forward()'s caches."""
+        return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention))
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """One entry of caches per layer. -> [T, E], after the last norm."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from kernels.ops.layers.activation import activation
+from worker.attention.plan import LayerCache
 from worker.config.gpt2 import GPT2Config
-from worker.layers.attention import Attention, LayerCache
+from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
@@ -22,7 +23,7 @@ class GPT2Attention(Layer):
 
     def __init__(self, config: GPT2Config, layer: int, place: Placement) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        num_heads = place.group.split(config.num_heads)
         self.qkv = qkv_linear(
             config.hidden_size,
             config.num_heads,
@@ -33,13 +34,11 @@ class GPT2Attention(Layer):
             transposed=True,
         )
         self.output = RowLinear(config.hidden_size, config.hidden_size, True, place, transposed=True)
-        self.attention = Attention(config.head_dim, config.windows[layer], config.scales[layer])
+        self.attention = Attention(num_heads, config.head_dim, config.windows[layer], config.scales[layer])
 
     def forward(self, x: torch.Tensor, batch: InputBatch, cache: LayerCache) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        # [T, 3 H D] -> three of [T, H, D]
-        query, key, value = self.qkv(x).view(x.shape[0], -1, self.head_dim).chunk(3, dim=1)
-        return self.output(self.attention(query, key, value, batch, cache))
+        return self.output(self.attention(self.qkv(x), batch, cache))
 
 
 class GPT2MLP(Layer):

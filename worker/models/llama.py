@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from kernels.ops.layers.activation import gated_activation
+from worker.attention.block_plan import BlockAttentionPlan
+from worker.attention.plan import LayerCache, Rotation
 from worker.config.llama import LlamaConfig
 from worker.cpu.fused_decoder.program import FEW, DecoderProgram, fits
-from worker.layers.attention import Attention, LayerCache
+from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, qkv_linear
 from worker.layers.norm import RMSNorm
-from worker.layers.rotary import Rotary, Rotation
+from worker.layers.rotary import Rotary
 from worker.model_input import InputBatch
 from worker.models.base import Family, LanguageModel
 from worker.parallel import Placement
@@ -42,34 +43,14 @@ class LlamaAttention(Layer):
         self.output = RowLinear(
             config.num_heads * config.head_dim, config.hidden_size, config.output_bias, place
         )
-        self.attention = Attention(config.head_dim, config.windows[layer])
-        self.norms: tuple[RMSNorm, RMSNorm] | None = None  # of norm_heads(): queries', keys'
-        self.kernels: RowKernels | None = None
-
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """For the rotation, where the head size fits."""
-        self.kernels = kernels if self.head_dim % 32 == 0 else None
+        self.attention = Attention(self.num_kv_heads, config.head_dim, config.windows[layer])
+        self.norms: tuple[RMSNorm, RMSNorm] | None = None  # of each query's head, of each key's
 
     def forward(
         self, x: torch.Tensor, rotation: Rotation, batch: InputBatch, cache: LayerCache
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)  # [T, H + K + K, D]
-        query_key, value = qkv.split_with_sizes(
-            (self.num_heads + self.num_kv_heads, self.num_kv_heads), dim=1
-        )
-        if not batch.store_rotates:
-            query_key = rotation(self.norm_heads(query_key), self.kernels)
-        query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
-        return self.output(self.attention(query, key, value, batch, cache, rotation, self.norms))
-
-    def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
-        """[T, H + K, D] -> the same; here nothing."""
-        return query_key
-
-    def head_norms(self, query: int, key: int) -> list[tuple[RMSNorm, int, int]]:
-        """What norm_heads() does: norms, the addresses of what they norm, and how many heads."""
-        return []
+        return self.output(self.attention(self.qkv(x), batch, cache, rotation, self.norms))
 
 
 class LlamaMLP(Layer):
@@ -168,14 +149,14 @@ class LlamaModel(LanguageModel):
         if self._fits is None:
             self._fits = fits(self)
         plan = next(iter(batch.attention.values()))
-        if not self._fits or not isinstance(plan, BlockPlan):
+        if not self._fits or not isinstance(plan, BlockAttentionPlan):
             return None
         tokens = batch.token_ids.shape[0]
         few = tokens <= FEW
         program = self._programs.get(few)
         if program is None or program.most_tokens < tokens:
             most = FEW if few else 1 << (tokens - 1).bit_length()
-            program = self._programs[few] = DecoderProgram(self, kernels, caches, plan, most)
+            program = self._programs[few] = DecoderProgram(self, kernels, caches, plan.plan, most)
         return program
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from kernels.ops.layers.activation import activation
+from worker.attention.plan import LayerCache
 from worker.config.opt import POSITION_OFFSET, OPTConfig
-from worker.layers.attention import Attention, LayerCache
+from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
@@ -24,18 +25,16 @@ class OPTAttention(Layer):
 
     def __init__(self, config: OPTConfig, layer: int, place: Placement) -> None:
         super().__init__()
-        self.num_heads, self.head_dim = place.group.split(config.num_heads), config.head_dim
+        num_heads = place.group.split(config.num_heads)
         self.qkv = qkv_linear(
             config.hidden_size, config.num_heads, config.num_heads, config.head_dim, config.bias, place
         )
         self.output = RowLinear(config.hidden_size, config.hidden_size, config.bias, place)
-        self.attention = Attention(config.head_dim, config.windows[layer])
+        self.attention = Attention(num_heads, config.head_dim, config.windows[layer])
 
     def forward(self, x: torch.Tensor, batch: InputBatch, cache: LayerCache) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        # [T, 3 H D] -> three of [T, H, D]
-        query, key, value = self.qkv(x).view(x.shape[0], -1, self.head_dim).chunk(3, dim=1)
-        return self.output(self.attention(query, key, value, batch, cache))
+        return self.output(self.attention(self.qkv(x), batch, cache))
 
 
 class OPTMLP(Layer):

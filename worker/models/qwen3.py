@@ -1,7 +1,5 @@
 """Qwen3: Llama with a norm over each query and key head before the rotation."""
 
-import torch
-
 from worker.config.llama import LlamaConfig
 from worker.layers.norm import RMSNorm
 from worker.models.base import Family
@@ -17,15 +15,6 @@ class Qwen3Attention(LlamaAttention):
         self.query_norm = RMSNorm(config.head_dim, config.norm_eps, place)
         self.key_norm = RMSNorm(config.head_dim, config.norm_eps, place)
         self.norms = self.query_norm, self.key_norm
-
-    def norm_heads(self, query_key: torch.Tensor) -> torch.Tensor:
-        """[T, H + K, D] -> the same."""
-        query, key = query_key.split_with_sizes((self.num_heads, self.num_kv_heads), dim=1)
-        return torch.cat((self.query_norm(query), self.key_norm(key)), dim=1)
-
-    def head_norms(self, query: int, key: int) -> list[tuple[RMSNorm, int, int]]:
-        """One for each kind."""
-        return [(self.query_norm, query, self.num_heads), (self.key_norm, key, self.num_kv_heads)]
 
 
 def build_qwen3(config: LlamaConfig, place: Placement) -> LlamaModel:

@@ -1,10 +1,10 @@
 """Copies whole KV blocks of all layers: what copy-on-write does before a shared block is written.
 
-    cache[:, :, targets[c]] = cache[:, :, sources[c]]      for all c at once
+    cache[:, targets[c]] = cache[:, sources[c]]      for all c at once
 
-cache:            [layers, 2, B, K, S, D], contiguous; 2: keys and values
+cache:            [P, B, ...], contiguous; P: planes, such as the keys of one layer
 sources, targets: [C] int64; all targets are different; all sources are read before anything is written
-Bytes moved: 2 * layers * 2 * C * K * S * D values.
+Bytes moved: 2 * P * C blocks of a plane.
 """
 
 import torch
@@ -16,7 +16,7 @@ def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: t
     """The formula, block by block, reading from a copy of the cache."""
     before = cache.clone()
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        cache[:, :, target] = before[:, :, source]
+        cache[:, target] = before[:, source]
 
 
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
@@ -25,4 +25,4 @@ def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tenso
         from kernels.triton.cache import copy_blocks as gpu
 
         return gpu.copy_blocks(cache, sources, targets)
-    cache.index_copy_(2, targets, cache.index_select(2, sources))
+    cache.index_copy_(1, targets, cache.index_select(1, sources))

@@ -33,7 +33,6 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from kernels.cpu.attention.block_attention import BlockKernels
 from kernels.ops.attention.ragged import Integers, ranges
 
 MIN_WIDTH = 128
@@ -85,7 +84,6 @@ class CacheShape:
     pad_block: int  # a block of finite values, read for padding and masked
     dtype: torch.dtype
     device: torch.device
-    kernels: BlockKernels | None = None  # what reads and writes it; None: torch
 
 
 def paged_attention_reference(

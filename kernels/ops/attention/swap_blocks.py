@@ -1,13 +1,13 @@
 """Copies whole KV blocks of all layers to host memory and back: what preemption does by swap.
 
-    out:    host[targets[c]] = cache[:, :, sources[c]]      for all c
-    in:     cache[:, :, targets[c]] = host[sources[c]]      for all c
+    out:    host[targets[c]] = cache[:, sources[c]]      for all c
+    in:     cache[:, targets[c]] = host[sources[c]]      for all c
 
-cache:            [layers, 2, B, K, S, D]; 2: keys and values
-host:             [H, layers, 2, K, S, D], on the CPU, of the cache's dtype; a block is one piece of memory,
+cache:            [P, B, ...]; P: planes, such as the keys of one layer
+host:             [H, P, ...], on the CPU, of the cache's dtype; a block is one piece of memory,
                   so that it crosses the host link in one transfer
 sources, targets: block ids [C]; all targets are different
-Bytes moved: layers * 2 * C * K * S * D values, once over the host link.
+Bytes moved: P * C blocks of a plane, once over the host link.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ def swap_out_reference(
     cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]
 ) -> None:
     """The formula, at once."""
-    host[torch.tensor(targets)] = cache[:, :, torch.tensor(sources)].movedim(2, 0).to(host.device)
+    host[torch.tensor(targets)] = cache[:, torch.tensor(sources)].movedim(1, 0).to(host.device)
 
 
 def swap_in_reference(
     cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]
 ) -> None:
     """The formula, at once."""
-    cache[:, :, torch.tensor(targets)] = host[torch.tensor(sources)].movedim(0, 2).to(cache.device)
+    cache[:, torch.tensor(targets)] = host[torch.tensor(sources)].movedim(0, 1).to(cache.device)
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -39,7 +39,7 @@ def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], ta
 
         return gpu.swap_out(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):
-        host[target].copy_(cache[:, :, source])
+        host[target].copy_(cache[:, source])
 
 
 def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -49,4 +49,4 @@ def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], tar
 
         return gpu.swap_in(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):
-        cache[:, :, target].copy_(host[source])
+        cache[:, target].copy_(host[source])

@@ -1,9 +1,5 @@
-"""What attention layers call on CUDA, for those that do not import triton: the operations, and a step's plan.
-
-The operations are those of kernels.triton.attention.store_kv and kernels.triton.attention.paged_attention.
-Beside them the plan holds what the layers of a step share; it is on the device, and the same objects serve
-every step that runs as a captured graph.
-"""
+"""The attention operations on CUDA, for modules that do not import triton themselves: those of
+kernels.triton.attention.store_kv and kernels.triton.attention.paged_attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from kernels.triton.attention.paged_attention import PagedBatch
     from kernels.triton.attention.store_kv import HeadNorms
 
 
@@ -24,21 +19,6 @@ class PagedKernels:
     rotary_store_kv: Callable[..., None]
     head_norms: Callable[[torch.Tensor, torch.Tensor, float], "HeadNorms"]
     attend: Callable[..., torch.Tensor]
-
-
-@dataclass(frozen=True)
-class PagedPlan:
-    """What the layers of one step with one window share."""
-
-    kernels: PagedKernels
-    batch: "PagedBatch"
-    window: int | None
-
-    def attend(
-        self, query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """[T, H, D] -> [T, H, D], contiguous. Undefined for tokens behind the last row's."""
-        return self.kernels.attend(query, key_cache, value_cache, self.batch, scale, self.window)
 
 
 def paged_kernels() -> PagedKernels:

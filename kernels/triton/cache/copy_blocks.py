@@ -1,16 +1,18 @@
 """kernels.ops.attention.copy_blocks on CUDA, and the device's side of swapping: blocks of all layers go
 through a buffer.
 
-    gather_blocks    buffer[c, l] = cache[l, blocks[c]]       l: layer, keys or values
-    scatter_blocks   cache[l, blocks[c]] = buffer[c, l]
+    gather_blocks    buffer[c, p] = cache[p, blocks[c]]
+    scatter_blocks   cache[p, blocks[c]] = buffer[c, p]
     copy_blocks      gathers, then scatters: all sources are read before anything is written, as a block
                      may be the source of one copy and the target of another
 
-cache: [layers, 2, B, K, S, D] contiguous, any dtype; blocks: [C] integers, targets all different;
-buffer: [C, layers, 2, K, S, D], where a block is one piece: what goes to the host and comes from there is
-one transfer per block or for all. Bytes moved: 2 * C blocks of all layers per launch; copies twice that.
-Speed: not yet measured on a GPU.
+cache: [P, B, ...] contiguous, any dtype; P: planes, such as the keys of one layer; blocks: [C] integers,
+targets all different; buffer: [C, P, ...], where a block is one piece: what goes to the host and comes from
+there is one transfer per block or for all. Bytes moved: 2 * C blocks of all layers per launch; copies twice
+that. Speed: not yet measured on a GPU.
 """
+
+import math
 
 import torch
 import triton
@@ -22,20 +24,20 @@ BLOCK = 4096
 
 @triton.jit
 def _move_kernel(
-    cache,  # [L, B, X]; L: layers, keys and values; X: values of a block in one of them
-    buffer,  # [C, L, X]
+    cache,  # [P, B, X]; X: values of a block in one plane
+    buffer,  # [C, P, X]
     blocks,  # [C]
     num_blocks,
     width,
     GATHER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    copy, layer = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    copy, plane = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     block = tl.load(blocks + copy).to(tl.int64)
-    in_cache = cache + (layer * num_blocks + block) * width + column
-    in_buffer = buffer + (copy * tl.num_programs(1) + layer) * width + column
+    in_cache = cache + (plane * num_blocks + block) * width + column
+    in_buffer = buffer + (copy * tl.num_programs(1) + plane) * width + column
     if GATHER:
         tl.store(in_buffer, tl.load(in_cache, mask=inside), mask=inside)
     else:
@@ -43,9 +45,9 @@ def _move_kernel(
 
 
 def gather_blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """A new buffer [C, layers, 2, K, S, D] on the device."""
-    layers, two, _, *shape = cache.shape
-    buffer = torch.empty((blocks.shape[0], layers, two, *shape), dtype=cache.dtype, device=cache.device)
+    """A new buffer [C, P, ...] on the device."""
+    planes, _, *shape = cache.shape
+    buffer = torch.empty((blocks.shape[0], planes, *shape), dtype=cache.dtype, device=cache.device)
     _launch(cache, buffer, blocks, True)
     return buffer
 
@@ -61,10 +63,10 @@ def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tenso
 
 
 def _launch(cache: torch.Tensor, buffer: torch.Tensor, blocks: torch.Tensor, gather: bool) -> None:
-    layers, two, num_blocks, *shape = cache.shape
-    width = shape[0] * shape[1] * shape[2]
+    planes, num_blocks, *shape = cache.shape
+    width = math.prod(shape)
     assert cache.is_contiguous() and buffer.is_contiguous() and blocks.is_contiguous()
-    assert buffer.shape == (blocks.shape[0], layers, two, *shape) and buffer.dtype == cache.dtype
+    assert buffer.shape == (blocks.shape[0], planes, *shape) and buffer.dtype == cache.dtype
     if blocks.shape[0]:
-        grid = blocks.shape[0], layers * two, triton.cdiv(width, BLOCK)
+        grid = blocks.shape[0], planes, triton.cdiv(width, BLOCK)
         _move_kernel[grid](cache, buffer, blocks, num_blocks, width, gather, BLOCK, num_warps=4)

@@ -1,12 +1,12 @@
 """kernels.ops.attention.swap_blocks on CUDA: blocks are gathered on the device into one buffer, which
 crosses the host link in as few transfers as there are runs of neighbouring host blocks; and back.
 
-A block of the cache is in 2 * layers pieces, a host block is one. Without the buffer each piece would be a
-transfer of its own, of 32 KB at the 8B shape: too small to fill the link. The host's side is pinned, so
-that all of this is queued on the current stream in order and nothing waits; a later step that writes to a
-freed block comes after the copy that reads it.
+A block of the cache is in one piece per plane (2 per layer), a host block is one piece. Without the buffer
+each piece would be a transfer of its own, of 32 KB at the 8B shape: too small to fill the link. The host's
+side is pinned, so that all of this is queued on the current stream in order and nothing waits; a later step
+that writes to a freed block comes after the copy that reads it.
 
-Bytes moved: 2 * layers * C * K * S * D values once over the link, twice more in device memory. The buffer has
+Bytes moved: P * C blocks of a plane once over the link, twice more in device memory. The buffer has
 BUFFER_BYTES at most, and is used for one part after the other. Speed: not yet measured on a GPU.
 """
 
@@ -22,7 +22,7 @@ nothing."""
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """cache: [layers, 2, B, K, S, D]; host: [H, layers, 2, K, S, D]."""
+    """cache: [P, B, ...]; host: [H, P, ...]."""
     for part in _parts(len(sources), host):
         buffer = gather_blocks(cache, _on_device(sources[part], cache.device))
         for begin, first, count in _runs(targets[part]):

@@ -39,7 +39,7 @@ def test_launchers_choose(device: torch.device, monkeypatch: pytest.MonkeyPatch)
         norm(x, x[0], 1e-5)
         add_rms_norm(x, x, x[0], 1e-5)
         gated_activation(x, "silu")
-        copy_blocks(x.view(1, 2, 1, 1, 4, 8), ids, ids)
+        copy_blocks(x.view(2, 1, 1, 4, 8), ids, ids)
         argmax(x)
 
     if device.type == "cpu":

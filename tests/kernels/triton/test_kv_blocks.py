@@ -120,7 +120,7 @@ def test_store_alone(where: Where):
     assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 6, 2, 4, 24), (1, 2, 6, 3, 16, 128)])
+@pytest.mark.parametrize("shape", [(4, 6, 2, 4, 24), (2, 6, 3, 16, 128)])
 def test_copies(where: Where, shape: tuple[int, ...]):
     """A block that is the source of one copy and the target of another; a program's end within a block."""
     cache = random(*shape, dtype=where.dtype)
@@ -133,13 +133,13 @@ def test_copies(where: Where, shape: tuple[int, ...]):
 
 def test_blocks_go_out_and_come_back(where: Where):
     """A swap: into other blocks than they came from. None at all is no launch."""
-    cache = random(2, 2, 6, 2, 4, 24, dtype=where.dtype).to(where.device)
+    cache = random(4, 6, 2, 4, 24, dtype=where.dtype).to(where.device)
     out, back = (torch.tensor(ids, device=where.device) for ids in ([5, 1], [0, 3]))
     buffer = gather_blocks(cache, out)
-    assert torch.equal(buffer, cache[:, :, out].permute(2, 0, 1, 3, 4, 5))
+    assert torch.equal(buffer, cache[:, out].transpose(0, 1))
     before = cache.clone()
     scatter_blocks(cache, buffer, back)
-    before[:, :, back] = before[:, :, out]
+    before[:, back] = before[:, out]
     assert torch.equal(cache, before)
     none = torch.tensor([], dtype=torch.int64, device=where.device)
     copy_blocks(cache, none, none)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from kernels.cpu.attention.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
-from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.step.test_rows import new_row
+from worker.attention.block_plan import BlockAttentionPlan
+from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
+from worker.attention.torch_plan import TorchAttentionPlan
 from worker.cpu.inputs import CONTEXT_STEP, BlockInputs
 from worker.model_input import StepBatch, build_input_batch
 from worker.step.plan_check import StepCheck
@@ -20,7 +22,9 @@ from worker.step.rows import RowTable
 
 pytestmark = pytest.mark.avx512_bf16
 LENGTHS = [300, 3, 40, 17, 90]
-WINDOWS = (None, 8)
+SPECS = AttentionSpec(2, 32), AttentionSpec(2, 32, window=8)
+WIDE = AttentionSpec(2, 64)
+LAYOUT = CacheLayout(16, 60, torch.bfloat16, torch.device("cpu"))
 
 
 @pytest.fixture
@@ -40,13 +44,8 @@ def kernels() -> BlockKernels:
 
 
 @pytest.fixture
-def shape(kernels: BlockKernels) -> CacheShape:
-    return CacheShape(2, 32, 16, 60, torch.bfloat16, torch.device("cpu"), kernels)
-
-
-@pytest.fixture
-def inputs(rows: RowTable, shape: CacheShape, kernels: BlockKernels) -> BlockInputs:
-    return BlockInputs(rows, WINDOWS, shape, kernels)
+def inputs(rows: RowTable, kernels: BlockKernels) -> BlockInputs:
+    return BlockInputs(rows, SPECS, kernels)
 
 
 def step_of(
@@ -64,10 +63,10 @@ def step_of(
     return read_step(plan, rows, 1000, StepCheck(rows, kernels.check))
 
 
-def check(batch: StepBatch, step: Step, rows: RowTable, shape: CacheShape, kernels: BlockKernels) -> None:
+def check(batch: StepBatch, step: Step, rows: RowTable, kernels: BlockKernels) -> None:
     """Against the twin, whose rows stand in another order."""
     work = step.rows, step.starts, step.counts
-    twin = build_input_batch(rows, *work, step.sample_sources, WINDOWS, replace(shape, kernels=None))
+    twin = build_input_batch(rows, *work, step.sample_sources, SPECS, LAYOUT)
     places = torch.from_numpy(
         np.concatenate(
             [np.arange(at, at + count) for at, count in zip(twin.row_starts, step.counts, strict=True)]
@@ -77,21 +76,35 @@ def check(batch: StepBatch, step: Step, rows: RowTable, shape: CacheShape, kerne
         (batch.token_ids, twin.token_ids),
         (batch.positions, twin.positions),
         (batch.prompt_lens, twin.prompt_lens),
-        (batch.slot_rows.view(-1, 2), twin.slot_rows.view(-1, 2)),
+        (slot_rows(batch), slot_rows(twin)),
     ):
         assert torch.equal(one, other[places])
     assert twin.logit_tokens is not None
     logit_tokens = torch.arange(len(places)) if batch.logit_tokens is None else batch.logit_tokens
     assert torch.equal(places[logit_tokens], twin.logit_tokens)
     assert batch.row_starts.tolist() == (np.cumsum(step.counts) - step.counts).tolist()
-    for window in WINDOWS:
-        _check_attention(batch.attention[window], step, rows, kernels, window)
+    for spec in SPECS:
+        _check_attention(plan_of(batch, spec), step, rows, kernels, spec.window)
+
+
+def slot_rows(batch: StepBatch) -> torch.Tensor:
+    """[T, K] of each kind of layer."""
+    rows = []
+    for plan in batch.attention.values():
+        assert isinstance(plan, BlockAttentionPlan | TorchAttentionPlan)
+        rows.append(plan.slot_rows.view(-1, 2))
+    return torch.cat(rows, 1)
+
+
+def plan_of(batch: StepBatch, spec: KVCacheSpec) -> BlockPlan:
+    plan = batch.attention[spec]
+    assert isinstance(plan, BlockAttentionPlan)
+    return plan.plan
 
 
 def _check_attention(
-    plan: object, step: Step, rows: RowTable, kernels: BlockKernels, window: int | None
+    plan: BlockPlan, step: Step, rows: RowTable, kernels: BlockKernels, window: int | None
 ) -> None:
-    assert isinstance(plan, BlockPlan)
     longest = int((step.starts + step.counts).max())
     assert longest <= plan.context < longest + CONTEXT_STEP
     expected = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], window, 32, 2).items
@@ -104,66 +117,62 @@ def _check_attention(
     assert sorted(map(tuple, plan.items[:, keep].tolist())) == sorted(map(tuple, expected[:, keep].tolist()))
 
 
-def test_prompts_and_tokens(inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels):
+def test_prompts_and_tokens(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """With rows in the plan's order, and without padding."""
     step = step_of(rows, ([3, 0, 1, 4], [0, 299, 2, 30], [17, 1, 1, 60]), [1, 2, 3], kernels)
     batch = inputs.build(step)
-    check(batch, step, rows, shape, kernels)
+    check(batch, step, rows, kernels)
     assert batch.logit_tokens is not None and batch.logit_tokens.tolist() == [17, 18, 78]
 
 
-def test_what_is_there_is_used_again(
-    inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels
-):
+def test_what_is_there_is_used_again(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """Steps that decode as many rows have one batch, with the numbers of the last one."""
     first = inputs.build(step_of(rows, ([0, 1], [299, 2], [1, 1]), [0, 1], kernels))
     assert first.logit_tokens is None, "every token is sampled from, in order"
     rows.append(np.array([0, 1]), np.array([7, 8]))
     step = step_of(rows, ([1, 0], [3, 300], [1, 1]), [0, 1], kernels)
     assert inputs.build(step) is first
-    check(first, step, rows, shape, kernels)
+    check(first, step, rows, kernels)
     swapped = step_of(rows, ([1, 0], [3, 300], [1, 1]), [1, 0], kernels)
     second = inputs.build(swapped)
     assert second is not first, "samples come in another order"
-    check(second, swapped, rows, shape, kernels)
+    check(second, swapped, rows, kernels)
     piece = step_of(rows, ([2], [0], [40]), [], kernels)
-    check(inputs.build(piece), piece, rows, shape, kernels)
+    check(inputs.build(piece), piece, rows, kernels)
     assert inputs.build(step) is not first, "only the last one is kept"
     assert first.row_starts.tolist() == [0, 1]
 
 
-def test_a_row_that_outgrows_its_plan(
-    inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels
-):
+def test_a_row_that_outgrows_its_plan(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """Plans for attention have room for a context, and are made anew for a longer one."""
     before = inputs.build(step_of(rows, ([0], [255], [1]), [], kernels))
     step = step_of(rows, ([0], [256], [1]), [], kernels)
     after = inputs.build(step)
     assert after is not before
-    check(after, step, rows, shape, kernels)
+    check(after, step, rows, kernels)
 
 
-def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, shape: CacheShape, kernels: BlockKernels):
+def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """Those that decode, where they are much of all work; beside a prompt that is more, they are not."""
     before = kernels.team.threads
     kernels.team.set_threads(2)
     rows.add(new_row(5, list(range(600)), list(range(38)), prompt_len=598))
     alone = step_of(rows, ([5, 1], [599, 2], [1, 1]), [], kernels)
     batch = inputs.build(alone)
-    check(batch, alone, rows, shape, kernels)
-    plan = batch.attention[None]
-    assert isinstance(plan, BlockPlan) and plan.items[:, 5].tolist() == [0, 1, -1]
+    check(batch, alone, rows, kernels)
+    plan = plan_of(batch, SPECS[0])
+    assert plan.items[:, 5].tolist() == [0, 1, -1]
     rows.append(np.array([5]), np.array([7]))
     following = step_of(rows, ([5, 1], [600, 2], [1, 1]), [], kernels)
     assert inputs.build(following) is batch
-    check(batch, following, rows, shape, kernels)
+    check(batch, following, rows, kernels)
     several = step_of(rows, ([5], [594], [7]), [], kernels)
-    check(inputs.build(several), several, rows, shape, kernels)
+    check(inputs.build(several), several, rows, kernels)
     beside = step_of(rows, ([5, 4, 2], [600, 0, 0], [1, 90, 40]), [], kernels)
     batch = inputs.build(beside)
-    check(batch, beside, rows, shape, kernels)
-    plan = batch.attention[None]
-    assert isinstance(plan, BlockPlan) and not len(plan.partials)
+    check(batch, beside, rows, kernels)
+    plan = plan_of(batch, SPECS[0])
+    assert not len(plan.partials)
     kernels.team.set_threads(before)
 
 
@@ -181,9 +190,7 @@ def test_rows_with_a_common_prefix(seed: int):
         own = [50 * row + block for block in range(-(-length // 16) - shared)]
         blocks = [*range(prefix, prefix + shared), *own]
         rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
-    inputs = BlockInputs(
-        rows, (None,), CacheShape(2, 64, 16, 60, torch.bfloat16, torch.device("cpu"), kernels), kernels
-    )
+    inputs = BlockInputs(rows, [WIDE], kernels)
     order = rng.permutation(60).tolist()
     counts = [1 if row % 7 else 30 for row in order]
     starts = [lengths[row] - count for row, count in zip(order, counts, strict=True)]
@@ -191,9 +198,8 @@ def test_rows_with_a_common_prefix(seed: int):
         number = [order.index(row) for row in chosen]
         work = chosen, [starts[at] for at in number], [counts[at] for at in number]
         step = step_of(rows, work, [], kernels)
-        plan = inputs.build(step).attention[None]
+        plan = plan_of(inputs.build(step), WIDE)
         twin = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], None, 64, 2)
-        assert isinstance(plan, BlockPlan)
         assert _pairs_of(plan) == _pairs_of(twin)
         assert len(chosen) < 60 or len(plan.items) > plan.made[0]
     kernels.team.set_threads(before)
@@ -210,15 +216,12 @@ def test_another_number_of_items_is_another_batch(kernels: BlockKernels):
     for row, length in enumerate(lengths):
         blocks = [*range(30), *range(100 * row + 100, 100 * row + 104)]
         rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
-    inputs = BlockInputs(
-        rows, (None,), CacheShape(2, 64, 16, 60, torch.bfloat16, torch.device("cpu"), kernels), kernels
-    )
+    inputs = BlockInputs(rows, [WIDE], kernels)
     batches, made = [], []
     for _ in range(4):
         starts = [length - 1 for length in lengths]
         batches.append(inputs.build(step_of(rows, (list(range(12)), starts, [1] * 12), [], kernels)))
-        plan = batches[-1].attention[None]
-        assert isinstance(plan, BlockPlan)
+        plan = plan_of(batches[-1], WIDE)
         made.append(int(plan.made[0]))
         rows.append(np.arange(12), np.full(12, 7))
         lengths = [length + 1 for length in lengths]

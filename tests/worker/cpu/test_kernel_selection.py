@@ -112,7 +112,7 @@ def test_what_is_chosen_is_said(
     for dtype, reason in (("bfloat16", "no such CPU"), ("float16", "our CPU kernels are for bfloat16")):
         runner, text = runner_log(folder, dtype, caplog, lines=2)
         assert f"weights in {dtype} are widened to float32" in text and reason in text
-        assert runner._model.head.packed is None and runner._cache.shape.dtype == torch.float32
+        assert runner._model.head.packed is None and runner._cache.layout.dtype == torch.float32
         assert {parameter.dtype for parameter in runner._model.parameters()} == {torch.float32}
 
 
@@ -186,7 +186,7 @@ def test_logits_are_bitwise_the_same_in_any_company(family: str, quantization: s
         return Driver(folder, dtype="bfloat16", quantization=quantization, **sizes, **changes)
 
     alone = drive()
-    assert alone.runner._cache.shape.kernels is not None
+    assert alone.runner._check is not None, "compiled kernels are in use"
     sequence = alone.add(TALK, 12)[0]
     alone.run()
     expected, tokens = torch.stack(sequence.logits), sequence.output

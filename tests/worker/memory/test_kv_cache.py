@@ -1,15 +1,20 @@
 """How large the KV cache gets, and what its memory is."""
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
-from kernels.ops.attention.paged_attention import CacheShape
 from pagewire.errors import StartupError
+from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, Plane
 from worker.memory import kv_cache
 from worker.memory.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks
+from worker.memory.swap_space import SwapSpace
+from worker.step.plan_reader import Swaps
 
+CPU = torch.device("cpu")
 MIB = 1 << 20
 
 
@@ -48,19 +53,44 @@ def test_a_control_group_may_allow_less(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_layers_are_views_and_copies_reach_all(dtype: torch.dtype):
-    shape = CacheShape(2, 6, 4, 5, dtype, torch.device("cpu"))
-    cache = KVCache(3, 5, shape)
-    assert cache.num_bytes == 6 * block_bytes(3, 2, 6, 4, dtype)
-    assert not cache.tensor.any()
-    for layer in cache.layers:
-        layer.key[1] = 1
-        layer.value[1] = 2
+    specs = [AttentionSpec(2, 6), AttentionSpec(2, 6, window=3), AttentionSpec(2, 6)]
+    cache = KVCache(specs, CacheLayout(4, 5, dtype, CPU))
+    assert cache.num_bytes == 6 * block_bytes(specs, 4, dtype) == 6 * 3 * 2 * 48 * dtype.itemsize
+    (pool,) = cache.pools
+    assert pool.shape == (6, 6, 2, 4, 6) and not pool.any()
+    for key, value in cache.layers:
+        key[1] = 1
+        value[1] = 2
     cache.copy_blocks(torch.tensor([1]), torch.tensor([4]))
-    assert all((layer.key[4] == 1).all() and (layer.value[4] == 2).all() for layer in cache.layers)
-    assert not cache.tensor[:, :, 5].any()
+    assert all((key[4] == 1).all() and (value[4] == 2).all() for key, value in cache.layers)
+    assert not pool[:, 5].any()
+
+
+@dataclass(frozen=True)
+class LatentSpec(AttentionSpec):
+    """A kind of layer with one plane, and with a second one of another type."""
+
+    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
+        return Plane((block_size, 3), dtype), Plane((block_size,), torch.uint8)
+
+
+def test_kinds_of_layers_that_keep_different_things():
+    """Each kind of plane has a pool; blocks are copied in all of them, and swapped out and in."""
+    specs = [AttentionSpec(2, 6), LatentSpec(1, 3), AttentionSpec(2, 6)]
+    cache = KVCache(specs, CacheLayout(4, 5, torch.float32, CPU))
+    assert [pool.shape[:2] for pool in cache.pools] == [(4, 6), (1, 6), (1, 6)]
+    assert [[*plane.shape[1:]] for plane in cache.layers[1]] == [[4, 3], [4]]
+    assert cache.num_bytes == 6 * block_bytes(specs, 4, torch.float32) == 6 * (4 * 192 + 48 + 4)
+    assert cache.layers[2][0].data_ptr() == cache.pools[0][2].data_ptr()
+    for pool in cache.pools:
+        pool[:, 1] = 7
+    cache.copy_blocks(torch.tensor([1]), torch.tensor([4]))
+    assert all((pool[:, 4] == 7).all() for pool in cache.pools)
+    swap_space = SwapSpace(2, cache)
+    swap_space.execute(Swaps(*(np.array([block]) for block in (4, 1, 1, 0))))
+    assert all((pool[:, 0] == 7).all() and not pool[:, 5].any() for pool in cache.pools)
 
 
 def test_an_allocation_that_fails_is_told():
-    shape = CacheShape(1 << 20, 1 << 20, 16, 1 << 20, torch.float32, torch.device("cpu"))
     with pytest.raises(StartupError, match="do not fit"):
-        KVCache(1, 1 << 20, shape)
+        KVCache([AttentionSpec(1 << 20, 1 << 20)], CacheLayout(16, 1 << 20, torch.float32, CPU))

@@ -36,12 +36,12 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
     plain.run()
     for _ in range(4):
         swapped.step()
-    cache = swapped.runner._cache.tensor
+    cache = swapped.runner._cache.pools[0]
     held = sequence.blocks
-    contents = cache[:, :, held].clone()
+    contents = cache[:, held].clone()
     host = random.Random(3).sample(range(swapped.ready.num_host_blocks), len(held))
     swapped.runner.execute(swap_plan(swap_out_blocks=held, swap_out_host_blocks=host))
-    cache[:, :, held] = 77.0
+    cache[:, held] = 77.0
     free = swapped.free[: len(held)]
     table = swap_plan(
         swap_in_host_blocks=host,
@@ -52,7 +52,7 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
         table_blocks=free,
     )
     swapped.runner.execute(table)
-    assert torch.equal(cache[:, :, free], contents)
+    assert torch.equal(cache[:, free], contents)
     swapped.free[: len(held)] = held
     for block in free:
         swapped.references[block] = 1
@@ -65,9 +65,9 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
 def test_copies_happen_in_the_order_of_the_contract(checkpoint: Checkpoints):
     """Out before in before copies: in one plan a block is saved, filled anew, and copied on."""
     runner = make_runner(checkpoint("llama"), swap_space_bytes=MIB)
-    cache = runner._cache.tensor
+    cache = runner._cache.pools[0]
     for block in range(4):
-        cache[:, :, block] = block
+        cache[:, block] = block
     runner.execute(swap_plan(swap_out_blocks=[3], swap_out_host_blocks=[9]))
     runner.execute(
         swap_plan(
@@ -80,7 +80,7 @@ def test_copies_happen_in_the_order_of_the_contract(checkpoint: Checkpoints):
         )
     )
     runner.execute(swap_plan(swap_in_host_blocks=[5, 4], swap_in_blocks=[0, 3]))
-    assert [cache[0, 0, block].unique().tolist() for block in range(4)] == [[1], [3], [3], [1]]
+    assert [cache[0, block].unique().tolist() for block in range(4)] == [[1], [3], [3], [1]]
 
 
 BAD_PLANS = {
@@ -125,10 +125,11 @@ def test_costs_are_measured(checkpoint: Checkpoints):
 def test_measuring_leaves_contents_alone(checkpoint: Checkpoints):
     runner = make_runner(checkpoint("llama"))
     cache = runner._cache
-    cache.tensor.copy_(torch.rand_like(cache.tensor))
-    before = cache.tensor.clone()
+    (pool,) = cache.pools
+    pool.copy_(torch.rand_like(pool))
+    before = pool.clone()
     assert SwapSpace(5, cache).measure_us_per_block() > 0
-    assert torch.equal(cache.tensor, before)
+    assert torch.equal(pool, before)
 
 
 def test_as_many_blocks_as_fit_into_the_space():

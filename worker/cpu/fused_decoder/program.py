@@ -28,13 +28,14 @@ from kernels.cpu.attention.block_attention import SETS, BlockPlan, attention_fie
 from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.elementwise.row_kernels import RowKernels, norm_fields, row_grain
 from kernels.cpu.matmul.int8 import QuantizedWeight
+from worker.attention.block_plan import BlockAttentionPlan
+from worker.attention.kv_cache_spec import KVCacheSpec
+from worker.attention.plan import LayerCache, Rotation
 from worker.cpu.fused_decoder.buffers import LayerBuffers, make_buffers, make_layer_buffers
 from worker.cpu.fused_decoder.head import CHOICE, ROWS, DecoderHead
-from worker.layers.attention import LayerCache
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import RMSNorm
 from worker.layers.packed_linear import Matrix
-from worker.layers.rotary import Rotation
 from worker.model_input import InputBatch
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ attention waits for memory."""
 def fits(model: "LlamaModel") -> bool:
     """Whether every operation of the model has a kernel, and its weights are packed."""
     return model.embedding.width % 16 == 0 and all(
-        block.attention.kernels is not None
+        model.rotary.kernels is not None
         and block.attention.qkv.packed is not None
         and block.mlp.kernels is not None
         and block.attention_norm.kernels is not None
@@ -85,20 +86,19 @@ class DecoderProgram:
         self._embedding = model.embedding
         looked_up = model.embedding.packed is not None
         sizes = [_records(block) for block in model.layers]
-        windows = {block.attention.attention.window: None for block in model.layers} if most <= FEW else {}
+        specs = dict.fromkeys(model.kv_cache_specs()) if most <= FEW else {}
         has_head = most <= FEW and model.head.packed is not None
         head_records = _product_records(model.head) + CHOICE if has_head else 0
-        size = len(windows) + looked_up + sum(sizes) + 1 + head_records
+        size = len(specs) + looked_up + sum(sizes) + 1 + head_records
         self._program = Program(size, slack=sets * min(sizes) if most <= FEW else 0)
         self._next = 0
         self._products: list[int] = []
         self._halves_of_products: list[tuple[int, int]] = []
         self._rotaries: list[int] = []
-        self._stores: list[int] = []
-        self._attentions: dict[int | None, list[int]] = {}
-        self._prefetches = {window: KVPrefetch() for window in windows}
+        self._attentions: dict[KVCacheSpec, list[int]] = {}
+        self._prefetches = {spec: KVPrefetch() for spec in specs}
         for prefetch in self._prefetches.values():
-            fields = prefetch.fields(plan, (caches[0].key, caches[0].value))
+            fields = prefetch.fields(plan, (caches[0][0], caches[0][1]))
             self._put(prefetch.operation, fields, 1)
         self._add_embedding()
         to_add = None
@@ -142,18 +142,16 @@ class DecoderProgram:
         """Writes down how many tokens there are, and where the inputs and plans of this batch lie."""
         tokens, records = len(batch.token_ids), self._program.records
         records[:, ROWS] = tokens
-        for index, window in enumerate(self._prefetches):
-            plan = batch.attention[window]
-            assert isinstance(plan, BlockPlan)
+        for index, spec in enumerate(self._prefetches):
+            plan = _block_plan(batch, spec).plan
             records[index, ROWS] = tokens >= LEAST_ROWS
             records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, plan.made[0]
         if self._embedding.packed is not None:
             records[len(self._prefetches), INDEXES] = batch.token_ids.data_ptr()
-        records[self._stores, SLOTS] = batch.slot_rows.data_ptr()
-        for window, indexes in self._attentions.items():
-            plan = batch.attention[window]
-            assert isinstance(plan, BlockPlan)
-            units = int(plan.made[0]) * self._kv_heads
+        for spec, indexes in self._attentions.items():
+            planned = _block_plan(batch, spec)
+            plan, units = planned.plan, int(planned.plan.made[0]) * self._kv_heads
+            records[[index - 1 for index in indexes], SLOTS] = planned.slot_rows.data_ptr()
             records[indexes, ROWS] = units
             records[indexes, PLAN] = plan.addresses.ctypes.data
             combining = [index + 1 for index in indexes]
@@ -224,7 +222,7 @@ class DecoderProgram:
         stride = 2 * head_dim * (heads + 2 * kv_heads)
         qkv, query, to_key = layer.qkv.data_ptr(), layer.turned.data_ptr(), 2 * head_dim * heads
         source, to_value = qkv, 2 * head_dim * (heads + kv_heads)
-        for norm, at, count in attention.head_norms(0, to_key):
+        for norm, at, count in _head_norms(attention, to_key):
             addresses = qkv + at, 0, norm.weight.data_ptr(), query + at, qkv + at
             fields = norm_fields(addresses, head_dim, norm.eps, count, stride)
             self._put(self._rows.norm, fields, row_grain(count * head_dim))
@@ -233,13 +231,12 @@ class DecoderProgram:
         self._rotaries.append(self._next)
         fields = source, 0, 0, 0, stride, turned, head_dim, query
         self._put(self._rows.rotary, fields, row_grain(turned * head_dim), repeatable=source == qkv)
-        self._stores.append(self._next)
-        fields = query + to_key, qkv + to_value, cache.key.data_ptr(), cache.value.data_ptr()
+        fields = query + to_key, qkv + to_value, cache[0].data_ptr(), cache[1].data_ptr()
         fields = *fields, 0, stride, kv_heads, head_dim
         self._put(self._blocks.store, fields, row_grain(2 * kv_heads * head_dim), repeatable=True)
-        self._attentions.setdefault(attention.attention.window, []).append(self._next)
+        self._attentions.setdefault(attention.attention.spec, []).append(self._next)
         strides, mixed = (stride, 2 * heads * head_dim), layer.mixed.data_ptr()
-        both, scale = (cache.key, cache.value), attention.attention.scale
+        both, scale = (cache[0], cache[1]), attention.attention.scale
         fields = attention_fields(query, mixed, both, 0, strides, heads, scale, layer.number)
         self._put(self._blocks.attend, fields, 1, repeatable=True)
         self._put(self._blocks.combine, fields, 1, repeatable=True)
@@ -247,13 +244,16 @@ class DecoderProgram:
     def _add_streams(self, caches: Sequence[LayerCache]) -> None:
         """What products ask for from memory: those between one attention and the next."""
         records, before = self._program.records, 0
-        layers = sorted((at, window) for window, indexes in self._attentions.items() for at in indexes)
-        for (attention, window), cache in zip(layers, caches, strict=True):
+        layers = sorted(
+            ((at, spec) for spec, indexes in self._attentions.items() for at in indexes),
+            key=lambda layer: layer[0],
+        )
+        for (attention, spec), cache in zip(layers, caches, strict=True):
             products = [product for product in self._products if before < product < attention]
             before = attention
-            if window in self._prefetches:
+            if spec in self._prefetches:
                 sizes = records[products][:, [COLUMNS, WORDS]].tolist()
-                records[products, STREAM] = self._prefetches[window].streams(cache.key, sizes)
+                records[products, STREAM] = self._prefetches[spec].streams(cache[0], sizes)
 
     def _put(self, operation: int, fields: tuple[int, ...], grain: int, repeatable: bool = False) -> None:
         self._program.put(self._next, operation, 0, fields, grain, repeatable)
@@ -262,9 +262,23 @@ class DecoderProgram:
 
 def _records(block: "LlamaBlock") -> int:
     """Of one layer."""
-    return 4 * _product_records(block.mlp.down) + 7 + len(block.attention.head_norms(0, 0))
+    return 4 * _product_records(block.mlp.down) + 7 + len(block.attention.norms or ())
 
 
 def _product_records(layer: Matrix) -> int:
     """Inputs become integers before a product of integers."""
     return 2 if isinstance(layer.packed, QuantizedWeight) else 1
+
+
+def _head_norms(attention: "LlamaAttention", to_key: int) -> list[tuple[RMSNorm, int, int]]:
+    """Norms, how far behind the queries the normed heads begin, in bytes, and how many heads."""
+    if attention.norms is None:
+        return []
+    query_norm, key_norm = attention.norms
+    return [(query_norm, 0, attention.num_heads), (key_norm, to_key, attention.num_kv_heads)]
+
+
+def _block_plan(batch: InputBatch, spec: KVCacheSpec) -> BlockAttentionPlan:
+    plan = batch.attention[spec]
+    assert isinstance(plan, BlockAttentionPlan)
+    return plan

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan
 from tests.worker.fakes import Driver
+from worker.attention.block_plan import BlockAttentionPlan
+from worker.attention.plan import Rotation
 from worker.cpu.fused_decoder.program import DecoderProgram
-from worker.layers.rotary import Rotation
 from worker.model_input import InputBatch
 from worker.models import llama
 
@@ -99,8 +99,9 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
     run, joined = DecoderProgram.run, []
 
     def watched(program: DecoderProgram, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
-        plan = batch.attention[None]
-        assert isinstance(plan, BlockPlan)
+        (planned,) = batch.attention.values()
+        assert isinstance(planned, BlockAttentionPlan)
+        plan = planned.plan
         joined.append(len(plan.items) - int(plan.made[0]))
         return run(program, rotation, batch)
 

@@ -1,0 +1,45 @@
+"""Attention by the CPU's compiled kernels, which read blocks where they lie."""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.cpu.attention.block_attention import BlockKernels, BlockPlan, block_attention
+from kernels.cpu.attention.work_items import Int64s
+from worker.attention.plan import HeadNorms, LayerCache, Rotation, rotated_heads
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """A step's rows as the compiled kernels take them; see
+    kernels.cpu.attention.block_attention.BlockPlan."""
+
+    kernels: BlockKernels
+    items: Int64s  # [I, 9]
+    made: Int64s  # [1]
+    block_tables: Int64s
+    context: int  # positions of the longest row, rounded up
+    num_partials: int  # results of parts of split rows
+    slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
+
+
+@dataclass(frozen=True)
+class BlockAttentionPlan:
+    """An AttentionPlan of kernels.cpu.attention.block_attention."""
+
+    plan: BlockPlan
+    slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scale: float,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """See AttentionPlan."""
+        key_cache, value_cache = cache
+        query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
+        self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)
+        return block_attention(query, key_cache, value_cache, self.plan, scale)

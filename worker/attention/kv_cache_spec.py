@@ -1,0 +1,114 @@
+"""What each kind of layer keeps in the KV cache, and how the layers of that kind plan a step.
+
+A model names one KVCacheSpec per layer (LanguageModel.kv_cache_specs). The cache (worker.memory.kv_cache)
+asks specs for the planes of a block and knows nothing else of layers; layers with equal specs share one plan
+per step, under their spec in InputBatch.attention. A kind of layer that keeps something else (a latent vector
+per token, values of 8 bits with scales, one state per sequence) is another class with this interface.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kernels.cpu.attention.block_attention import block_plan
+from kernels.ops.attention.paged_attention import CacheShape, plan_attention
+from worker.attention.block_plan import BlockAttentionPlan, BlockStep
+from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
+from worker.attention.plan import AttentionPlan
+from worker.attention.torch_plan import HostStep, TorchAttentionPlan
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One of the tensors that hold a layer's cache: [B, *block_shape]."""
+
+    block_shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block in this plane."""
+        return math.prod(self.block_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """What all layers of a cache have in common."""
+
+    block_size: int  # S: tokens of a block
+    num_blocks: int  # without the padding block, which stands behind them
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def pad_block(self) -> int:
+        """The id of the worker's own block: finite values that belong to no row."""
+        return self.num_blocks
+
+
+class KVCacheSpec(Protocol):
+    """One kind of layer. Hashable; equal specs mean equal plans."""
+
+    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
+        """The tensors of one layer's cache, in the order in which a LayerCache has them."""
+        ...
+
+    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
+        """Returns the plan of a step that torch computes."""
+        ...
+
+    def block_plan(self, step: BlockStep) -> AttentionPlan:
+        """Returns the plan of a step that the CPU's compiled kernels compute."""
+        ...
+
+    def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+        """Returns the plan of a step that Triton's kernels compute."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Keys and values of every token; queries see all of them, or a window."""
+
+    num_kv_heads: int  # K: those that this rank holds
+    head_dim: int  # D
+    window: int | None = None  # tokens that a query sees, itself included; None: all
+
+    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
+        """Keys and values. Why K stands before S: kernels.ops.attention.paged_attention."""
+        plane = Plane((self.num_kv_heads, block_size, self.head_dim), dtype)
+        return plane, plane
+
+    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
+        """See KVCacheSpec."""
+        shape = CacheShape(
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            block_size=layout.block_size,
+            pad_block=layout.pad_block,
+            dtype=layout.dtype,
+            device=layout.device,
+        )
+        plan = plan_attention(step.starts, step.counts, step.block_tables, self.window, shape)
+        rows = step.slot_rows(self.num_kv_heads, layout.block_size, layout.device)
+        return TorchAttentionPlan(plan, rows)
+
+    def block_plan(self, step: BlockStep) -> AttentionPlan:
+        """See KVCacheSpec."""
+        plan = block_plan(
+            *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
+            window=self.window,
+            shape=(self.num_kv_heads, self.head_dim),
+        )
+        return BlockAttentionPlan(plan, step.slot_rows)
+
+    def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+        """See KVCacheSpec."""
+        return PagedAttentionPlan(step, self.window)
+
+
+def bytes_per_block(spec: KVCacheSpec, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block in one layer of this kind."""
+    return sum(plane.bytes_per_block for plane in spec.planes(block_size, dtype))

@@ -1,0 +1,98 @@
+"""The plan that attention layers follow in one step, whatever computes it.
+
+    torch_plan.py   torch, on any device: gathers keys and values
+    block_plan.py   the CPU's compiled kernels
+    paged_plan.py   Triton's kernels, on CUDA
+
+A plan is made once per step and kind of layer (worker.attention.kv_cache_spec) and serves all layers of that
+kind: it holds the block tables, the slots of the step's tokens, and what the kernels precompute from them.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.ops.layers.rotary import rotary
+
+LayerCache = tuple[torch.Tensor, ...]
+"""The part of the KV cache that belongs to one layer: one tensor [B, ...] per plane of its KVCacheSpec."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The rotary angles of one step, shared by all layers: cos and sin as kernels.ops.layers.rotary takes
+    them."""
+
+    cos: torch.Tensor  # [P, D] float32
+    sin: torch.Tensor  # [P, D] float32
+    index: torch.Tensor | None = None  # [T] int64: each token's row of cos and sin; None: its own number
+    kernels: RowKernels | None = None  # rotates in place with these, where the head size fits
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, N, D] -> [T, N, D]; with kernels, x itself is overwritten and returned."""
+        if self.kernels is not None:
+            return self.kernels.rotate(x, self.cos, self.sin, self.index)
+        if self.index is None:
+            return rotary(x, self.cos, self.sin)
+        return rotary(x, self.cos[self.index], self.sin[self.index])
+
+
+class HeadNorm(Protocol):
+    """A norm over each head of queries or of keys: worker.layers.norm.RMSNorm."""
+
+    weight: torch.Tensor  # [D]
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, N, D] -> [T, N, D]."""
+        ...
+
+
+HeadNorms = tuple[HeadNorm, HeadNorm]
+"""The norms of queries and of keys, applied before the rotation."""
+
+
+class AttentionPlan(Protocol):
+    """Stores and attends for every layer of one kind, in one step."""
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scale: float,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """qkv: [T, H + 2 K, D], the heads of queries, keys and values as one projection leaves them; it may
+        be overwritten. Returns [T, H, D], contiguous.
+
+        Norms and rotates the heads of queries and keys (where given), writes keys and values into the
+        cache, and attends to everything that the step's rows may see there, including this step's tokens.
+        Queries and keys come in one tensor so that one call rotates both.
+        """
+        ...
+
+
+def split_heads(qkv: torch.Tensor, num_kv_heads: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[T, H + 2 K, D] -> views of query [T, H, D], key [T, K, D] and value [T, K, D]."""
+    sizes = qkv.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads
+    query, key, value = qkv.split_with_sizes(sizes, dim=1)
+    return query, key, value
+
+
+def rotated_heads(
+    qkv: torch.Tensor, num_kv_heads: int, rotation: Rotation | None, norms: HeadNorms | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[T, H + 2 K, D] -> query [T, H, D], key [T, K, D] and value [T, K, D], normed and rotated."""
+    query, key, value = split_heads(qkv, num_kv_heads)
+    if rotation is None:
+        return query, key, value
+    num_heads = query.shape[1]
+    if norms is None:
+        query_key = qkv[:, : num_heads + num_kv_heads]
+    else:
+        query_key = torch.cat((norms[0](query), norms[1](key)), dim=1)
+    query, key = rotation(query_key).split_with_sizes((num_heads, num_kv_heads), dim=1)
+    return query, key, value

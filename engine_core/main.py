@@ -27,8 +27,8 @@ from engine_core.startup import (
 )
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
-from pagewire.host.gc_tuning import settle
-from pagewire.host.spawn import Pulse, Status
+from pagewire.host.gc_tuning import freeze_heap
+from pagewire.host.spawn import Heartbeat, Status
 from pagewire.ipc import transport
 from pagewire.ipc.curve import Gatekeeper, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
@@ -79,7 +79,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     frontends.start()
 
     try:
-        worker.meanwhile = pulse = Pulse(status.beat)
+        worker.meanwhile = pulse = Heartbeat(status.beat)
         worker.start(initialize, arguments, external=config.external_workers)
         ready = worker.wait_ready(status.loading)
     except WorkerDied as error:
@@ -99,7 +99,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     )
     watch_core(watch.board, Parts(core, frontends, worker, ready))
     watch.pages.begin(lambda answer: inbox.put(Asked(answer)))
-    settle()
+    freeze_heap()
     facts = identity.welcome.model
     log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)
     status.ready(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 from frontend.errors import FrontendFull
-from pagewire.retry_after import Comebacks
+from pagewire.retry_after import RetryAfter
 
 
 class ConcurrencyLimits:
@@ -22,7 +22,7 @@ class ConcurrencyLimits:
         """Rejected calls since the start, by the limit that they met: "calls" or "bytes"."""
         self._max_calls, self._max_bytes = max_calls, max_bytes
         self._clock = clock
-        self._calls, self._readings = Comebacks(), Comebacks()
+        self._calls, self._readings = RetryAfter(), RetryAfter()
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -53,6 +53,6 @@ class ConcurrencyLimits:
             self.num_bytes -= size
             self._readings.freed(1, self._clock())
 
-    def _full(self, kind: str, comebacks: Comebacks) -> FrontendFull:
+    def _full(self, kind: str, estimate: RetryAfter) -> FrontendFull:
         self.refused[kind] += 1
-        return FrontendFull(comebacks.promise(1, self._clock()))
+        return FrontendFull(estimate.offer(1, self._clock()))

@@ -10,9 +10,9 @@ from frontend.server import Frontend
 from frontend.text.model_info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-from pagewire.host.gc_tuning import give_back_freed_memory, settle
-from pagewire.host.spawn import Pulse, Status
-from pagewire.log_redaction import tell_of_loop_error
+from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
+from pagewire.host.spawn import Heartbeat, Status
+from pagewire.log_redaction import log_loop_error
 
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop
@@ -36,7 +36,7 @@ def run(config: FrontendConfig) -> int:
         if sys.platform != "win32":
             try_first(partial(load_model, config), config.model)
         model = load_model(config)
-        settle()
+        freeze_heap()
         give_back_freed_memory()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, model, status))
@@ -51,7 +51,7 @@ def run(config: FrontendConfig) -> int:
 async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(tell_of_loop_error)
+    loop.set_exception_handler(log_loop_error)
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
@@ -79,7 +79,7 @@ async def _pulse(status: Status) -> None:
     """Proves to our parent that this loop goes round."""
     while True:
         status.beat()
-        await asyncio.sleep(Pulse.INTERVAL_S)
+        await asyncio.sleep(Heartbeat.INTERVAL_S)
 
 
 async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, port: int) -> None:

@@ -1,9 +1,9 @@
-"""What a beam search may come with: frontends say so to clients, and the engine core checks it again."""
+"""Limits of a beam search: frontends report violations to clients, and the engine core checks again."""
 
 MAX_LENGTH_PENALTY = 10.0
-"""With either sign: length ** length_penalty stays a number."""
+"""Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128
-"""Tokens that may end a beam: each costs a candidate per beam and step."""
+"""Most tokens that may end a beam: each costs a candidate per beam and step."""
 
 NEUTRAL: dict[str, tuple[float, ...]] = {
     "temperature": (0, 1),
@@ -12,5 +12,5 @@ NEUTRAL: dict[str, tuple[float, ...]] = {
     "min_p": (0,),
     "typical_p": (1,),
 }
-"""Values of the fields that change how rows sample. Beams do not: what would have no effect is not passed
-over in silence."""
+"""Allowed values of the sampling fields: beams are not sampled, and fields without effect are refused rather
+than ignored."""

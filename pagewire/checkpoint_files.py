@@ -1,8 +1,7 @@
-"""Opening the files of a checkpoint: it came from somewhere, and is not believed.
+"""Opens the files of a checkpoint, which is not trusted.
 
-What is read is a regular file of a size that makes sense, inside the folder. A link that leads out of it
-could make us show a stranger's client some file of this machine (GetTokenizer sends files), and a FIFO would
-keep the process waiting without end.
+Only regular files of bounded size inside the folder are read. A link that leads out of it could expose a file
+of this host to clients (GetTokenizer sends files), and a FIFO would block the process forever.
 """
 
 import json
@@ -12,14 +11,14 @@ from typing import Any
 from pagewire.errors import StartupError
 
 MAX_JSON_BYTES = 64 << 20
-"""Of a file that is read whole. The largest there are, indexes of tensors, have some MiB."""
+"""Size limit of files that are read whole. The largest known, tensor indexes, have a few MiB."""
 
 
 def inside(folder: Path, name: str, what: str) -> Path:
-    """The path of a file of the checkpoint, whether it exists or not.
+    """Returns the path of a file of the checkpoint, whether it exists or not.
 
-    Links are followed first. They may lead to the folder `blobs` two levels up, which is how the
-    Hugging Face cache stores a snapshot. what: of the StartupError for anything else.
+    Links are resolved first. They may lead to the folder `blobs` two levels up, as in a snapshot of the
+    Hugging Face cache; anything else raises StartupError with `what`.
     """
     folder = folder.resolve()
     try:
@@ -36,7 +35,7 @@ def inside(folder: Path, name: str, what: str) -> Path:
 
 
 def read_whole(folder: Path, name: str, what: str) -> bytes | None:
-    """What a small file holds; None when there is none. Raises StartupError."""
+    """Returns the content of a small file, or None if it does not exist. Raises StartupError."""
     path = inside(folder, name, what)
     try:
         size = path.stat().st_size
@@ -50,7 +49,7 @@ def read_whole(folder: Path, name: str, what: str) -> bytes | None:
 
 
 def read_object(folder: Path, name: str, what: str) -> dict[str, Any] | None:
-    """The JSON object in a small file; None when there is none. Raises StartupError."""
+    """Returns the JSON object in a small file, or None if it does not exist. Raises StartupError."""
     content = read_whole(folder, name, what)
     if content is None:
         return None

@@ -1,15 +1,19 @@
-"""Where a model's files are."""
+"""Finds the folder of a checkpoint."""
 
+import re
 from pathlib import Path
 
 from pagewire.config import DEMO_MODEL
 from pagewire.errors import StartupError
 
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+"""A name on the Hugging Face Hub, such as organisation/model."""
+
 
 def checkpoint_folder(model: str) -> Path:
-    """The folder of a checkpoint; `demo` is the one that ships with the package.
+    """Returns the folder of a checkpoint; `demo` is the one that ships with the package.
 
-    Raises StartupError when there is no such folder or it holds no config.json.
+    Raises StartupError if there is no such folder or it has no config.json.
     """
     folder = Path(__file__).parent / "demo_model" if model == DEMO_MODEL else Path(model).expanduser()
     what = f"cannot load the model {model!r}"
@@ -17,13 +21,19 @@ def checkpoint_folder(model: str) -> Path:
         raise StartupError(
             what,
             f"{folder} is not a folder",
-            "give the folder of a Hugging Face checkpoint, or leave MODEL out for the demo model",
+            _download_hint(model),
         )
     if not (folder / "config.json").is_file():
-        raise StartupError(what, f"{folder} holds no config.json", "is this a Hugging Face checkpoint?")
+        raise StartupError(what, f"{folder} has no config.json", "is this a Hugging Face checkpoint?")
     return folder.resolve()
 
 
+def _download_hint(model: str) -> str:
+    if _HUB_NAME.fullmatch(model):
+        return f"nothing is downloaded here; first: hf download {model} --local-dir {model.partition('/')[2]}"
+    return "give the folder of a Hugging Face checkpoint, or leave MODEL out for the demo model"
+
+
 def default_served_name(model: str) -> str:
-    """The name that requests use when none is configured: the folder's."""
+    """Returns the name that requests use if none is configured: that of the folder."""
     return model if model == DEMO_MODEL else Path(model).expanduser().resolve().name

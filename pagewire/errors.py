@@ -1,4 +1,4 @@
-"""Errors that end in front of a person.
+"""Errors that are shown to users.
 
 PagewireError
 ├── StartupError      a process cannot start; has what, why and what to do
@@ -7,7 +7,7 @@ PagewireError
 """
 
 _MOST = 1000
-"""Characters of a part of an error."""
+"""Maximum number of characters of each part of an error."""
 
 
 class PagewireError(Exception):
@@ -25,7 +25,7 @@ class StartupError(PagewireError):
     what: what happened ("cannot load the model").
     why:  the cause, naming the file, tensor, flag or field.
     todo: what the user can do about it.
-    may_pass: something was killed on the way. That says nothing about the next start, as a missing file does.
+    may_pass: a process was killed on the way, so that another start may succeed.
     """
 
     def __init__(self, what: str, why: str = "", todo: str = "", *, may_pass: bool = False) -> None:
@@ -39,7 +39,8 @@ class StartupError(PagewireError):
 
 
 def _one_line(text: str) -> str:
-    """Parts of it may be from a stranger's file: no line breaks, no escape sequences, no megabytes."""
+    """Escapes and truncates text that may come from an untrusted file: no line breaks, no escape
+    sequences."""
     if len(text) > _MOST:
         text = f"{text[:_MOST]}..."
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -1,8 +1,7 @@
-"""Log lines: one format for every process, on standard error. Never prompts or outputs.
+"""Log setup: one format for every process, on standard error. Prompts and outputs are never logged.
 
-As text, for people, or as JSON, for programs: one object per line, with `time`, `level`, `logger`, `message`,
-`process`, `pid`, and whatever the call has in `extra`, such as `request_id` and `trace_id`.
-"""
+Lines are text, or JSON objects with `time`, `level`, `logger`, `message`, `process`, `pid`, and the fields of
+the call's `extra`, such as `request_id` and `trace_id`."""
 
 import json
 import logging
@@ -10,16 +9,16 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from pagewire.log_redaction import Discreet
+from pagewire.log_redaction import GrpcLogFilter
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(message)s"
 _CLEAR_LINE = "\r\x1b[K"
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes of every record; the others are from `extra`."""
+"""Attributes of every record; all others come from `extra`."""
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON."""
+    """Formats a record as one line of JSON."""
 
     def __init__(self, process_name: str) -> None:
         super().__init__()
@@ -45,12 +44,12 @@ class JsonFormatter(logging.Formatter):
 def setup(process_name: str, level: str, format: str = "text") -> None:
     """Sends the log of this process to standard error.
 
-    process_name: "frontend", "engine" ...; printed with the process id, since all share a terminal.
+    process_name: such as "frontend"; printed with the process id, since all processes share a terminal.
     level: "debug", "info", "warning" or "error". format: "text" or "json".
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process_name) if format == "json" else _text(process_name))
-    handler.addFilter(Discreet())
+    handler.addFilter(GrpcLogFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -58,7 +57,7 @@ def setup(process_name: str, level: str, format: str = "text") -> None:
 
 
 def writes_json() -> bool:
-    """Whether standard error is for programs: then nothing else may be written there."""
+    """True if the log is JSON: then nothing else may be written to standard error."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 

@@ -1,19 +1,19 @@
-"""When to come back: for those that are refused because a place is taken, in a queue or in a process.
+"""Computes Retry-After for requests that are refused because a queue or a process is full.
 
-Places become free at some rate, which is measured. Each of them is promised once: whoever is refused next
-is told the time of the next place. So clients that keep to it come back as fast as there is room for them,
-and not all at once. Where there is plenty of room, nobody waits for what was promised any more: it is
-forgotten. Plain Python: `now` is in seconds, on any one clock.
+The rate at which slots become free is measured, and each future slot is offered once: the next refused
+request is told the time of the next slot. Clients that keep to it come back as fast as slots become free,
+not all at once. While there is plenty of room, earlier offers are forgotten. Plain Python: `now` is in
+seconds on any one clock.
 """
 
 from collections import deque
 
 SOONEST_S, LATEST_S = 0.1, 60.0
-"""Bounds of what somebody is told: by then, things may have changed."""
+"""Bounds of a Retry-After: beyond the upper one the estimate means little."""
 UNKNOWN_S = 1.0
-"""What he is told as long as nothing has become free."""
+"""Retry-After as long as no slot has become free."""
 _FURTHEST_S = 30.0
-"""How far ahead places are promised: of clients that give up, nobody hears."""
+"""How far ahead slots are offered: clients that give up do not say so."""
 _WINDOW_S = 10.0
 _BUCKET_S = 0.5
 
@@ -24,10 +24,10 @@ class Rate:
     def __init__(self) -> None:
         self._buckets: deque[tuple[float, int]] = deque()  # (start of the bucket, events)
         self._total = 0
-        self._since: float | None = None  # start of the activity that the window has seen
+        self._since: float | None = None  # start of the activity that the window covers
 
     def add(self, events: int, now: float) -> None:
-        """So many events happened just now."""
+        """Counts events that happened at `now`."""
         self._drop_old(now)
         if self._since is None:
             self._since = now
@@ -39,7 +39,7 @@ class Rate:
         self._total += events
 
     def per_second(self, now: float) -> float:
-        """The rate; of a service that has just begun to work, over the time since then."""
+        """Returns the rate; shortly after activity began, over the time since then."""
         self._drop_old(now)
         if self._since is None:
             return 0.0
@@ -52,32 +52,32 @@ class Rate:
             self._since = None
 
 
-class Comebacks:
-    """The promises made to those that there was no room for."""
+class RetryAfter:
+    """Estimates when the next slot will be free, and spreads the clients that wait for one."""
 
     def __init__(self) -> None:
         self._freed = Rate()
-        self._promised = 0.0  # places that become free until then are promised to somebody
+        self._offered = 0.0  # slots that become free until then have been offered
 
-    def freed(self, places: int, now: float) -> None:
-        """So many places have become free."""
-        self._freed.add(places, now)
+    def freed(self, slots: int, now: float) -> None:
+        """Counts slots that became free."""
+        self._freed.add(slots, now)
 
     def per_second(self, now: float) -> float:
-        """Places that become free."""
+        """Returns the rate at which slots become free."""
         return self._freed.per_second(now)
 
-    def promise(self, excess: float, now: float) -> float:
-        """Seconds until there is room for one more. excess: places that must become free until then, if
-        nobody else comes."""
+    def offer(self, excess: float, now: float) -> float:
+        """Offers the next free slot: returns the seconds until then. excess: slots that must become free
+        before there is room for one more, if nothing else arrives."""
         rate = self._freed.per_second(now)
         if not rate:
             return UNKNOWN_S
-        self._promised = max(self._promised, now + (max(excess, 1.0) - 1) / rate)
-        at = self._promised + 1 / rate
-        self._promised = min(self._promised + 1 / rate, now + _FURTHEST_S)
+        self._offered = max(self._offered, now + (max(excess, 1.0) - 1) / rate)
+        at = self._offered + 1 / rate
+        self._offered = min(self._offered + 1 / rate, now + _FURTHEST_S)
         return min(max(at - now, SOONEST_S), LATEST_S)
 
     def forget(self) -> None:
-        """There is plenty of room: nobody stands in line."""
-        self._promised = 0.0
+        """Forgets earlier offers: there is plenty of room."""
+        self._offered = 0.0

@@ -20,7 +20,7 @@ from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.cores import GPU, parse_cores, pin
-from pagewire.host.gc_tuning import settle
+from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey, read_client_key
@@ -173,7 +173,7 @@ def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
         runner, ready = _load_simulated(command.initialize, config)
     else:
         runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
-    settle()
+    freeze_heap()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return runner
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from engine_core.errors import Code, Refused
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.retry_after import Comebacks
+from pagewire.retry_after import RetryAfter
 
 if TYPE_CHECKING:
     from engine_core.scheduler.scheduler import Scheduler
@@ -57,12 +57,12 @@ class Overload:
     def __init__(self, bounds: QueueBounds, scheduler: Scheduler) -> None:
         self._bounds = bounds
         self._scheduler = scheduler
-        self._comebacks = Comebacks()
+        self._retry_after = RetryAfter()
         self._is_light = True  # what waited when the last request came
 
     def began(self, num_requests: int, now: float) -> None:
         """So many requests were scheduled for the first time."""
-        self._comebacks.freed(num_requests, now)
+        self._retry_after.freed(num_requests, now)
 
     def check_queue(self, message: AddRequest, now: float) -> None:
         """Raises Refused when a request that arrives now finds the queue full. Costs next to nothing: in an
@@ -87,23 +87,23 @@ class Overload:
             f"as many {kind} wait as may",
             QUEUE_FULL,
             Code.RESOURCE_EXHAUSTED,
-            retry_after=self._comebacks.promise(excess, now),
+            retry_after=self._retry_after.offer(excess, now),
         )
 
     def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
         """Raises Refused when a request would wait for too long. wait: predicted."""
         bound = self._bounds.seconds
         if self._is_light and _is_light(wait, bound):
-            self._comebacks.forget()
+            self._retry_after.forget()
         if not bound or wait <= bound or stretch(message) > 1:
             return
-        excess = (wait - bound) * self._comebacks.per_second(now)
+        excess = (wait - bound) * self._retry_after.per_second(now)
         raise Refused(
             "",
             f"the request would wait for {wait:.1f} s, and {bound:g} s are the most",
             WAIT_TOO_LONG,
             Code.RESOURCE_EXHAUSTED,
-            retry_after=self._comebacks.promise(excess, now),
+            retry_after=self._retry_after.offer(excess, now),
         )
 
     def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:

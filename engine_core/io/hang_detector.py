@@ -46,7 +46,7 @@ class WorkerWatch:
     def spoke(self) -> None:
         """A message came while it loads."""
         if self._loading is not None:
-            self._loading.spoke()
+            self._loading.heard()
 
     def loaded(self, seconds_per_token: float) -> None:
         """It is ready. seconds_per_token: of a prompt, as it has measured that itself; 0: it has not."""

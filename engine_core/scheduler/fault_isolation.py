@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from engine_core.request import Request
-from pagewire.log_redaction import places_of
+from pagewire.log_redaction import traceback_of
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Faults:
         return requests
 
     def _end(self, request: Request, error: Exception) -> None:
-        log.error("a request cannot be handled, and is ended: %s", places_of(error))
+        log.error("a request cannot be handled, and is ended: %s", traceback_of(error))
         self._abort(request)
         self._requests.append(request)
 

@@ -19,7 +19,7 @@ from frontend.errors import EngineRefused, InternalError, ProtocolError, Service
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import BadFrame, pack, unpack
-from pagewire.log_redaction import places_of
+from pagewire.log_redaction import traceback_of
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class EngineConnection:
 
     def give_up(self, entry: JournalEntry, error: BaseException) -> None:
         """What came for it cannot be taken."""
-        log.error("the output of a request cannot be taken: %s", places_of(error))
+        log.error("the output of a request cannot be taken: %s", traceback_of(error))
         self.abort(entry.handle)
         self._owner.on_refusal(self, entry, InternalError())
 

@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 from frontend.errors import InternalError, ServiceError, to_status
 from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Handler
-from pagewire.log_redaction import places_of
+from pagewire.log_redaction import traceback_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def guarded(
             # The client left while a message was being sent. gRPC would log a traceback for each of these.
             raise asyncio.CancelledError from None
         except Exception as error:
-            log.error("%s failed: %s", method.__qualname__, places_of(error))
+            log.error("%s failed: %s", method.__qualname__, traceback_of(error))
             await context.abort_with_status(to_grpc(InternalError()))
         raise AssertionError("abort_with_status() raises")
 

@@ -29,7 +29,7 @@ from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream, settle
 from frontend.validation.requests import check_abort
-from pagewire.log_redaction import places_of
+from pagewire.log_redaction import traceback_of
 from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class Multiplexer:
         except _OURS:
             raise
         except BaseException as error:
-            log.error("a request of a multiplexed stream failed: %s", places_of(error))
+            log.error("a request of a multiplexed stream failed: %s", traceback_of(error))
             self._tell(member.request_id, InternalError())
         finally:
             del self._members[member.request_id]

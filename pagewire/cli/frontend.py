@@ -3,7 +3,7 @@
 from pagewire import logs
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
-from pagewire.supervisor.exposure_warning import tell_exposure
+from pagewire.supervisor.exposure_warning import log_exposure
 
 CONFIG = FrontendConfig
 
@@ -14,5 +14,5 @@ def run(config: FrontendConfig) -> int:
     from frontend.main import run as run_frontend
 
     if not process.is_child():  # else the supervisor says it, once
-        tell_exposure(config)
+        log_exposure(config)
     return run_frontend(config)

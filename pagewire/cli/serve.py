@@ -9,7 +9,7 @@ from pagewire.cli.extras import require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
-from pagewire.supervisor.exposure_warning import tell_exposure
+from pagewire.supervisor.exposure_warning import log_exposure
 from pagewire.supervisor.supervisor import Supervisor
 
 CONFIG = ServeConfig
@@ -36,7 +36,7 @@ def run(config: ServeConfig) -> int:
 def _announce(config: ServeConfig, facts: Facts) -> None:
     rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _NOT_FOR_PEOPLE)
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
-    tell_exposure(config)
+    log_exposure(config)
     if not process.is_child() and not logs.writes_json():
         print(_how_to_call(config, str(facts["address"])), file=sys.stderr, flush=True)
 

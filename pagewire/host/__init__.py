@@ -1,1 +1,1 @@
-"""The host: starting processes, proof of life, CPU cores and control groups."""
+"""The host: starting processes, hang detection, CPU cores, control groups."""

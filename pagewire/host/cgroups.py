@@ -1,8 +1,8 @@
-"""What the control groups of this process allow it, by version 2, version 1, or both side by side (Linux).
+"""Limits of this process's control groups: version 2, version 1, or both side by side (Linux).
 
-A group lies within others, and each may have a limit of its own. Where a container has its part of the tree
-mounted as if it were all, the groups above its own are not there to be read, and the path of its own group
-may lead to where it is mounted or to nowhere: so every folder on the way up is looked into, those that exist.
+Groups are nested, and each may have a limit of its own. In a container that mounts only its part of the tree,
+the outer groups cannot be read, and the path of its own group may be valid below the mount or not exist at
+all: every existing folder on the way up is read.
 """
 
 import math
@@ -13,7 +13,7 @@ ROOT = Path("/")
 
 
 def cpu_limit(root: Path = ROOT) -> float:
-    """Processors' worth of time; infinite where there is no limit. root: for tests."""
+    """Returns the CPU limit in cores, infinite if there is none. root: for tests."""
     limits = [math.inf]
     for folder in _folders("cpu", root):
         version_1 = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
@@ -25,7 +25,7 @@ def cpu_limit(root: Path = ROOT) -> float:
 
 
 def memory_left(root: Path = ROOT) -> float:
-    """Bytes that may still be taken; infinite where there is no limit."""
+    """Returns the bytes that may still be allocated, infinite if there is no limit."""
     left = [math.inf]
     for folder in _folders("memory", root):
         for most, used in (
@@ -39,7 +39,7 @@ def memory_left(root: Path = ROOT) -> float:
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
-    """Of the groups that this process is in, its own first."""
+    """Yields the folders of the groups that contain this process, innermost first."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -1,7 +1,7 @@
-"""Processor cores: which ones this process may use, and how those of a host are shared among processes.
+"""CPU cores: which ones this process may use, and how those of a host are divided among processes.
 
-A worker's threads wait for one another many times in a step. A core that one of them has to share with a
-frontend makes all of them wait; so, where there are more than two, workers get cores of their own.
+A worker's threads wait for one another many times in a step. If one of them shares its core with a frontend,
+all of them wait; so on hosts with more than two cores, workers get cores of their own.
 """
 
 import os
@@ -12,46 +12,45 @@ from pathlib import Path
 from pagewire.host.cgroups import cpu_limit
 
 SMALL_MODEL_BYTES = 64 << 20
-"""Of weights. Below this a worker has one thread: a step is a chain of operations of a few microseconds
-each, and splitting them costs more than it gains. A decode step of the demo model (3.5 MB) takes 2.2 ms on
-one core and 2.6 ms on two; and a core that the frontend or the engine core needs just then makes the other
-one wait."""
+"""Size of the weights below which a worker has one thread: a step is a chain of operations of a few
+microseconds each, and splitting them costs more than it gains. A decode step of the demo model (3.5 MB) takes
+2.2 ms on one core and 2.6 ms on two."""
 
 GPU = Path("/dev/nvidiactl")
-"""Where this is, a worker may compute on a GPU, and its cores have little to do."""
+"""Exists on hosts with an NVIDIA GPU, where a worker may compute on that and needs few cores."""
 SPARED_PART = 8
-"""One in so many cores is for the other processes: at most, and at most one for each of them."""
+"""One in so many cores is reserved for the other processes, but at most one for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorePlan:
-    """Who runs where."""
+    """The cores of each worker and of all other processes."""
 
     workers: tuple[tuple[int, ...], ...]  # by rank
     others: tuple[int, ...]
 
     def __str__(self) -> str:
         workers = ", ".join(format_cores(cores) for cores in self.workers)
-        whose = "the worker" if len(self.workers) == 1 else "the workers"
-        return f"{workers} for {whose}, {format_cores(self.others)} for all other processes"
+        owner = "the worker" if len(self.workers) == 1 else "the workers"
+        return f"{workers} for {owner}, {format_cores(self.others)} for all other processes"
 
 
 def affinity() -> list[int]:
-    """The cores that this process may run on, those of one physical core side by side."""
+    """Returns the cores that this process may run on, sorted so that hyper-threads of a core are adjacent."""
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return list(range(os.cpu_count() or 1))
     return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))
 
 
 def available_cores() -> int:
-    """How many of them it may keep busy: control groups may grant less time."""
+    """Returns how many cores this process may keep busy: control groups may grant less than its affinity."""
     return max(1, int(min(len(affinity()), cpu_limit())))
 
 
 def plan_cores(cores: Sequence[int], workers: int, others: int, threads: int = 0) -> CorePlan | None:
-    """Shares cores among so many workers and other processes; None where there are too few.
+    """Divides cores among workers and other processes. Returns None if there are too few.
 
-    threads: cores of each worker, 0: as many as there are, but for the others' part.
+    threads: cores of each worker; 0: all but the others' share.
     """
     spared = max(1, min(others, len(cores) // SPARED_PART))
     each = threads or (len(cores) - spared) // workers
@@ -65,9 +64,9 @@ def plan_cores(cores: Sequence[int], workers: int, others: int, threads: int = 0
 
 
 def pin(cores: Iterable[int]) -> str | None:
-    """This process, and those that it starts, run on these cores from now on. Returns why they do not."""
+    """Pins this process and its future children to cores. Returns the reason if that fails, else None."""
     if not hasattr(os, "sched_setaffinity"):
-        return "this system has no such call"
+        return "this system has no sched_setaffinity()"
     try:
         os.sched_setaffinity(0, cores)
     except OSError as error:
@@ -76,7 +75,7 @@ def pin(cores: Iterable[int]) -> str | None:
 
 
 def format_cores(cores: Iterable[int]) -> str:
-    """0-3,6: as taskset and the kernel write it."""
+    """Formats cores as taskset and the kernel do: 0-3,6."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and core == runs[-1][1] + 1:
@@ -87,7 +86,7 @@ def format_cores(cores: Iterable[int]) -> str:
 
 
 def parse_cores(text: str) -> list[int]:
-    """The same, read. Raises ValueError."""
+    """Parses the format of format_cores(). Raises ValueError."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -96,7 +95,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def _siblings(core: int) -> int:
-    """A number that the threads of a physical core have in common."""
+    """Returns a number that the hyper-threads of a physical core have in common."""
     try:
         path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         return parse_cores(path.read_text())[0]

@@ -5,10 +5,10 @@ import gc
 import threading
 
 
-def settle() -> None:
-    """Exempts all objects that exist now from garbage collection: they live as long as the process.
+def freeze_heap() -> None:
+    """Exempts all objects that exist now from garbage collection; they live as long as the process.
 
-    A tokenizer is 50,000 objects, which cost a full collection 20 ms, several steps of a small model.
+    A tokenizer is 50,000 objects, which cost a full collection 20 ms: several steps of a small model.
     Does nothing outside the main thread: there the process belongs to other code (a test, a program that
     embeds a worker), and a collection could finalize objects of its event loops in the wrong thread.
     """
@@ -19,7 +19,7 @@ def settle() -> None:
 
 
 def give_back_freed_memory() -> bool:
-    """What has been freed goes back to the system, also between what is in use: reading a tokenizer leaves
-    60 MB of it. False where the C library knows no such thing; nothing depends on it."""
+    """Returns freed heap memory to the system, also pages between blocks in use: reading a tokenizer leaves
+    60 MB of them. Returns False where the C library has no malloc_trim()."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return trim is not None and bool(trim(0))

@@ -1,53 +1,53 @@
-"""Whether a process still lives that has not died: health is proved progress.
+"""Detects processes that are alive but make no progress.
 
-A process that serves beats twice a second, from the loop that does its work. One that starts has no loop
-yet: it imports, reads files, compiles, for as long as that takes; so all that it has to prove is that it
-does anything at all. Time counts as silence only if both were able to run: we, who look, and it.
+A serving process sends a heartbeat twice a second from the loop that does its work. A starting process has no
+loop yet: it imports, reads files and compiles for as long as that takes, and counts as alive while it does
+anything at all. Time counts as silence only while both the observer and the process could run.
 
-No clock and no process in here: whoever looks says how long it was awake since the last look.
+No clock and no process in here: the caller passes how long it was awake since the last check.
 """
 
 from pagewire.host.proc_stat import Vitals
 
 LEAST_PATIENCE_S = 1.5
-"""Three beats."""
+"""Three heartbeats."""
 STARTING_PATIENCE_S = 10.0
-"""What a process gets that starts, and for that long neither computes, nor reads a disk, nor says a word."""
+"""Silence allowed to a starting process: no CPU time, no disk access, no event."""
 
 
 class AwakeTime:
-    """The time for which somebody who looks again and again was awake.
+    """Measures how long a periodic observer was awake.
 
-    Stopped, or with the lid of the whole machine closed, it has seen nothing of what the others did, and
-    may blame nobody: of each pause it counts what it meant to wait, at most.
+    An observer that was stopped, or whose machine was suspended, saw nothing of what others did in that time:
+    each interval counts for at most its intended length.
     """
 
     def __init__(self, now: float) -> None:
-        """now: on any clock, in seconds."""
+        """now: seconds on any clock."""
         self._last = now
 
     def passed(self, now: float, pause: float) -> float:
-        """Seconds since the last look. pause: what was meant to lie between the two."""
+        """Returns the seconds awake since the last call. pause: the intended interval."""
         passed, self._last = now - self._last, now
         return min(passed, pause)
 
 
 class Liveness:
-    """Of one process."""
+    """Silence of one process."""
 
     def __init__(self) -> None:
         self.silent_s = 0.0
         self._vitals: Vitals | None = None
 
-    def spoke(self) -> None:
-        """It has given a sign of life."""
+    def heard(self) -> None:
+        """Resets the silence: the process has sent something."""
         self.silent_s = 0.0
 
     def hangs(self, awake_s: float, vitals: Vitals | None, patience: float, *, starts: bool) -> bool:
-        """Whether it has been silent for longer than it may. Call it again and again.
+        """Returns True when the process was silent for too long. To be called periodically.
 
-        awake_s: since the last call. vitals: now; None: nobody knows. patience: seconds of silence, of a
-        process that serves. starts: it does not serve yet.
+        awake_s: seconds that the observer was awake since the last call. vitals: current ones; None: unknown.
+        patience: seconds of silence allowed to a serving process. starts: it does not serve yet.
         """
         before, self._vitals = self._vitals, vitals
         if vitals is not None and before is not None:

@@ -1,4 +1,4 @@
-"""Processes: children that die with their parent, and what they tell it while they start."""
+"""Starts child processes that die with their parent, and carries their status events to it."""
 
 import contextlib
 import ctypes
@@ -27,12 +27,12 @@ def spawn(
 ) -> tuple["subprocess.Popen[bytes]", int]:
     """Starts `python -m pagewire ARGUMENTS` as a child that dies with this process.
 
-    Returns the process and the reading end of its status pipe (JSON lines, see Status). Call it
-    from a thread that lives as long as the child shall: the parent-death signal is per thread.
+    Returns the process and the reading end of its status pipe (JSON lines, see Status). Call it from a thread
+    that lives as long as the child: the parent-death signal is tied to the thread. Raises OSError.
 
-    from_birth: before it runs anything of its own; one that is stopped while it imports is not left over
-    then. For that, Python runs code of ours between fork and exec: not for processes with threads of
-    others, whose locks may be held then. Without it, the child sees to it when it has come that far.
+    from_birth: set the signal between fork and exec, so that a child that is stopped while it imports is not
+    left over. This runs Python code in the forked child, which is unsafe in processes with threads of other
+    libraries, whose locks may be held. Without it, the child sets the signal itself once it runs.
     """
     reading, writing = os.pipe()
     if from_birth and _prctl is not None:
@@ -54,20 +54,20 @@ def spawn(
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """What to execute for `pagewire ARGUMENTS`."""
-    # -P: a folder called `worker` where the user happens to be must not hide ours.
+    """Returns the command line of `pagewire ARGUMENTS`."""
+    # -P: a folder called `worker` in the current directory must not hide ours.
     return [sys.executable, "-P", "-m", "pagewire", *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """Of a child that shall die with this process. It has no status pipe."""
+    """Returns the environment of a child that dies with this process, without a status pipe."""
     environment = {**os.environ, **_import_path(), _PARENT_PID: str(os.getpid())}
     environment.pop(_STATUS_FD, None)
     return environment
 
 
 def _import_path() -> dict[str, str]:
-    """What lets a child import this package when it runs from a source tree, installed or not."""
+    """Lets a child import this package from a source tree, installed or not."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "pyproject.toml").is_file():
         return {}
@@ -76,12 +76,12 @@ def _import_path() -> dict[str, str]:
 
 
 def is_child() -> bool:
-    """Whether spawn() started this process, so that somebody else tells the user what went wrong."""
+    """True if spawn() started this process: then its parent reports errors to the user."""
     return _PARENT_PID in os.environ
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Arranges that this process gets a signal when the one that spawned it dies, by SIGKILL too.
+    """Makes the kernel send this process a signal when its parent dies, by SIGKILL too.
 
     Does nothing in a process that was not started by spawn(), and where the kernel is not Linux.
     """
@@ -91,16 +91,17 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
 
 
 def die_with(parent: int, signum: int) -> None:
-    """The same for any child of `parent`. Takes no lock, imports nothing: also for between fork and exec."""
+    """Does the same for any child of `parent`. Takes no lock and imports nothing: safe between fork and
+    exec."""
     if _prctl is None:
         return
     _prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call above
+    if os.getppid() != parent:  # the parent died before the call above
         os.kill(os.getpid(), signum)
 
 
 class Status:
-    """What a starting process tells the one that spawned it: JSON lines on an inherited pipe.
+    """Writes the status events of this process to its parent: JSON lines on an inherited pipe.
 
     {"event": "loading", "what": "weights", "fraction": 0.5}
     {"event": "ready", ...facts}
@@ -116,49 +117,49 @@ class Status:
 
     @property
     def attached(self) -> bool:
-        """Whether somebody listens."""
+        """True if there is a pipe to a parent."""
         return self._fd is not None
 
     def loading(self, what: str, fraction: float) -> None:
-        """Progress, 0 to 1."""
+        """Reports progress, 0 to 1."""
         self._send({"event": "loading", "what": what, "fraction": round(fraction, 4)})
 
     def ready(self, **facts: str | int | float) -> None:
-        """Start-up is over."""
+        """Reports that the process serves, with facts about it."""
         self._send({"event": "ready", **facts})
 
     def failed(self, error: StartupError) -> None:
-        """Start-up cannot succeed."""
+        """Reports that start-up has failed."""
         what = {"what": error.what, "why": error.why, "todo": error.todo}
         self._send({"event": "failed", **what, "may_pass": error.may_pass})
 
     def beat(self) -> None:
-        """A loop goes round. A parent that does not read is not waited for."""
+        """Sends a heartbeat, unless the pipe is full."""
         if self._fd is not None and select.select([], [self._fd], [], 0)[1]:
             self._send({"event": "beat"})
 
     def _send(self, event: dict[str, str | int | float]) -> None:
         if self._fd is not None:
-            with contextlib.suppress(OSError):  # the parent may be gone: its death ends us anyway
+            with contextlib.suppress(OSError):  # the parent may be gone: its death ends this process anyway
                 os.write(self._fd, json.dumps(event).encode() + b"\n")
 
 
-class Pulse:
-    """Proves to our parent that a loop goes round: to be called by the loop itself, in every turn.
+class Heartbeat:
+    """Proves to the parent that a loop runs: the loop itself calls it in every iteration.
 
-    Not by a thread beside it, which would go on when the loop hangs.
+    A thread beside the loop would keep beating while the loop hangs.
     """
 
     INTERVAL_S = 0.5
 
     def __init__(self, beat: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """beat: called twice a second at most. clock: seconds."""
+        """beat: called at most twice a second. clock: seconds."""
         self._beat = beat
         self._clock = clock
         self._next = 0.0
 
     def __call__(self) -> None:
-        """The loop has come round."""
+        """Beats if the interval has passed."""
         now = self._clock()
         if now >= self._next:
             self._next = now + self.INTERVAL_S

@@ -1,4 +1,4 @@
-"""A child process of the supervisor, and what it has said on its status pipe."""
+"""A child process of the supervisor and the state it has reported on its status pipe."""
 
 import json
 import os
@@ -15,14 +15,15 @@ Facts = dict[str, str | int | float]
 
 
 class Child:
-    """A process of ours: `python -m pagewire ARGUMENTS`."""
+    """A running `python -m pagewire ARGUMENTS`."""
 
     def __init__(self, name: str, arguments: list[str]) -> None:
+        """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory."""
         self.name = name
         self.facts: Facts | None = None
         self.failure: StartupError | None = None
         self.loading: tuple[str, float] | None = None
-        # A process group of its own: Ctrl-C reaches us alone, and SIGKILL reaches its children too.
+        # In its own process group: Ctrl-C reaches the supervisor alone, and SIGKILL reaches its children too.
         self.process: Popen[bytes]
         self.process, self.status = process.spawn(arguments, process_group=0)
         os.set_blocking(self.status, False)
@@ -31,7 +32,7 @@ class Child:
         self._hangs = False
 
     def read_status(self) -> bool:
-        """Takes in what the pipe holds. False at its end."""
+        """Reads the events on the pipe. Returns False at its end."""
         while True:
             try:
                 data = os.read(self.status, 65536)
@@ -45,7 +46,7 @@ class Child:
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event.pop("event")
-        self._liveness.spoke()
+        self._liveness.heard()
         if kind == "ready":
             self.facts = event
         elif kind == "failed":
@@ -54,9 +55,9 @@ class Child:
         elif kind == "loading":
             self.loading = event["what"], event["fraction"]
 
-    def look(self, awake_s: float, patience: float) -> None:
-        """Whether it still does something; see pagewire.host.liveness. One that hangs is killed, with all
-        that it started: it must not wake up and go on beside its successor."""
+    def kill_if_hung(self, awake_s: float, patience: float) -> None:
+        """Kills a process that makes no progress (pagewire.host.liveness), with all that it started: it must
+        not wake up and continue beside its successor."""
         if self.is_lost:
             return
         vitals, starts = read_vitals(self.process.pid), self.facts is None
@@ -66,24 +67,24 @@ class Child:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended, or says that it cannot go on, or hangs."""
+        """True when the process has ended, has reported a failure, or was killed because it hung."""
         return self.failure is not None or self._has_ended
 
     @property
     def _has_ended(self) -> bool:
-        """While nobody has waited for it, its number, which is its group's too, is not given to others."""
+        """Checks without reaping: until wait() the process id, also the group's, is not reused."""
         if self.process.returncode is not None:
             return True
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
     def cause_of_death(self) -> StartupError:
-        """Why it is lost, as well as anybody can tell."""
-        self.read_status()  # its last words may have come after its death was noticed
+        """Returns why the process is lost, as far as that is known."""
+        self.read_status()  # its last event may have arrived after its death was noticed
         if self.failure is not None:
             return self.failure
         if self._hangs:
-            why = f"it has given no sign of life for {self._liveness.silent_s:.1f} s, and was killed"
+            why = f"it has made no progress for {self._liveness.silent_s:.1f} s, and was killed"
             todo = "see the lines above; if it was only slow, raise --hang-timeout"
             return StartupError(f"the {self.name} hangs", why, todo)
         self._end()
@@ -96,12 +97,12 @@ class Child:
         return StartupError(f"the {self.name} is gone", why, "see the lines above, then start again")
 
     def close(self) -> None:
-        """Ends it at once if it still lives, with all that it started."""
+        """Kills the process, if it still runs, with all that it started, and closes the pipe."""
         self._end()
         os.close(self.status)
 
     def _end(self) -> None:
-        """Its group too, also when it has died before: a worker that was just being started, say."""
+        """Kills the whole group, also after the process has died: it may have been starting a worker."""
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()

@@ -1,4 +1,4 @@
-"""Whether the processes of a service keep to cores of their own: workers' threads here, all others there."""
+"""Assigns CPU cores to the processes of a service: some to the workers' threads, the rest to all others."""
 
 import logging
 
@@ -11,8 +11,8 @@ log = logging.getLogger(__name__)
 
 
 def share_cores(config: ServeConfig) -> CorePlan | None:
-    """Decides, and says so in one line. This process keeps to its cores from now on, as those that it
-    starts do. None: everybody may use all of them."""
+    """Decides on an assignment, logs it in one line and pins this process, whose children inherit that.
+    Returns None when all processes may use all cores."""
     cores = affinity()
     plan = plan_cores(
         cores, config.data_parallel_size, config.frontends + config.data_parallel_size, config.threads
@@ -26,21 +26,21 @@ def share_cores(config: ServeConfig) -> CorePlan | None:
 
 
 def _why_not(config: ServeConfig, cores: int) -> str:
-    """Why the processes had better share their cores; empty: no reason."""
+    """Returns why the processes should share all cores, or an empty string."""
     if config.no_pinning:
         return "--no-pinning"
     if config.device not in ("auto", "cpu") or (config.device == "auto" and GPU.exists()):
-        return "the worker need not compute on them"
+        return "the worker does not compute on them"
     if available_cores() < cores:
-        # Others have a part of these cores too, and would pin themselves to the same ones.
-        return f"a control group grants the time of so many, of {cores}"
+        # Other containers have a part of these cores too, and would pin themselves to the same ones.
+        return f"a control group grants the time of that many, of {cores}"
     if config.load_format != "dummy" and _weight_bytes(config.model) < SMALL_MODEL_BYTES:
         return "the model is small, and its worker has one thread"
     return ""
 
 
 def _weight_bytes(model: str) -> int:
-    """Of the checkpoint's files; 0 where there is none, which is for the engine core to refuse."""
+    """Returns the size of the checkpoint's weights; 0 for no checkpoint, which the engine core refuses."""
     try:
         return sum(path.stat().st_size for path in checkpoint_folder(model).glob("*.safetensors"))
     except (StartupError, OSError):

@@ -1,4 +1,4 @@
-"""Who can reach a service, in one line for whoever starts it."""
+"""Warns in one log line when a service can be reached or overheard from other machines."""
 
 import ipaddress
 import logging
@@ -9,15 +9,15 @@ log = logging.getLogger(__name__)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to what listens there."""
+    """True if only this machine can connect to a socket that listens on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def tell_exposure(config: FrontendConfig) -> None:
-    """Logs it: as a warning where strangers may come in, or listen."""
+def log_exposure(config: FrontendConfig) -> None:
+    """Logs a warning when other machines can call the service without a token or read its traffic."""
     warning = exposure(config)
     if warning is not None:
         log.warning("%s", warning)
@@ -26,15 +26,15 @@ def tell_exposure(config: FrontendConfig) -> None:
 
 
 def exposure(config: FrontendConfig) -> str | None:
-    """What is to be warned of; None: nothing."""
+    """Returns the warning, or None."""
     if is_loopback(config.host):
         return None
     open_to_all = not config.auth_file and not config.tls_client_ca
     plain = not config.tls_cert
     if open_to_all:
-        listeners = ", and read along" if plain else ""
+        listeners = " and read its traffic" if plain else ""
         return (
-            f"whoever reaches {config.host} may use this service{listeners}: there is no --auth-file"
+            f"any host that reaches {config.host} may use this service{listeners}: there is no --auth-file"
             f"{' and no --tls-cert' if plain else ''} (docs/security.md)"
         )
     if plain:

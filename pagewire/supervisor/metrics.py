@@ -1,4 +1,4 @@
-"""What a supervisor tells Prometheus: who is there, and how often somebody had to be started again."""
+"""Metrics of the supervisor: which processes are ready, and how often each was restarted."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from dataclasses import dataclass
 from signal import Signals
 
 from pagewire.supervisor.child import Child
-from pagewire.supervisor.restart_slot import Post, label
+from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.figures import Metric, Reading, counters, metrics_of
 
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start."""
+    """Counters since the supervisor started."""
 
     restarts: Counter[tuple[str, str]] = counters(
         "pagewire_supervisor_restarts_total",
-        "Processes that had died and were started again: how they ended (a signal's name, exit, failure).",
+        "Restarts of processes that had died, by how they ended (a signal's name, exit, failure).",
         "child",
         "reason",
     )
 
 
-Posts = Callable[[], Sequence[Post]]
+Slots = Callable[[], Sequence[RestartSlot]]
 
-READINGS: tuple[Reading[Posts], ...] = (
+READINGS: tuple[Reading[Slots], ...] = (
     Reading(
-        Metric("pagewire_supervisor_up", "gauge", "1: there is such a process, and it is ready.", ("child",)),
-        lambda posts: {label(post.name): float(_is_ready(post.child)) for post in posts()},
+        Metric("pagewire_supervisor_up", "gauge", "1: the process is running and ready.", ("child",)),
+        lambda slots: {label(slot.name): float(_is_ready(slot.child)) for slot in slots()},
     ),
     Reading(
         Metric(
             "pagewire_supervisor_last_pause_seconds",
             "gauge",
-            "How long a place was empty when last its process had died.",
+            "Length of the last outage, from a process's death until its successor was ready.",
             ("child",),
         ),
-        lambda posts: {label(post.name): post.last_pause for post in posts()},
+        lambda slots: {label(slot.name): slot.last_pause for slot in slots()},
     ),
 )
 
 METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
-"""All that a supervisor reports, for docs/metrics.md."""
+"""All metrics of a supervisor, for docs/metrics.md."""
 
 
-def watch(board: Board, counters: Counters, posts: Posts) -> None:
-    """Puts everything on the board."""
+def watch(board: Board, counters: Counters, slots: Slots) -> None:
+    """Adds the supervisor's metrics to the board."""
     board.add_counters(counters)
-    board.add_readings(posts, READINGS)
+    board.add_readings(slots, READINGS)
 
 
-def why_it_ended(child: Child) -> str:
-    """In a word, for a label."""
+def end_of(child: Child) -> str:
+    """Returns how a process ended, as a label value."""
     code = child.process.poll()
     if child.failure is not None:
         return "failure"

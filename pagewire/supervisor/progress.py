@@ -1,4 +1,4 @@
-"""How far loading is, for people."""
+"""Shows loading progress on a terminal or in a log file."""
 
 import time
 from typing import TextIO
@@ -8,7 +8,7 @@ _QUIET_S = 5.0
 
 
 class LoadingLine:
-    """One line that is rewritten on a terminal; elsewhere few lines: per thing, and every 5 s."""
+    """Progress as one rewritten line on a terminal, and elsewhere as a line per item and every 5 s."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -17,7 +17,7 @@ class LoadingLine:
         self._dirty = False
 
     def show(self, what: str, fraction: float) -> None:
-        """what: such as "weights". fraction: 0 to 1."""
+        """Shows progress. what: the item, such as "weights". fraction: 0 to 1."""
         if self._terminal:
             self._stream.write(f"{_CLEAR}loading {what} {fraction:4.0%}")
             self._stream.flush()
@@ -27,7 +27,7 @@ class LoadingLine:
             print(f"loading {what} {fraction:4.0%}", file=self._stream, flush=True)
 
     def clear(self) -> None:
-        """Empties the line for whatever comes next."""
+        """Erases the progress line."""
         if self._dirty:
             self._stream.write(_CLEAR)
             self._stream.flush()

@@ -1,56 +1,67 @@
-"""A post: a place in the service that one process after another fills."""
+"""A restart slot: one role of the service, such as "frontend 1", filled by one process after another."""
 
 from collections import deque
 
 from pagewire.supervisor.child import Child
 
 WINDOW_S = 60.0
-"""Deaths within so many seconds count together."""
+"""Seconds within which deaths count together."""
 MOST_EXPLAINED = 16
-"""Deaths within the window that do not count, as it is being found out what causes them. One request that
-kills the engine whenever it runs takes five, three of them twelve."""
+"""Deaths within the window that do not count because their cause is being isolated. One request that kills
+the engine whenever it runs takes five deaths to find, three such requests twelve."""
 FIRST_PAUSE_S = 0.5
-"""Before the second start within a window; the first is at once, each later one after twice the time."""
+"""Pause before the second restart within a window. The first has none; each later one is twice as long."""
 
 
-class Post:
-    """One of the service's places. Times are in seconds on the caller's clock."""
+class RestartSlot:
+    """One role of the service and its current process. Times are in seconds on the caller's clock."""
 
     def __init__(self, name: str, arguments: list[str], max_deaths: int, longest_pause: float) -> None:
-        """max_deaths: within the window; with so many of them nobody takes the place again.
-        longest_pause: before a start, in seconds."""
+        """max_deaths: deaths within the window after which the role is not filled again. longest_pause:
+        seconds before a restart, at most."""
         self.name = name
         self.child: Child | None = None
-        self.start_at = 0.0  # for an empty place
-        self.empty_since: float | None = None  # until somebody there is ready again
-        self.last_pause = 0.0  # how long that was the last time, in seconds
+        self.start_at = 0.0  # when the next process is due, while there is none
+        self.down_since: float | None = None  # until a process is ready again
+        self.last_pause = 0.0  # length of the last outage, in seconds
         self.arguments = arguments
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
-        self._deaths: deque[tuple[float, bool]] = deque()  # when, and whether it is being explained
+        self._deaths: deque[tuple[float, bool]] = deque()  # (time, whether it counts as explained)
+        self._failed_forks = 0  # since the last process that started
 
-    def fill(self) -> Child:
-        """Starts a process."""
+    def start(self) -> Child:
+        """Starts a process. Raises OSError when the system cannot start one now."""
         assert self.child is None
         self.child = Child(self.name, self.arguments)
+        self._failed_forks = 0
         return self.child
 
-    def taken(self, now: float) -> float:
-        """Somebody is ready there again. Returns for how long nobody was."""
-        assert self.empty_since is not None
-        self.last_pause, self.empty_since = now - self.empty_since, None
+    def postpone(self, now: float) -> float:
+        """Sets the next attempt after start() has failed, and returns the pause before it in seconds. The
+        role had no process that could die: this counts as no death."""
+        pause = min(FIRST_PAUSE_S * 2.0**self._failed_forks, max(self._longest_pause, FIRST_PAUSE_S))
+        self._failed_forks += 1
+        self.start_at = now + pause
+        return pause
+
+    def recovered(self, now: float) -> float:
+        """Ends an outage: the process is ready. Returns how long the outage was, in seconds."""
+        assert self.down_since is not None
+        self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause
 
-    def empty(self, now: float, *, explained: bool = False) -> bool:
-        """Its process has died. False when it dies so often that another one would not help.
+    def died(self, now: float, *, explained: bool = False) -> bool:
+        """Closes the process and sets the time of the next start. Returns False when there were too many
+        deaths for another start to make sense.
 
-        explained: its successor will know better than to do the same again.
+        explained: the engine is isolating the cause, so that the next process will avoid it.
         """
         assert self.child is not None
         self.child.close()
         self.child = None
-        if self.empty_since is None:
-            self.empty_since = now
+        if self.down_since is None:
+            self.down_since = now
         self._deaths.append((now, explained))
         while self._deaths[0][0] <= now - WINDOW_S:
             self._deaths.popleft()
@@ -63,5 +74,5 @@ class Post:
 
 
 def label(name: str) -> str:
-    """Of a post, in labels, and in the name of its socket: frontend-1."""
+    """Returns the slot's name as used in metric labels and socket names: frontend-1."""
     return name.replace(" ", "-")

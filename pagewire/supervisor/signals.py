@@ -1,4 +1,4 @@
-"""Signals as events that a loop can wait for, together with pipes."""
+"""Signals as events that a selector can wait for, together with pipes."""
 
 import contextlib
 import selectors
@@ -11,9 +11,9 @@ STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 class Signals:
-    """SIGINT, SIGTERM, SIGHUP and SIGCHLD, collected while the context lasts. Main thread only.
+    """Collects SIGINT, SIGTERM, SIGHUP and SIGCHLD while the context is open. Main thread only.
 
-    SIGHUP stays ignored where it is: that is what nohup asks for.
+    SIGHUP stays ignored if it was: nohup asks for that.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Signals:
         self._writing.close()
 
     def fileno(self) -> int:
-        """Readable when a signal has come: for selectors."""
+        """Returns a descriptor that is readable after a signal."""
         return self._reading.fileno()
 
     def take(self) -> set[signal.Signals]:
-        """The signals that came since the last call."""
+        """Returns the signals received since the last call."""
         taken: set[signal.Signals] = set()
         with contextlib.suppress(BlockingIOError):
             while data := self._reading.recv(4096):
@@ -49,7 +49,7 @@ class Signals:
         return taken
 
     def wait(self, seconds: float) -> set[signal.Signals]:
-        """As take(), after waiting for one at most so long."""
+        """Waits up to `seconds` for a signal and returns what take() does."""
         with selectors.DefaultSelector() as selector:
             selector.register(self, selectors.EVENT_READ)
             selector.select(seconds)
@@ -57,4 +57,4 @@ class Signals:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """A handler: a signal that is ignored instead would not write to the wake-up descriptor."""
+    """Handles a signal by doing nothing; an ignored signal would not write to the wake-up descriptor."""

@@ -1,9 +1,8 @@
-"""`pagewire serve`: starts engine cores and frontends, starts again what died, and stops them together.
+"""`pagewire serve`: starts engine cores and frontends, restarts those that die, and stops them together.
 
-An engine core starts its worker itself, and dies with it. Children die with this process, by SIGKILL
-too (parent-death signal). A child that fails while the service starts, or that dies again and again,
-takes the service down, with its reason as our last words.
-"""
+An engine core starts its worker itself, and dies with it. Children die with this process, even if it is
+killed with SIGKILL (parent-death signal). A child that fails while the service starts, or that dies too
+often, ends the service with its reason as the error."""
 
 import contextlib
 import logging
@@ -23,34 +22,34 @@ from pagewire.ipc.ports import reserve_port
 from pagewire.ipc.runtime_folder import runtime_folder
 from pagewire.supervisor.child import Child, Facts
 from pagewire.supervisor.core_assignment import share_cores
-from pagewire.supervisor.loop_calls import Calls
-from pagewire.supervisor.metrics import Counters, watch, why_it_ended
-from pagewire.supervisor.process_specs import engine_posts, frontend_posts
+from pagewire.supervisor.loop_calls import LoopCalls
+from pagewire.supervisor.metrics import Counters, end_of, watch
+from pagewire.supervisor.process_specs import engine_slots, frontend_slots
 from pagewire.supervisor.progress import LoadingLine
-from pagewire.supervisor.restart_slot import Post, label
+from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.supervisor.signals import STOPPING, Signals
 from pagewire.telemetry.tree import TreePages
 from pagewire.telemetry.watch import PORT, Watch
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.5
-"""Between two looks at whether the children are alive."""
+_CHECK_S = 0.5
+"""Seconds between two checks for hung children."""
 _ENGINE_GRACE_S = 1.0
-"""Between SIGTERM and SIGKILL; an engine core has nothing to finish once its frontends are gone."""
+"""Seconds from SIGTERM to SIGKILL; an engine core has nothing to finish once its frontends are gone."""
 _EXTRA_GRACE_S = 1.0
-"""What a frontend gets beyond --drain-delay and --shutdown-grace."""
+"""Seconds that a frontend gets beyond --drain-delay and --shutdown-grace."""
 
 
 class Stopped(Exception):
-    """The user wants us to stop."""
+    """A signal asked the supervisor to stop."""
 
 
 class Supervisor:
-    """One service: `run()` is its whole life."""
+    """One service; run() starts, watches and stops it."""
 
     def __init__(self, config: ServeConfig, on_ready: Callable[[Facts], None]) -> None:
-        """on_ready: called once, with what the children found out about themselves."""
+        """on_ready: called once, with the facts that the children reported."""
         self._config = config
         self._on_ready = on_ready
         self._status = process.Status()
@@ -60,11 +59,11 @@ class Supervisor:
         self._signals = Signals()
         self._watch = Watch(config, "supervisor")
         self._counters = Counters()
-        self._engines: list[Post] = []
-        self._frontends: list[Post] = []
+        self._engines: list[RestartSlot] = []
+        self._frontends: list[RestartSlot] = []
 
     def run(self) -> int:
-        """Returns 0 when a signal stopped us. Raises StartupError when the service cannot go on."""
+        """Returns 0 after a signal. Raises StartupError when the service cannot continue."""
         flags.forget_environment(ServeConfig)
         with self._signals, contextlib.ExitStack() as stack:
             self._selector.register(self._signals, selectors.EVENT_READ)
@@ -72,7 +71,7 @@ class Supervisor:
             stack.callback(self._stop)
             try:
                 self._open_watch(folder, stack)
-                # Held as long as we live, so that nobody takes it while a frontend is away.
+                # Held until the end, so that no other process takes the port while a frontend is down.
                 reserved = stack.enter_context(reserve_port(self._config.host, self._config.port))
                 port = int(reserved.getsockname()[1])
                 self._start(folder, port)
@@ -83,8 +82,8 @@ class Supervisor:
                 self._announce(port)
                 while True:
                     self._wait()
-                    for post in self._posts():
-                        self._tend(post)
+                    for slot in self._slots():
+                        self._update(slot)
             except Stopped:
                 return 0
             except StartupError as error:
@@ -94,84 +93,97 @@ class Supervisor:
                 self._progress.clear()
 
     def _open_watch(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        """Our HTTP port, where all of the service can be seen."""
-        calls = stack.enter_context(contextlib.closing(Calls()))
-        stack.callback(self._watch.close)  # before that: it asks through them
+        """Opens the HTTP port with the metrics and health of the whole service."""
+        calls = stack.enter_context(contextlib.closing(LoopCalls()))
+        stack.callback(self._watch.close)  # before the calls close: its pages use them
         self._selector.register(calls, selectors.EVENT_READ, calls)
         self._watch.pages.begin(lambda answer: calls.put(lambda: answer(True)))
-        watch(self._watch.board, self._counters, self._posts)
+        watch(self._watch.board, self._counters, self._slots)
         pages = TreePages(self._watch.pages.answer, folder)
         self._watch.open(PORT if self._config.port else 0, pages.answer)
 
-    def _posts(self) -> list[Post]:
+    def _slots(self) -> list[RestartSlot]:
         return self._engines + self._frontends
 
     def _children(self) -> list[Child]:
-        return [post.child for post in self._posts() if post.child is not None]
+        return [slot.child for slot in self._slots() if slot.child is not None]
 
     def _start(self, folder: Path, port: int) -> None:
-        self._engines = engine_posts(self._config, folder, share_cores(self._config))
-        self._frontends = frontend_posts(self._config, folder, port)
-        for post in self._posts():
-            self._fill(post)
+        self._engines = engine_slots(self._config, folder, share_cores(self._config))
+        self._frontends = frontend_slots(self._config, folder, port)
+        for slot in self._slots():
+            try:
+                self._start_child(slot)
+            except OSError as error:
+                raise _cannot_start(slot, error) from error
 
-    def _fill(self, post: Post) -> None:
-        child = post.fill()
+    def _start_child(self, slot: RestartSlot) -> None:
+        """Raises OSError."""
+        child = slot.start()
         self._selector.register(child.status, selectors.EVENT_READ, child)
 
     def _wait(self) -> None:
-        """Waits for a signal, a word of a child, or the time to start one or to look. Raises Stopped."""
-        times = [post.start_at - time.monotonic() for post in self._posts() if post.child is None]
+        """Waits for a signal, an event of a child, or the next start or check that is due. Raises Stopped."""
+        times = [slot.start_at - time.monotonic() for slot in self._slots() if slot.child is None]
         if self._config.hang_timeout:
-            times.append(_LOOK_S)
+            times.append(_CHECK_S)
         for key, _ in self._selector.select(max(min(times), 0.0) if times else None):
             if isinstance(key.data, Child) and not key.data.read_status():
                 self._selector.unregister(key.fd)
-            elif isinstance(key.data, Calls):
+            elif isinstance(key.data, LoopCalls):
                 key.data.run()
         if self._signals.take() & STOPPING:
             raise Stopped
-        awake_s = self._awake.passed(time.monotonic(), _LOOK_S)
+        awake_s = self._awake.passed(time.monotonic(), _CHECK_S)
         for child in self._children() if self._config.hang_timeout else ():
-            child.look(awake_s, self._config.hang_timeout)
+            child.kill_if_hung(awake_s, self._config.hang_timeout)
 
     def _check_start(self) -> None:
-        """Whoever fails in the beginning would fail again. Raises StartupError."""
+        """Raises the StartupError of a child that failed: another attempt would fail the same way."""
         for child in self._children():
             if child.is_lost:
                 raise child.cause_of_death()
 
-    def _tend(self, post: Post) -> None:
-        """Sees to it that somebody is there. Raises StartupError when that cannot be."""
-        child = post.child
+    def _update(self, slot: RestartSlot) -> None:
+        """Restarts the slot's process if it is lost. Raises StartupError when it died too often."""
+        child = slot.child
         if child is None:
-            if post.start_at <= time.monotonic():
-                self._fill(post)
+            if slot.start_at <= time.monotonic():
+                self._restart(slot)
         elif child.is_lost:
-            self._replace(post, child)
-        elif child.facts is not None and post.empty_since is not None:
-            log.warning("the %s is back after %.1f s", post.name, post.taken(time.monotonic()))
+            self._replace(slot, child)
+        elif child.facts is not None and slot.down_since is not None:
+            log.warning("the %s is back after %.1f s", slot.name, slot.recovered(time.monotonic()))
 
-    def _replace(self, post: Post, child: Child) -> None:
-        """Its process is lost: another one shall start. Raises StartupError with the reason if not."""
-        reason, word = child.cause_of_death(), why_it_ended(child)
+    def _restart(self, slot: RestartSlot) -> None:
+        """Starts a process, later if the system cannot now: what killed its predecessor, such as a lack of
+        memory, may keep it from starting for a while."""
+        try:
+            self._start_child(slot)
+        except OSError as error:
+            pause = slot.postpone(time.monotonic())
+            log.error("%s; trying again in %.1f s", _cannot_start(slot, error), pause)
+
+    def _replace(self, slot: RestartSlot, child: Child) -> None:
+        """Closes a lost process and schedules its successor. Raises StartupError if there shall be none."""
+        reason, end = child.cause_of_death(), end_of(child)
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
-        with contextlib.suppress(KeyError):  # where its pipe has ended already
+        with contextlib.suppress(KeyError):  # its pipe has ended already
             self._selector.unregister(child.status)
-        hunts = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
-        goes_on = post.empty(time.monotonic(), explained=hunts)
+        isolates = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
+        goes_on = slot.died(time.monotonic(), explained=isolates)
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
         if not goes_on:
             raise _too_many_deaths(reason, self._config.max_deaths)
-        self._counters.restarts[label(post.name), word] += 1
-        pause = post.start_at - time.monotonic()
+        self._counters.restarts[label(slot.name), end] += 1
+        pause = slot.start_at - time.monotonic()
         when = f"in {pause:.1f} s" if pause > 0 else "at once"
-        log.warning("%s; the %s starts again %s", reason, post.name, when)
+        log.warning("%s; the %s starts again %s", reason, slot.name, when)
 
     def _show_loading(self) -> None:
-        """The progress of one core after another; a frontend is ready long before."""
-        loading = (post.child for post in self._engines if post.child and post.child.facts is None)
+        """Shows the progress of one engine core after another; frontends are ready long before."""
+        loading = (slot.child for slot in self._engines if slot.child and slot.child.facts is None)
         child = next(loading, None)
         if child is not None and child.loading:
             self._status.loading(*child.loading)
@@ -192,16 +204,16 @@ class Supervisor:
         self._on_ready(facts)
 
     def _stop(self) -> None:
-        """Frontends first, so that streams may end; then the core. Whoever is late is killed."""
+        """Stops the frontends first, so that streams may end, then the cores. Late processes are killed."""
         grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
-        frontends = [post.child for post in self._frontends if post.child is not None]
+        frontends = [slot.child for slot in self._frontends if slot.child is not None]
         if self._end(frontends, grace):
             self._end([child for child in self._children() if child not in frontends], _ENGINE_GRACE_S)
         for child in self._children():
             child.close()
 
     def _end(self, children: list[Child], seconds: float) -> bool:
-        """SIGTERM, then waiting. False when the user loses patience."""
+        """Sends SIGTERM and waits. Returns False when a second signal asks to stop at once."""
         for child in children:
             child.process.terminate()
         deadline = time.monotonic() + seconds
@@ -215,6 +227,15 @@ class Supervisor:
 
 
 def _too_many_deaths(last: StartupError, limit: int) -> StartupError:
-    """What to say when nobody takes a place again."""
+    """Returns the error of a service that ends because one process died too often."""
     why = f"{last.why}; within a minute that was death {limit}, where --max-deaths is {limit}"
     return StartupError(last.what, why, last.todo)
+
+
+def _cannot_start(slot: RestartSlot, error: OSError) -> StartupError:
+    """Returns the error for a process that the system does not let us start."""
+    return StartupError(
+        f"cannot start the {slot.name}",
+        error.strerror or str(error),
+        "look at this host's limits on processes, descriptors and memory",
+    )

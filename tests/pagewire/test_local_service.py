@@ -1,4 +1,4 @@
-"""A private service, with a fake `pagewire serve` (fake_child.py): it starts, fails and stops for sure."""
+"""A private service with a fake `pagewire serve` (supervisor/fake_child.py): start, failures, stop."""
 
 import os
 import subprocess
@@ -13,6 +13,8 @@ from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
 from pagewire.local_service import Service
 
+FAKE_CHILD = Path(__file__).parent / "supervisor" / "fake_child.py"
+
 
 @pytest.fixture
 def behave(monkeypatch: pytest.MonkeyPatch):
@@ -24,7 +26,7 @@ def behave(monkeypatch: pytest.MonkeyPatch):
             assert not from_birth, "this process may have threads of others"
             reading, writing = os.pipe()
             variables = {"PAGEWIRE_STATUS_FD": str(writing), "PAGEWIRE_PARENT_PID": str(os.getpid())}
-            command = [sys.executable, str(Path(__file__).with_name("fake_child.py")), behaviour, *arguments]
+            command = [sys.executable, str(FAKE_CHILD), behaviour, *arguments]
             path = {"PYTHONPATH": str(Path(__file__).parents[2])}
             environment = {**os.environ, **variables, **path}
             started.append(subprocess.Popen(command, env=environment, pass_fds=(writing,), **options))

@@ -1,46 +1,65 @@
-"""Lines that could quote what somebody has sent."""
+"""Log records that could quote a request or a header, and records that clients can cause."""
 
 import asyncio
 import logging
 
 import pytest
 
-from pagewire.log_redaction import Discreet, places_of, tell_of_loop_error
+from pagewire.log_redaction import GRPC_LINES_PER_MINUTE, GrpcLogFilter, log_loop_error, traceback_of
 
-SECRET = "what somebody has sent"
+SECRET = "text of a client"
 
 
 @pytest.mark.parametrize(
     ("name", "shown"), [("grpc._cython.cygrpc", False), ("engine_core.io.frontend_sockets", True)]
 )
-def test_bytes_are_taken_out_of_what_grpc_says(name, shown):
+def test_bytes_are_redacted_in_records_of_grpc(name, shown):
     arguments = (SECRET.encode(), 5)
     record = logging.LogRecord(name, logging.ERROR, "", 1, "Invalid encoding on %s (%d)", arguments, None)
-    assert Discreet().filter(record)
+    assert GrpcLogFilter().filter(record)
     assert (SECRET in record.getMessage()) == shown
     assert shown or record.getMessage() == f"Invalid encoding on <{len(SECRET)} bytes> (5)"
 
 
-def test_other_lines_stay_as_they_are():
+def test_other_records_pass_unchanged():
     for arguments in (None, (), ("text",), ({"x": 1},)):
         record = logging.LogRecord("grpc", logging.ERROR, "", 1, "all is well", arguments, None)
-        assert Discreet().filter(record) and record.msg == "all is well"
+        assert GrpcLogFilter().filter(record) and record.msg == "all is well"
 
 
-def test_an_exception_is_told_without_its_text():
+def test_a_traceback_has_no_text_of_the_exception():
     try:
         int(SECRET)
     except ValueError as error:
-        told = places_of(error)
-    assert told.startswith("ValueError") and "test_discretion" in told
-    assert f"'{SECRET}'" not in told
-    assert places_of(KeyError(SECRET)) == "KeyError"
+        text = traceback_of(error)
+    assert text.startswith("ValueError") and "test_log_redaction" in text
+    assert f"'{SECRET}'" not in text
+    assert traceback_of(KeyError(SECRET)) == "KeyError"
 
 
-async def test_what_happens_beside_a_request_is_told_without_it(caplog):
+async def test_a_loop_error_is_logged_without_its_text(caplog):
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(tell_of_loop_error)
+    loop.set_exception_handler(log_loop_error)
     loop.call_exception_handler({"message": "a task failed", "exception": ValueError(SECRET)})
     loop.call_exception_handler({})
     assert "a task failed: ValueError" in caplog.text and SECRET not in caplog.text
     assert len(caplog.messages) == 2
+
+
+def test_records_of_grpc_are_throttled():
+    """Found by Health.Check calls that hang up: 8 lines of traceback for each, from anyone who can
+    connect."""
+    now = 100.0
+    throttle = GrpcLogFilter(lambda: now)
+
+    def record(name: str = "grpc._cython.cygrpc") -> logging.LogRecord:
+        return logging.LogRecord(name, logging.ERROR, "", 1, "no %s", ("answer",), None)
+
+    assert sum(throttle.filter(record()) for _ in range(500)) == GRPC_LINES_PER_MINUTE
+    assert throttle.filter(record("frontend.server"))
+    now = 161.0
+    first, second = record(), record()
+    assert throttle.filter(first) and throttle.filter(second)
+    dropped = 500 - GRPC_LINES_PER_MINUTE
+    assert first.getMessage() == f"no answer ({dropped} lines of gRPC were dropped before this one)"
+    assert second.getMessage() == "no answer"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.host.gc_tuning import settle
+from pagewire.host.gc_tuning import freeze_heap
 
 FREED = """
 from pagewire.host.gc_tuning import give_back_freed_memory
@@ -37,14 +37,14 @@ def test_freed_memory_goes_back():
     assert not worked or kib > 40_000
 
 
-def test_only_the_main_thread_settles(monkeypatch: pytest.MonkeyPatch):
+def test_only_the_main_thread_freezes_its_heap(monkeypatch: pytest.MonkeyPatch):
     """A worker that runs in a thread of another program must not collect that program's garbage."""
     calls: list[str] = []
     for name in ("collect", "freeze"):
         monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
-    thread = threading.Thread(target=settle)
+    thread = threading.Thread(target=freeze_heap)
     thread.start()
     thread.join()
     assert calls == []
-    settle()
+    freeze_heap()
     assert calls == ["collect", "freeze"]

@@ -25,7 +25,7 @@ def looks_until_it_hangs(liveness: Liveness, vitals: list[Vitals | None], *, sta
 def test_silence_counts_from_the_last_word():
     liveness = Liveness()
     assert not any(liveness.hangs(LOOK, ASLEEP, PATIENCE, starts=False) for _ in range(5))
-    liveness.spoke()
+    liveness.heard()
     assert looks_until_it_hangs(liveness, [ASLEEP] * 9) == 5, "six looks of half a second"
     assert liveness.silent_s == PATIENCE
 

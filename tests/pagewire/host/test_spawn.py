@@ -100,7 +100,7 @@ def test_beats_do_not_wait_for_a_parent_that_does_not_read(monkeypatch):
 
 def test_a_pulse_beats_twice_a_second_at_most():
     now, beats = [5.0], []
-    pulse = process.Pulse(lambda: beats.append(now[0]), lambda: now[0])
+    pulse = process.Heartbeat(lambda: beats.append(now[0]), lambda: now[0])
     for eighth in range(40, 53):
         now[0] = eighth / 8
         pulse()

@@ -10,8 +10,8 @@ import pytest
 from pagewire.config import ServeConfig
 from pagewire.host import cores
 from pagewire.host.cores import CorePlan
-from pagewire.supervisor import core_assignment as pinning
-from pagewire.supervisor.process_specs import engine_posts
+from pagewire.supervisor import core_assignment
+from pagewire.supervisor.process_specs import engine_slots
 
 LARGE = ServeConfig(load_format="dummy", device="cpu")
 
@@ -24,12 +24,12 @@ def pinned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, numbers: calls.append(set(numbers)))
     monkeypatch.setattr(cores, "cpu_limit", lambda: 64.0)
-    monkeypatch.setattr(pinning, "GPU", Path("/nonexistent"))
+    monkeypatch.setattr(core_assignment, "GPU", Path("/nonexistent"))
     return calls
 
 
 def test_a_worker_has_its_own(pinned: list[set[int]], caplog: pytest.LogCaptureFixture) -> None:
-    plan = pinning.share_cores(LARGE)
+    plan = core_assignment.share_cores(LARGE)
     assert plan == CorePlan(((1, 2, 3),), (0,)) and pinned == [{0}]
     assert caplog.messages == ["cores: 1-3 for the worker, 0 for all other processes"]
 
@@ -38,9 +38,9 @@ def test_a_worker_has_its_own(pinned: list[set[int]], caplog: pytest.LogCaptureF
     ("config", "limit", "why"),
     [
         (replace(LARGE, no_pinning=True), 64.0, "--no-pinning"),
-        (replace(LARGE, device="simulated"), 64.0, "the worker need not compute on them"),
-        (replace(LARGE, device="cuda"), 64.0, "the worker need not compute on them"),
-        (LARGE, 3.0, "a control group grants the time of so many, of 4"),
+        (replace(LARGE, device="simulated"), 64.0, "the worker does not compute on them"),
+        (replace(LARGE, device="cuda"), 64.0, "the worker does not compute on them"),
+        (LARGE, 3.0, "a control group grants the time of that many, of 4"),
         (replace(LARGE, load_format="auto"), 64.0, "the model is small, and its worker has one thread"),
         (replace(LARGE, threads=4), 64.0, "they are too few to be divided"),
     ],
@@ -54,14 +54,14 @@ def test_all_share_all(
     why: str,
 ) -> None:
     monkeypatch.setattr(cores, "cpu_limit", lambda: limit)
-    assert pinning.share_cores(config) is None and pinned == []
+    assert core_assignment.share_cores(config) is None and pinned == []
     assert caplog.messages == [f"cores: {min(4, int(limit))} for all processes: {why}"]
 
 
 def test_a_gpu_may_be_what_auto_means(pinned: list[set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "GPU", Path("/"))
-    assert pinning.share_cores(replace(LARGE, device="auto")) is None
-    assert pinning.share_cores(LARGE) is not None
+    monkeypatch.setattr(core_assignment, "GPU", Path("/"))
+    assert core_assignment.share_cores(replace(LARGE, device="auto")) is None
+    assert core_assignment.share_cores(LARGE) is not None
 
 
 def test_where_it_is_not_permitted(
@@ -71,14 +71,14 @@ def test_where_it_is_not_permitted(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    assert pinning.share_cores(LARGE) is None
+    assert core_assignment.share_cores(LARGE) is None
     assert "they cannot be pinned: [Errno 1] Operation not permitted" in caplog.text
 
 
 def test_each_engine_core_tells_its_worker(tmp_path: Path) -> None:
     plan = CorePlan(((1, 2), (3, 4, 6)), (0,))
-    posts = engine_posts(replace(LARGE, data_parallel_size=2), tmp_path, plan)
-    told = [[a for a in post.arguments if a.startswith("--worker-cores")] for post in posts]
+    slots = engine_slots(replace(LARGE, data_parallel_size=2), tmp_path, plan)
+    told = [[a for a in slot.arguments if a.startswith("--worker-cores")] for slot in slots]
     assert told == [["--worker-cores=1-2"], ["--worker-cores=3-4,6"]]
-    (post,) = engine_posts(LARGE, tmp_path)
-    assert not any(a.startswith("--worker-cores") for a in post.arguments)
+    (slot,) = engine_slots(LARGE, tmp_path)
+    assert not any(a.startswith("--worker-cores") for a in slot.arguments)

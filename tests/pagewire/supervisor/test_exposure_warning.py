@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pagewire.config import FrontendConfig
-from pagewire.supervisor.exposure_warning import exposure, is_loopback, tell_exposure
+from pagewire.supervisor.exposure_warning import exposure, is_loopback, log_exposure
 
 TLS = {"tls_cert": "c", "tls_key": "k"}
 
@@ -16,7 +16,7 @@ def test_on_loopback_there_is_nothing_to_warn_of(host, flags, caplog):
     config = FrontendConfig(host=host, **flags)
     assert exposure(config) is None
     with caplog.at_level(logging.INFO):
-        tell_exposure(config)
+        log_exposure(config)
     (record,) = caplog.records
     assert record.levelno == logging.INFO and "only this machine" in record.message
 
@@ -34,7 +34,7 @@ def test_on_loopback_there_is_nothing_to_warn_of(host, flags, caplog):
 )
 def test_elsewhere_there_is_one_line(host, flags, words, caplog):
     assert not is_loopback(host)
-    tell_exposure(FrontendConfig(host=host, **flags))
+    log_exposure(FrontendConfig(host=host, **flags))
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * bool(words)
     assert all(word in caplog.text for word in words)
     if words:

@@ -1,10 +1,11 @@
-"""The supervisor with fake children: whatever they do, nothing of the service stays behind."""
+"""The supervisor with fake children: whatever they do, no process or file stays behind."""
 
 import contextlib
 import functools
 import json
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -38,7 +39,7 @@ class Serve:
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> tuple[int, str]:
-        """Exit code and what stands on standard error."""
+        """Returns the exit code and standard error."""
         _, error = self.process.communicate(timeout=30)
         return self.process.returncode, error
 
@@ -48,7 +49,7 @@ class Serve:
 
 @pytest.fixture(autouse=True)
 def a_terminal() -> Iterator[None]:
-    """Services die with it, also where these tests were started with nohup."""
+    """Restores SIGHUP's default, also when the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -70,7 +71,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Waits for the death of a process that is not our child."""
+    """Waits for the death of a process that is not a child of the test."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -94,7 +95,7 @@ def test_a_signal_stops_everything_and_leaves_nothing(serve, number: signal.Sign
     wait_until_gone(facts["pid"])
 
 
-def test_a_service_that_is_started_with_nohup_survives_its_terminal(serve, monkeypatch):
+def test_nohup_keeps_the_service_running_after_a_hangup(serve, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", functools.partial(subprocess.Popen, preexec_fn=ignore_hangup))
     service = serve("ready", "ready")
     service.facts()
@@ -117,7 +118,7 @@ def test_children_get_their_flags_and_meet_in_the_folder(serve):
     facts = service.facts()
     (folder,) = service.folders()
     assert facts["model"] == "x" and facts["address"] == f"127.0.0.1:{port}"
-    arguments = facts["arguments"].split()  # of the child that was asked last: the frontend
+    arguments = facts["arguments"].split()  # of the child that reported last: the frontend
     assert arguments[0] == "frontend"
     assert {f"--port={port}", f"--engine=ipc://{folder}/frontends.ipc", "--served-model-name=x"} <= {
         *arguments
@@ -160,7 +161,7 @@ def test_a_child_that_fails_takes_the_service_down_with_its_reason(
 
 @pytest.mark.parametrize(("victim", "name"), [("engine", "engine core"), ("frontend", "frontend")])
 def test_a_child_that_dies_is_replaced(serve, victim: str, name: str):
-    """One line for its death, one for the return; who did not die goes on."""
+    """Logs one line for the death and one for the return; the other child keeps running."""
     service = serve("ready", "ready")
     facts = service.facts()
     os.kill(facts[f"{victim}_pid"], signal.SIGKILL)
@@ -174,6 +175,24 @@ def test_a_child_that_dies_is_replaced(serve, victim: str, name: str):
     service.process.send_signal(signal.SIGINT)
     assert service.end() == (0, "")
     wait_until_gone(other)
+    assert service.folders() == []
+
+
+def test_a_restart_that_the_system_refuses_is_tried_again(serve):
+    """No descriptors, no processes, no memory: often just what killed the child in the first place."""
+    service = serve("ready", "ready")
+    facts = service.facts()
+    limits = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(facts["frontend_pid"], signal.SIGKILL)
+    while not (line := service.process.stderr.readline()).startswith("cannot start the frontend"):
+        assert line, "the supervisor ended"
+    assert line.endswith("Too many open files; trying again in 0.5 s\n")
+    resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, limits)
+    while not (line := service.process.stderr.readline()).startswith("the frontend is back after"):
+        assert line, "the supervisor ended"
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
     assert service.folders() == []
 
 
@@ -191,7 +210,7 @@ def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve)
 
 
 def test_a_child_whose_start_is_disturbed_may_try_again(serve):
-    """Found by killing a worker while its core was starting again: that is no file that is missing."""
+    """A worker that is killed while its core restarts is no permanent failure, unlike a missing file."""
     service = serve("ready,unlucky", "ready", "--max-deaths=3")
     os.kill(service.facts()["engine_pid"], signal.SIGKILL)
     code, error = service.end()
@@ -218,7 +237,7 @@ def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
 
 @pytest.mark.parametrize("behaviours", [("hangs,ready", "ready"), ("ready", "hangs,ready")])
 def test_a_child_that_hangs_is_killed_and_replaced(serve, behaviours: tuple[str, str]):
-    """It is alive, so that nothing of the kernel's tells of it."""
+    """A hung child is alive: the kernel reports nothing."""
     service = serve(*behaviours, "--hang-timeout=1")
     facts = service.facts()
     hangs, name = ("engine", "engine core") if "hangs" in behaviours[0] else ("frontend", "frontend")
@@ -226,7 +245,7 @@ def test_a_child_that_hangs_is_killed_and_replaced(serve, behaviours: tuple[str,
     while line.startswith("loading"):
         line = service.process.stderr.readline()
     assert re.fullmatch(
-        rf"the {name} hangs: it has given no sign of life for \d\.\d s, and was killed;"
+        rf"the {name} hangs: it has made no progress for \d\.\d s, and was killed;"
         rf" the {name} starts again at once\n",
         line,
     )
@@ -237,17 +256,17 @@ def test_a_child_that_hangs_is_killed_and_replaced(serve, behaviours: tuple[str,
     assert service.folders() == []
 
 
-def test_a_child_that_hangs_before_it_says_anything_ends_the_service(serve, monkeypatch):
+def test_a_child_that_hangs_before_its_first_event_ends_the_service(serve, monkeypatch):
     monkeypatch.setenv("STARTING_PATIENCE_S", "0.5")
     service = serve("frozen", "ready", "--hang-timeout=1")
     code, error = service.end()
     assert code == 1
     what, why, todo = error.splitlines()[-3:]
-    assert what == "error: the engine core hangs" and "no sign of life" in why and "--hang-timeout" in todo
+    assert what == "error: the engine core hangs" and "no progress" in why and "--hang-timeout" in todo
     assert service.folders() == []
 
 
-def test_a_child_may_be_silent_where_nobody_minds(serve):
+def test_hang_timeout_0_allows_silence(serve):
     service = serve("hangs", "ready", "--hang-timeout=0")
     facts = service.facts()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -259,7 +278,7 @@ def test_a_child_may_be_silent_where_nobody_minds(serve):
 
 @pytest.mark.parametrize(("later", "line"), [("stuck", "at once"), ("dies", "in 1.0 s")])
 def test_ctrl_c_while_a_child_is_replaced(serve, later: str, line: str):
-    """While the new one starts, and before it is there."""
+    """While the new process starts, and before it is started."""
     service = serve(f"ready,{later}", "ready")
     facts = service.facts()
     os.kill(facts["engine_pid"], signal.SIGKILL)
@@ -293,10 +312,10 @@ def test_a_second_signal_kills_at_once(serve):
     service = serve("deaf", "deaf", "--shutdown-grace=1000")
     service.facts()
     service.process.send_signal(signal.SIGINT)
-    while service.process.poll() is None:  # the first one may not have been taken yet
+    while service.process.poll() is None:  # the first may not have been read yet
         service.process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            service.process.wait(3)  # one that comes when it has all but ended would be Python's to handle
+            service.process.wait(3)  # a signal at the very end would reach Python's handler
     assert service.process.returncode == 0
     assert service.folders() == []
 

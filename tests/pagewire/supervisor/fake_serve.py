@@ -1,8 +1,9 @@
 """`pagewire serve` with fake children: fake_serve.py ENGINE FRONTEND [FLAG ...], see fake_child.py.
 
-ENGINE and FRONTEND are what they do, or FIRST,LATER: what the first one does, and those after it.
+ENGINE and FRONTEND are behaviours of fake_child.py, or FIRST,LATER: of the first process and of its
+successors.
 
-Prints the facts of the children when they are ready; says how it ended as the command line does.
+Prints the facts of the children when they are ready, and reports errors as the command line does.
 """
 
 import json

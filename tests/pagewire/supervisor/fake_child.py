@@ -2,14 +2,14 @@
 
 ready   reports loading, then ready; ends on SIGTERM
 fails   reports a failed start
-unlucky reports that something was killed while it started
-dies    ends with exit code 3 without a word
+unlucky reports that its worker was killed while it started
+dies    ends with exit code 3 without an event
 killed  is killed while it starts
 crashes reports ready and then ends with exit code 4
 deaf    reports ready and ignores SIGTERM
 stuck   never gets ready
-hangs   reports ready, and then gives no sign of life
-frozen  is stopped before it says anything
+hangs   reports ready, and then sends no heartbeat
+frozen  is stopped before its first event
 """
 
 import os

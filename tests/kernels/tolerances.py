@@ -9,6 +9,8 @@ TOLERANCES = [
     (torch.bfloat16, 1.6e-2, 1.6e-2),
 ]
 
+DTYPES = [dtype for dtype, _, _ in TOLERANCES]
+
 
 def random(*shape: int, dtype: torch.dtype, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     """Normal values, rounded to the dtype."""

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.logits.log_softmax import log_softmax, log_softmax_reference
-from tests.kernels.sampling_inputs import SHAPES, smooth_logits
+from tests.kernels.rows import assert_rows_are_independent
+from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 from tests.kernels.tolerances import assert_close
 
 
@@ -33,3 +34,24 @@ def test_alone_as_in_a_crowd(threads: int) -> None:
     torch.set_num_threads(threads)
     assert torch.equal(log_softmax(logits), torch.cat(alone))
     assert torch.equal(log_softmax(logits[:1]), alone[0])
+
+
+@pytest.mark.parametrize("v", [1, 2, 7, 1031])
+def test_rows_are_independent(v: int) -> None:
+    assert_rows_are_independent(log_softmax, tied_logits(7, v))
+
+
+@pytest.mark.parametrize("v", [1, 15, 16, 17, 4099])
+def test_probabilities_add_up_to_one(v: int) -> None:
+    assert (log_softmax(smooth_logits(3, v)).double().exp().sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_no_rows() -> None:
+    assert log_softmax(torch.empty(0, 9)).shape == (0, 9)
+
+
+def test_rows_that_are_no_distribution() -> None:
+    """NaN, +inf, and nothing above -inf: no number that could be taken for a log-probability above 0."""
+    inf, nan = torch.inf, torch.nan
+    result = log_softmax(torch.tensor([[nan, 1.0], [inf, 1.0], [-inf, -inf], [0.0, 0.0]]))
+    assert result[:3].isnan().any(-1).all() and result[3].isfinite().all()

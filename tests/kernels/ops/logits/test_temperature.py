@@ -1,5 +1,7 @@
 """Weights."""
 
+import math
+
 import pytest
 import torch
 
@@ -35,3 +37,30 @@ def test_bitwise_independent_of_the_batch(w: int) -> None:
     for a in range(9):
         row = logits[a : a + 1].clone()
         assert torch.equal(temperature_weights(row, row.amax(-1), temperature[a : a + 1])[0], together[a])
+
+
+def test_the_formula() -> None:
+    """exp(-1) at 1, exp(-2) at a half; the largest has the weight 1 at every temperature."""
+    scores = torch.tensor([[3.0, 2.0]] * 2)
+    weights = temperature_weights(scores, scores.amax(-1), torch.tensor([1.0, 0.5], dtype=torch.float64))
+    expected = torch.tensor([[1.0, math.exp(-1)], [1.0, math.exp(-2)]], dtype=torch.float64)
+    torch.testing.assert_close(weights, expected, rtol=1e-15, atol=0)
+
+
+def test_candidates_are_relative_to_the_whole_row() -> None:
+    """The largest logit may not be among the scores: all weights are below 1 then."""
+    scores = torch.tensor([[1.0, 0.0]])
+    weights = temperature_weights(scores, torch.tensor([2.0]), torch.ones(1, dtype=torch.float64))
+    assert weights[0, 0] == math.exp(-1) and weights.max() < 1
+
+
+def test_rows_that_are_no_distribution() -> None:
+    """Weights that no draw accepts: NaN or 0, never a positive number."""
+    scores = torch.tensor([[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, -torch.inf]])
+    weights = temperature_weights(scores, scores.amax(-1), torch.ones(3, dtype=torch.float64))
+    assert not (weights > 0).any()
+
+
+def test_no_rows() -> None:
+    empty = torch.empty(0, dtype=torch.float64)
+    assert temperature_weights(torch.empty(0, 5), torch.empty(0), empty).shape == (0, 5)

@@ -1,14 +1,16 @@
 """Masks."""
 
+import pytest
 import torch
 
 from kernels.ops.logits.token_masks import (
+    FEW,
     allow_tokens,
     allow_tokens_reference,
     forbid_tokens,
     forbid_tokens_reference,
 )
-from tests.kernels.sampling_inputs import tied_logits
+from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 
 def test_allow_equals_reference() -> None:
@@ -47,3 +49,38 @@ def test_nan_is_not_hidden() -> None:
     logits = torch.tensor([[torch.nan, 1.0, 2.0]])
     forbid_tokens(logits, torch.tensor([0]), torch.tensor([[1]]), torch.tensor([[True]]))
     assert logits.isnan().any()
+
+
+@pytest.mark.parametrize(("users", "count"), [(0, 2), (1, 1), (3, 40)])
+def test_sizes(users: int, count: int) -> None:
+    """No row; one token; lists as long as the vocabulary, with repeats."""
+    generator = torch.Generator().manual_seed(count)
+    logits = smooth_logits(4, 31)
+    batch_index = torch.randperm(4, generator=generator)[:users]
+    token_ids = torch.randint(0, 31, (users, count), generator=generator)
+    active = torch.rand(users, count, generator=generator) < 0.5
+    expected = forbid_tokens_reference(logits, batch_index, token_ids, active)
+    forbidden = logits.clone()
+    forbid_tokens(forbidden, batch_index, token_ids, active)
+    assert torch.equal(forbidden, expected)
+    expected = allow_tokens_reference(logits, batch_index, token_ids)
+    allow_tokens(logits, batch_index, token_ids)
+    assert torch.equal(logits, expected)
+
+
+def test_what_is_left_may_lie_far_behind() -> None:
+    """The first FEW tokens are all forbidden or masked: the row still has one, beyond them."""
+    logits = torch.full((2, FEW + 5), -torch.inf)
+    logits[:, 3] = 2.0
+    logits[0, FEW + 4] = 1.0
+    ids, active = torch.tensor([[3], [3]]), torch.ones(2, 1, dtype=torch.bool)
+    expected = forbid_tokens_reference(logits, torch.arange(2), ids, active)
+    forbid_tokens(logits, torch.arange(2), ids, active)
+    assert torch.equal(logits, expected)
+    assert logits[0, 3] == -torch.inf and logits[1, 3] == 2.0
+
+
+def test_an_allowed_token_that_was_masked_stays_masked() -> None:
+    logits = torch.tensor([[1.0, -torch.inf, 2.0]])
+    allow_tokens(logits, torch.tensor([0]), torch.tensor([[1, 2]]))
+    assert logits.tolist() == [[-torch.inf, -torch.inf, 2.0]]

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.sampling.argmax import argmax, argmax_reference
-from tests.kernels.sampling_inputs import SHAPES, tied_logits
+from tests.kernels.rows import assert_rows_are_independent
+from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 
 
 @pytest.mark.parametrize(("a", "w"), SHAPES)
@@ -26,3 +27,16 @@ def test_no_token() -> None:
     logits = torch.tensor([[0.0, nan, 1.0], [-inf] * 3, [inf, 0.0, 0.0], [nan] * 3, [-inf, 5.0, -inf]])
     assert argmax(logits).tolist() == [-1, -1, -1, -1, 1]
     assert argmax_reference(logits).tolist() == [-1, -1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("make", [tied_logits, smooth_logits])
+def test_rows_are_independent(make: type) -> None:
+    assert_rows_are_independent(argmax, make(9, 1031))
+
+
+def test_no_rows() -> None:
+    assert argmax(torch.empty(0, 5)).shape == (0,)
+
+
+def test_zeros_of_both_signs_are_equal() -> None:
+    assert argmax(torch.tensor([[-0.0, 0.0], [0.0, -0.0]])).tolist() == [0, 0]

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.sampling.inverse_cdf import inverse_cdf, inverse_cdf_reference
-from tests.kernels.sampling_inputs import SHAPES, spread, tied_logits, weights_of
+from tests.kernels.rows import assert_rows_are_independent
+from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 
 LAST_BELOW_ONE = 1 - 2.0**-53
 
@@ -48,3 +49,29 @@ def test_no_token() -> None:
     weights = torch.tensor([[0.0, 0.0], [torch.nan, 1.0], [0.0, 1.0]], dtype=torch.float64)
     u = torch.full((3,), 0.5, dtype=torch.float64)
     assert inverse_cdf(weights, u).tolist() == inverse_cdf_reference(weights, u).tolist() == [-1, -1, 1]
+
+
+def test_rows_are_independent() -> None:
+    assert_rows_are_independent(inverse_cdf, weights_of(tied_logits(7, 500)), spread(7, 0.0, 0.999))
+
+
+def test_the_border_belongs_to_the_next() -> None:
+    """u times the whole equal to a cumulative sum draws the index behind it."""
+    weights = torch.ones(4, 4, dtype=torch.float64)
+    u = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    assert inverse_cdf(weights, u).tolist() == [0, 1, 2, 3]
+
+
+def test_padding_by_zeros_changes_nothing() -> None:
+    """As many as a row of another batch needs: sums are added from the left."""
+    weights, u = weights_of(smooth_logits(5, 77)), spread(5, 0.01, 0.99)
+    padded = torch.cat((weights, torch.zeros(5, 900, dtype=torch.float64)), -1)
+    assert torch.equal(inverse_cdf(padded, u), inverse_cdf(weights, u))
+
+
+def test_frequencies_are_the_weights() -> None:
+    """Over a grid of u each index is drawn as often as its weight says."""
+    weights = torch.tensor([[0.1, 0.0, 0.4, 0.5]], dtype=torch.float64)
+    u = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    drawn = inverse_cdf(weights.expand(1000, 4), u)
+    assert torch.bincount(drawn, minlength=4).tolist() == [100, 0, 400, 500]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.ops.sampling.ranking import SHORT, ranking, ranking_reference
+from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 
 
@@ -22,3 +23,19 @@ def test_extremes() -> None:
     scores = torch.tensor([[-torch.inf, 0.0, huge, -tiny, tiny, -0.0, -huge, torch.inf, 0.0]])
     assert ranking(scores, 8).tolist() == [[7, 2, 4, 1, 5, 8, 3, 6]]
     assert ranking(scores, 9).tolist() == [[7, 2, 4, 1, 5, 8, 3, 6, 0]]
+
+
+@pytest.mark.parametrize("make", [tied_logits, smooth_logits])
+@pytest.mark.parametrize("n", [1, 20, 50])
+def test_rows_are_independent(make: type, n: int) -> None:
+    assert_rows_are_independent(lambda scores: ranking(scores, n), make(7, 50))
+
+
+def test_no_rows() -> None:
+    assert ranking(torch.empty(0, 9), 4).shape == (0, 4)
+
+
+def test_all_equal() -> None:
+    """The order of the ids, in each of the three ways."""
+    for width, n in ((9, 4), (9, 9), (SHORT + 3, SHORT + 3)):
+        assert ranking(torch.zeros(2, width), n).tolist() == [list(range(n))] * 2

@@ -7,6 +7,7 @@ import torch
 
 from kernels.ops.sampling import top_p as module
 from kernels.ops.sampling.top_p import top_mass, top_mass_reference
+from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 
 
@@ -36,3 +37,27 @@ def test_borders() -> None:
     share = torch.tensor([0.5, 1e-45, 0.51, 0.0], dtype=torch.float64)
     kept = top_mass(scores, weights, share)
     assert kept.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]
+
+
+def test_rows_are_independent() -> None:
+    scores = smooth_logits(6, 700)
+    assert_rows_are_independent(top_mass, scores, weights_of(scores), spread(6, 0.1, 0.999))
+
+
+@pytest.mark.parametrize("make", [tied_logits, smooth_logits])
+def test_the_set_is_the_smallest(make: type) -> None:
+    """It reaches the share, and without its last member it does not."""
+    scores = make(5, 300)
+    weights, share = weights_of(scores), spread(5, 0.1, 0.95)
+    for row, kept in enumerate(top_mass(scores, weights, share)):
+        target = share[row] * weights[row].sum()
+        assert kept.sum() >= target * (1 - 1e-12)
+        if kept.count_nonzero() > 1:
+            assert kept.sum() - kept[kept > 0].min() < target * (1 + 1e-12)
+
+
+def test_scores_and_weights_may_differ() -> None:
+    """The order is that of the scores (typical_p ranks by distance), the sum that of the weights."""
+    scores = torch.tensor([[3.0, 2.0, 1.0]])
+    weights = torch.tensor([[0.1, 0.2, 0.7]], dtype=torch.float64)
+    assert top_mass(scores, weights, torch.tensor([0.25], dtype=torch.float64)).tolist() == [[0.1, 0.2, 0.0]]

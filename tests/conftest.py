@@ -4,6 +4,7 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 
+import hypothesis
 import pytest
 
 from kernels.cpu.requirements import why_not, why_not_int8
@@ -11,6 +12,10 @@ from kernels.cpu.requirements import why_not, why_not_int8
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# An example that takes long says that the machine is busy, and nothing about the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 collect_ignore = [] if find_spec("triton") else ["kernels/triton", "worker/cuda"]  # Triton is for Linux alone
 

@@ -52,7 +52,7 @@ PIECE = 128
 
 
 def _apply(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Computes an activation with torch such that a value's bits do not depend on its place, [T, I] -> [T, I].
+    """Computes an activation with torch such that a value's bits do not depend on its place. [T, I].
 
     On a CPU torch computes whole vectors by one formula and what is left of a thread's share by another one,
     which rounds differently. With shares that are multiples of the vector width nothing is left.

@@ -30,7 +30,7 @@ from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Heartbeat, Status
 from pagewire.ipc import transport
-from pagewire.ipc.curve import Gatekeeper, read_engine_key
+from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     context = stack.enter_context(zmq.Context())
     key = read_engine_key(config.curve_key) if config.curve_key else None
     if key is not None:
-        stack.callback(Gatekeeper(context, key).close)
+        stack.callback(CurveAuthenticator(context, key).close)
     watch = stack.enter_context(contextlib.closing(Watch(config, "engine")))
     watch.open(NO_PORT)
     folder = transport.default_folder()

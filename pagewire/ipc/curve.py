@@ -1,7 +1,7 @@
-"""Keys for TCP between our processes: ZeroMQ's CURVE, both sides proved.
+"""Keys for TCP between the processes of a service: ZeroMQ's CURVE, with mutual authentication.
 
-An engine core has a key pair and a list of the clients that it lets in; a client (a frontend, a worker) has a
-pair of its own and the public key of the core. Nobody without one gets so far as to send a message.
+An engine core has a key pair and a list of the clients that may connect; a client (a frontend, a worker) has
+its own pair and the public key of the core. A peer without a key cannot send a message.
 `pagewire keys FOLDER` makes one file for each side.
 """
 
@@ -21,22 +21,23 @@ from pagewire.errors import StartupError
 ENGINE_FILE = "engine.key"
 CLIENT_FILE = "client.key"
 _KEY_CHARACTERS = 40
-"""Of a key of 32 bytes in Z85."""
+"""Length of a key of 32 bytes in Z85."""
 _FLAG = "--curve-key"
 _DOMAIN = "pagewire"
-"""What our sockets say of themselves to the gatekeeper."""
+"""ZAP domain of our sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineKey:
-    """What an engine core has."""
+    """The keys of an engine core."""
 
     secret: bytes
     clients: tuple[bytes, ...]
-    """Public keys of those that may connect."""
+    """Public keys of the clients that may connect."""
 
     def protect(self, socket: "zmq.Socket[bytes]") -> None:
-        """Makes a socket accept only clients that prove who they are. Before bind; see also gatekeeper()."""
+        """Makes a socket accept authenticated clients only. To be called before bind; needs a
+        CurveAuthenticator in the context."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
@@ -44,7 +45,7 @@ class EngineKey:
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """What a frontend or a worker has."""
+    """The keys of a frontend or a worker."""
 
     secret: bytes
     public: bytes
@@ -52,14 +53,14 @@ class ClientKey:
     """Public key of the engine core."""
 
     def protect(self, socket: "zmq.Socket[bytes]") -> None:
-        """Makes a socket prove who it is, to this engine core alone. Before connect."""
+        """Makes a socket authenticate itself, to this engine core only. To be called before connect."""
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.engine)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret)
 
 
-class Gatekeeper:
-    """Says for all sockets of a context which clients are known. Start it before they bind."""
+class CurveAuthenticator:
+    """Decides for all sockets of a context which clients may connect. To be made before they bind."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", key: EngineKey) -> None:
         self._clients = key.clients
@@ -68,18 +69,18 @@ class Gatekeeper:
         self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """What pyzmq asks: whether a client with this public key may come in."""
+        """Returns True if a client with this public key may connect; called by pyzmq."""
         return any([hmac.compare_digest(key, known) for known in self._clients])
 
     def close(self) -> None:
-        """Stops answering."""
+        """Stops the authenticator's thread."""
         self._authenticator.stop()
 
 
 def make_keys(folder: Path) -> tuple[Path, Path]:
-    """Writes a file for engine cores and one for their clients, readable by this user alone.
+    """Writes a file for engine cores and one for their clients, readable by this user only.
 
-    Raises StartupError when one is there already: those who have it would be locked out.
+    Raises StartupError if a file exists already: processes that use it would be locked out.
     """
     engine_public, engine_secret = zmq.curve_keypair()
     client_public, client_secret = zmq.curve_keypair()
@@ -91,20 +92,20 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
             "engine": engine_public.decode(),
         },
     }
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in contents.items():
         try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "w", encoding="ascii") as stream:
+                yaml.safe_dump(content, stream)
         except OSError as error:
             why = f"{folder / name}: {error.strerror or type(error).__name__}"
             raise StartupError("cannot write the keys", why, "choose another folder") from error
-        with os.fdopen(file, "w", encoding="ascii") as stream:
-            yaml.safe_dump(content, stream)
     return folder / ENGINE_FILE, folder / CLIENT_FILE
 
 
 def read_engine_key(path: str) -> EngineKey:
-    """The file of an engine core. Raises StartupError."""
+    """Reads the key file of an engine core. Raises StartupError."""
     content = _read(path)
     clients = content.get("clients")
     if not isinstance(clients, list) or not clients:
@@ -113,7 +114,7 @@ def read_engine_key(path: str) -> EngineKey:
 
 
 def read_client_key(path: str) -> ClientKey:
-    """The file of a frontend or a worker. Raises StartupError."""
+    """Reads the key file of a frontend or a worker. Raises StartupError."""
     content = _read(path)
     return ClientKey(*(_key(path, content, name) for name in ("secret", "public", "engine")))
 
@@ -124,7 +125,7 @@ def _read(path: str) -> dict[str, Any]:
         content = yaml.safe_load(Path(path).read_text(encoding="ascii"))
     except OSError as error:
         raise _wrong(path, error.strerror or type(error).__name__) from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # whose text might quote a secret
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # the exception's text might quote a secret
         raise _wrong(path, "it is not YAML") from error
     if mode & 0o077:
         raise StartupError(f"cannot use {_FLAG}", f"others may read {path}", f"chmod 600 {path}")

@@ -1,4 +1,4 @@
-"""LogprobColumns as whole tokens: some of them picked out, several messages joined, bad ones refused."""
+"""Selects, joins and validates LogprobColumns by whole tokens."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,23 +7,23 @@ from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.ipc.columns import unpack_u32
 
 MAX_PROMPT_CANDIDATES = 1 << 22
-"""Candidates of one prompt, all positions together. They travel in one message to the client, which takes
-64 MiB, at 10 to 15 bytes each."""
+"""Most candidates of one prompt over all positions. They are sent in one message of at most 64 MiB, at 10 to
+15 bytes each."""
 
 MAX_OUTPUT_VALUES = MAX_PROMPT_CANDIDATES
-"""Log-probabilities that one message may carry in all: of tokens, of candidates, and of the prompt's."""
+"""Most log-probabilities in one message: of tokens, of candidates and of the prompt."""
 
 _NUMBER = 4
-"""Bytes of a number in a column."""
+"""Bytes per number in a column."""
 
 
 def num_tokens(columns: LogprobColumns) -> int:
-    """M, by the first column."""
+    """Returns the number of tokens, by the first column."""
     return len(columns.logprobs) // _NUMBER
 
 
 def check(columns: LogprobColumns) -> None:
-    """Raises ValueError unless the columns fit one another."""
+    """Raises ValueError unless the columns' lengths agree."""
     total = sum(unpack_u32(columns.candidate_counts))
     tokens = {len(columns.logprobs), len(columns.ranks), len(columns.candidate_counts or columns.ranks)}
     candidates = {
@@ -36,15 +36,15 @@ def check(columns: LogprobColumns) -> None:
         raise ValueError("columns of log-probabilities differ in length")
 
 
-def pick(columns: LogprobColumns, places: Sequence[int]) -> LogprobColumns:
-    """The tokens at these places, which ascend; the same object when they are all."""
-    if len(places) == num_tokens(columns):
+def pick(columns: LogprobColumns, indices: Sequence[int]) -> LogprobColumns:
+    """Returns the tokens at ascending indices; the same object if these are all tokens."""
+    if len(indices) == num_tokens(columns):
         return columns
-    starts = [_NUMBER * place for place in places]
+    starts = [_NUMBER * index for index in indices]
     picked = LogprobColumns(logprobs=_cut(columns.logprobs, starts), ranks=_cut(columns.ranks, starts))
-    if columns.candidate_counts and places:
+    if columns.candidate_counts and indices:
         ends = list(accumulate(unpack_u32(columns.candidate_counts)))
-        spans = [(_NUMBER * (ends[place - 1] if place else 0), _NUMBER * ends[place]) for place in places]
+        spans = [(_NUMBER * (ends[index - 1] if index else 0), _NUMBER * ends[index]) for index in indices]
         picked.candidate_counts = _cut(columns.candidate_counts, starts)
         for name in ("candidate_token_ids", "candidate_logprobs", "candidate_ranks"):
             column = getattr(columns, name)
@@ -53,13 +53,13 @@ def pick(columns: LogprobColumns, places: Sequence[int]) -> LogprobColumns:
 
 
 def join(parts: Sequence[LogprobColumns]) -> LogprobColumns:
-    """The tokens of all parts, one after another; the same object when there is one part."""
+    """Concatenates the tokens of all parts; returns the same object if there is one part."""
     if len(parts) == 1:
         return parts[0]
     joined = LogprobColumns()
     for name in ("logprobs", "ranks", "candidate_token_ids", "candidate_logprobs", "candidate_ranks"):
         setattr(joined, name, b"".join([getattr(part, name) for part in parts]))
-    if any(part.candidate_counts for part in parts):  # those that have none have none at every token
+    if any(part.candidate_counts for part in parts):  # a part without counts has no candidates
         counts = [part.candidate_counts or bytes(len(part.ranks)) for part in parts]
         joined.candidate_counts = b"".join(counts)
     return joined

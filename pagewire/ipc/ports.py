@@ -1,4 +1,4 @@
-"""A TCP port that several processes listen on."""
+"""Reserves a TCP port on which several processes listen."""
 
 import errno
 import socket
@@ -7,10 +7,10 @@ from pagewire.errors import StartupError
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
-    """A socket that holds a port, without listening, for processes that bind it with SO_REUSEPORT.
+    """Returns a socket that holds a port, without listening, for processes that bind it with SO_REUSEPORT.
 
-    port 0 picks a free one; see getsockname(). Raises StartupError. SO_REUSEPORT alone would let
-    two services of one user share a port by accident, so the port is first taken without it.
+    port 0 picks a free one; see getsockname(). Raises StartupError. SO_REUSEPORT alone would let two services
+    of one user share a port by accident, so the port is first bound without it.
     """
     what = f"cannot listen on {host}:{port}"
     try:
@@ -29,7 +29,7 @@ def reserve_port(host: str, port: int) -> socket.socket:
             raise StartupError(
                 what,
                 "the port is already in use",
-                "stop whoever uses it, or choose another --port (0: a free one)",
+                "stop the process that uses it, or choose another --port (0: a free one)",
             ) from None
         raise StartupError(what, error.strerror or str(error), "choose another --host or --port") from None
     return reserved

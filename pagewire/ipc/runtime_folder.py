@@ -1,7 +1,7 @@
-"""The folder of one running service: its sockets live there, and go with it.
+"""The runtime folder of a service, which holds its sockets and is removed with it.
 
-A supervisor holds a lock on the folder's lock file as long as it lives. SIGKILL leaves a folder
-behind that nobody locks: the next start removes it.
+A supervisor holds a lock on the folder's lock file while it runs. SIGKILL leaves an unlocked folder behind,
+which the next start removes.
 """
 
 import contextlib
@@ -13,27 +13,35 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pagewire.errors import StartupError
+
 _PREFIX = "pagewire-serve-"
 _LONGEST_BASE = 60
-"""Bytes; a socket's path may have 107."""
+"""Bytes; the path of a socket may have 107."""
 _SETTLED_S = 60.0
-"""A folder that was never locked is older than this only if its maker died between two lines."""
+"""Age in seconds above which a folder that was never locked is abandoned."""
 
 
 @contextlib.contextmanager
 def runtime_folder() -> Iterator[Path]:
-    """A fresh folder with mode 0700, removed at the end."""
+    """Makes a folder with mode 0700 and removes it at the end. Raises StartupError."""
     base = _base()
     _remove_stale(base)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    try:
-        with (folder / "lock").open("wb") as lock:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            lock = stack.enter_context((folder / "lock").open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.write(b"locked\n")  # from here on: whoever gets the lock knows that we are gone
+            lock.write(b"locked\n")  # from here on, a process that gets the lock knows that we are gone
             lock.flush()
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            raise StartupError(
+                "cannot make the runtime folder",
+                f"{base}: {error.strerror or error}",
+                "make room there, or set XDG_RUNTIME_DIR to a folder that this user may write to",
+            ) from error
+        yield folder
 
 
 def _base() -> Path:
@@ -45,7 +53,7 @@ def _base() -> Path:
 def _remove_stale(base: Path) -> None:
     """Removes this user's folders whose supervisor is gone."""
     for folder in base.glob(_PREFIX + "*"):
-        with contextlib.suppress(OSError):  # somebody else removes it too, or it is not ours
+        with contextlib.suppress(OSError):  # another process removes it too, or it is not ours
             if folder.lstat().st_uid == os.getuid() and _is_stale(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 

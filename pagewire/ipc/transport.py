@@ -1,8 +1,7 @@
-"""What every ZeroMQ socket of ours has in common: framing, limits, addresses.
+"""Framing, limits and addresses of all ZeroMQ sockets.
 
-A message is one frame: PROTOCOL_VERSION as one byte, then one serialized protobuf message. Frames
-that do not follow this are counted by the receiver and dropped; they are never fatal.
-"""
+A message is one frame: PROTOCOL_VERSION as one byte, then one serialized protobuf message. The receiver
+counts and drops frames that do not follow this; they are never fatal."""
 
 import os
 import secrets
@@ -20,7 +19,7 @@ from pagewire.ipc.curve import ClientKey, EngineKey
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 256 << 20
-"""Larger frames cut the connection. The largest real one is a prompt of a million tokens (4 MiB)."""
+"""Larger frames end the connection. The largest real one is a prompt of a million tokens (4 MiB)."""
 HIGH_WATER_MARK = 10_000
 """Messages queued per peer before sending fails with EAGAIN."""
 HEARTBEAT_MS = 1_000
@@ -28,7 +27,7 @@ MAX_IPC_PATH = 107
 """Linux: sizeof(sockaddr_un.sun_path) - 1."""
 
 
-# As plain numbers: operators of enumerations are slow, and this is done in each step.
+# As plain integers: operators of enumerations are slow, and these are used in each step.
 _AT_ONCE, _MORE_AT_ONCE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
 
@@ -46,12 +45,12 @@ class BadFrame(Exception):
 
 
 def pack(message: Serializable) -> bytes:
-    """A frame from a message."""
+    """Returns the frame of a message."""
     return bytes((PROTOCOL_VERSION,)) + message.SerializeToString()
 
 
 def unpack(frame: bytes) -> bytes:
-    """The serialized message of a frame. Raises BadFrame."""
+    """Returns the serialized message of a frame. Raises BadFrame."""
     if not frame:
         raise BadFrame("empty frame")
     if frame[0] != PROTOCOL_VERSION:
@@ -69,10 +68,10 @@ def send_to(socket: "zmq.Socket[bytes]", peer: bytes, frame: bytes) -> None:
 
 
 def receive(socket: "zmq.Socket[bytes]") -> bytes:
-    """The next message; of one to a ROUTER, what follows the identity. Without waiting.
+    """Returns the payload of the next message, without waiting. On a ROUTER, receive the identity first.
 
-    One of several frames, which nobody of ours sends, is b"". Raises zmq.Again when there is none.
-    (recv_multipart() looks an option up by its name, for each frame: 50 us in cold caches.)
+    A payload of several frames, which our processes do not send, reads as b"". Raises zmq.Again if there is
+    no message. (recv_multipart() looks an option up by name for each frame: 50 us in cold caches.)
     """
     frame = socket.recv(_AT_ONCE, copy=False)
     if not frame.more:
@@ -82,18 +81,18 @@ def receive(socket: "zmq.Socket[bytes]") -> bytes:
 
 
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
-    """Whether something can be received. It takes note of what ZeroMQ's descriptor tells: that is silent then
-    until there is something new."""
+    """Returns True if a message can be received. Consumes the edge of ZeroMQ's descriptor, which becomes
+    readable again only with a new event."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def new_identity() -> bytes:
-    """A socket identity: random per process start, so that nobody can guess or inherit it."""
+    """Returns a socket identity: random per process start, so that it cannot be guessed or inherited."""
     return secrets.token_bytes(16)
 
 
 def configure(socket: "zmq.Socket[bytes]") -> None:
-    """Sets the options that every socket of ours has. Call before bind or connect."""
+    """Sets the options common to all sockets. To be called before bind or connect."""
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
@@ -113,16 +112,16 @@ def bind_router(
     *,
     max_unsent: int = HIGH_WATER_MARK,
 ) -> "zmq.Socket[bytes]":
-    """A bound ROUTER. Raises StartupError.
+    """Returns a bound ROUTER. Raises StartupError.
 
-    ipc: its folder gets mode 0700. tcp: needs a key, and a curve.Gatekeeper in the context.
-    max_unsent: messages that it queues for a peer that does not read.
+    ipc: the folder must be private (mode 0700), and is made if needed. tcp: needs a key, and a
+    curve.CurveAuthenticator in the context. max_unsent: messages to queue for a peer that does not read.
     """
     if _is_tcp(address):
         key = _need_key(address, key)
     else:
         key = None
-        _prepare(address)
+        _prepare_bind(address)
     socket = context.socket(zmq.ROUTER)
     configure(socket)
     socket.setsockopt(zmq.SNDHWM, max_unsent)
@@ -135,7 +134,7 @@ def bind_router(
 def _open(
     socket: "zmq.Socket[bytes]", bind_or_connect: Callable[[str], object], address: str, what: str
 ) -> None:
-    """Raises StartupError, and then the socket is closed."""
+    """Binds or connects; closes the socket and raises StartupError if that fails."""
     try:
         bind_or_connect(address)
     except zmq.ZMQError as error:
@@ -143,23 +142,50 @@ def _open(
         raise StartupError(what, f"{address}: {error}") from error
 
 
-def _prepare(address: str) -> None:
-    """The folder of an ipc socket, for this user alone. Raises StartupError."""
+def _prepare_bind(address: str) -> None:
+    """Makes the folder of an ipc socket, or checks that only this user can reach it. Raises StartupError."""
+    what = "cannot open the engine's socket"
     path = _ipc_path(address)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = path.parent.stat()
-    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+    owners, mode = _make_folder(path.parent, what)
+    if owners != {os.getuid()} or mode & 0o077:
         raise StartupError(
-            "cannot open the engine's socket",
+            what,
             f"{path.parent} must belong to this user and have mode 0700",
-            "choose another folder, or: chmod 700 " + str(path.parent),
+            f"choose another folder, or: chmod 700 {path.parent}",
         )
     if path.exists() and _is_served(address):
         raise StartupError(
-            "cannot open the engine's socket",
-            f"another process already serves {address}",
-            "stop it, or choose another address",
+            what, f"another process already serves {address}", "stop it, or choose another address"
         )
+
+
+def _prepare_connect(address: str) -> None:
+    """Checks that no other user can put a socket at an ipc address. Raises StartupError.
+
+    A folder that does not exist yet is made: otherwise another user could make it, in /tmp for example,
+    before the engine core does. Neither can be replaced while this process reconnects."""
+    what = "cannot use this address"
+    folder = _ipc_path(address).parent
+    owners, mode = _make_folder(folder, what)
+    if not owners <= {os.getuid(), 0} or mode & 0o022:
+        raise StartupError(
+            what,
+            f"{folder} must belong to this user or to root, and others must not be able to write there",
+            "another user could read prompts and forge answers: choose another folder",
+        )
+
+
+def _make_folder(folder: Path, what: str) -> tuple[set[int], int]:
+    """Makes a folder with mode 0700 if it does not exist. Returns its owners (of the folder, and of the link
+    that leads there, if it is one) and its mode. Raises StartupError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+        owners = {info.st_uid, folder.lstat().st_uid}
+    except OSError as error:
+        why = f"{folder}: {error.strerror or type(error).__name__}"
+        raise StartupError(what, why, "choose a folder that this user may write to") from error
+    return owners, stat.S_IMODE(info.st_mode)
 
 
 def connect_dealer(
@@ -170,17 +196,16 @@ def connect_dealer(
     *,
     immediate: bool = False,
 ) -> "zmq.Socket[bytes]":
-    """A DEALER that connects, and waits for the peer as long as it takes. Raises StartupError.
+    """Returns a DEALER that connects, and reconnects, as soon as there is a peer. Raises StartupError.
 
-    key: of a client; tcp needs one.
-    immediate: sending fails with EAGAIN while there is no connection, and what was sent over a lost
-    one is not sent again to the next peer at that address.
-    """
+    ipc: other users must not be able to write to the folder, which is made if needed. tcp: needs a key.
+    immediate: sending fails with EAGAIN while there is no connection, and messages sent over a lost
+    connection are not sent again to the next peer at that address."""
     if _is_tcp(address):
         key = _need_key(address, key)
     else:
         key = None
-        _ipc_path(address)
+        _prepare_connect(address)
     socket = context.socket(zmq.DEALER)
     configure(socket)
     socket.setsockopt(zmq.IMMEDIATE, int(immediate))
@@ -194,18 +219,18 @@ def connect_dealer(
 
 
 def default_folder() -> Path:
-    """Where processes that are started one by one meet: per user, mode 0700."""
+    """Returns the folder for the sockets of processes that are started one by one: per user, mode 0700."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     return Path(base) / "pagewire" if base else Path(tempfile.gettempdir()) / f"pagewire-{os.getuid()}"
 
 
 def frontends_address(folder: Path, rank: int = 0) -> str:
-    """Where an engine core listens for frontends. rank: of the core, where a folder has several."""
+    """Returns where an engine core listens for frontends. rank: of the core, if a folder has several."""
     return f"ipc://{folder}/frontends{_suffix(rank)}.ipc"
 
 
 def workers_address(folder: Path, rank: int = 0) -> str:
-    """Where an engine core listens for its workers."""
+    """Returns where an engine core listens for its workers."""
     return f"ipc://{folder}/workers{_suffix(rank)}.ipc"
 
 
@@ -214,13 +239,13 @@ def _suffix(rank: int) -> str:
 
 
 def remove_file(address: str) -> None:
-    """What a bound socket leaves in the file system."""
+    """Removes the file that a bound ipc socket leaves."""
     if not _is_tcp(address):
         _ipc_path(address).unlink(missing_ok=True)
 
 
 def _is_tcp(address: str) -> bool:
-    """Raises StartupError when it is, and makes no sense: libzmq would take a port modulo 65536."""
+    """Raises StartupError for a malformed tcp address: libzmq would take the port modulo 65536."""
     if not address.startswith("tcp://"):
         return False
     host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -233,7 +258,7 @@ def _need_key(address: str, key: K | None) -> K:
     if key is None:
         raise StartupError(
             "cannot use this address",
-            f"{address}: TCP between our processes needs keys",
+            f"{address}: TCP between processes needs keys",
             "make them with: pagewire keys FOLDER; then give each side its file with --curve-key",
         )
     return key
@@ -250,7 +275,7 @@ def _ipc_path(address: str) -> Path:
 
 
 def _is_served(address: str) -> bool:
-    """Whether a live process accepts connections there (a killed one leaves a dead file behind)."""
+    """Returns True if a process accepts connections there (a killed one leaves a dead file behind)."""
     probe = sockets.socket(sockets.AF_UNIX)
     try:
         probe.connect(address.removeprefix("ipc://"))

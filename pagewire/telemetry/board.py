@@ -1,4 +1,4 @@
-"""All figures of one process, in the form that Prometheus asks for."""
+"""All metrics of one process, rendered for Prometheus."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from pagewire.telemetry.figures import Histogram, Metric, Reading, Value, values
 T = TypeVar("T")
 Source = Callable[[], Iterable[tuple[Metric, Value]]]
 
-_KINDS: dict[str, Any] = {
+_FAMILIES: dict[str, Any] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
 }
 PROCESS = "process"
-"""Label of every sample: which process of the service says so."""
+"""Label of every sample: the name of the process."""
 
 
 class Board(Collector):
-    """A registry of our own: no globals, so that several services may live in one test."""
+    """A metrics registry without global state, so that one test may run several services."""
 
     def __init__(self, process: str) -> None:
-        """process: value of the label, such as "frontend-1"."""
+        """process: value of the process label, such as "frontend-1"."""
         self.process = process
         self._sources: list[Source] = []
         self._systems: list[tuple[str, ProcessCollector]] = []
         self.add_system(process)
 
     def add_counters(self, instance: Any) -> None:
-        """A dataclass whose fields are declared with pagewire.telemetry.figures."""
+        """Adds a dataclass whose fields are declared with pagewire.telemetry.figures."""
         self._sources.append(lambda: values_of(instance))
 
     def add_readings(self, subject: T, readings: Iterable[Reading[T]]) -> None:
-        """Facts of an object, read when somebody asks, from another thread than its own."""
+        """Adds values of an object, read at each scrape, in the HTTP thread."""
         kept = tuple(readings)
         self._sources.append(lambda: [(each.metric, each.read(subject)) for each in kept])
 
     def add_system(self, process: str, pid: int | None = None) -> None:
-        """What the kernel knows of a process: CPU seconds, memory, descriptors, start. None: this one."""
+        """Adds CPU seconds, memory, descriptors and start time of a process from /proc. pid: None: this
+        process."""
         read_pid = (lambda: "self") if pid is None else (lambda: str(pid))
         self._systems.append((process, ProcessCollector(pid=read_pid, registry=None)))
 
     def collect(self) -> Iterator[Family]:
-        """Every family once, with all its samples."""
+        """Yields every family once, with all its samples."""
         families: dict[str, Family] = {}
         for source in self._sources:
             for metric, value in _steady(source):
@@ -71,17 +72,18 @@ class Board(Collector):
         yield from families.values()
 
     def render(self, accept: str) -> tuple[str, bytes]:
-        """Content type and text. accept: the header of that name; OpenMetrics for those who ask for it."""
+        """Returns content type and text. accept: the request's Accept header, which may ask for
+        OpenMetrics."""
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self)
 
 
 def _steady(source: Source) -> list[tuple[Metric, Value]]:
-    """What a source has. Somebody may add a label's value meanwhile: then once more."""
+    """Reads a source, again if another thread adds a label value meanwhile."""
     for _ in range(10):
         try:
             return [(metric, _copied(value)) for metric, value in source()]
-        except RuntimeError:  # a dictionary changed its size while it was copied
+        except RuntimeError:  # a dictionary changed size while it was copied
             continue
     return []
 
@@ -91,12 +93,7 @@ def _copied(value: Value) -> Value:
 
 
 def _family(metric: Metric, value: Value) -> Family:
-    kinds: dict[str, Any] = {
-        "counter": CounterMetricFamily,
-        "gauge": GaugeMetricFamily,
-        "histogram": HistogramMetricFamily,
-    }
-    family: Family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+    family: Family = _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
     for key, each in value.items() if isinstance(value, Mapping) else [((), value)]:
         labels = (key,) if isinstance(key, str) else key
         if isinstance(each, Histogram):

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server: one GET or HEAD per connection, everything about it bounded.
+"""A small HTTP/1.1 server: one GET or HEAD per connection, with bounds on size, time and connections.
 
-It runs in a thread with an event loop of its own, so that it answers while the process's own loop is busy
-or stuck: /healthz has to say so then. What it costs the process is its share of the interpreter while a
-page is made.
+It runs in a thread with its own event loop, so that it answers while the process's loop is busy or stuck:
+/healthz has to say so then. Python's http.server bounds neither the size of a request's head nor the time
+that a slow client takes to send it or to read the answer, and needs a thread for each of them.
 """
 
 import asyncio
@@ -21,20 +21,24 @@ from pagewire.telemetry.pages import Page, text_page
 
 log = logging.getLogger(__name__)
 
+_NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 MAX_HEAD_BYTES = 8192
-"""Of a request: its line and its headers."""
+"""Limit of a request's first line and headers together."""
 READ_S = 5.0
-"""In which a request must have come."""
+"""Seconds within which a request must be complete."""
 WRITE_S = 10.0
-"""In which the answer must have gone."""
+"""Seconds within which the client must have read the answer."""
 MAX_CONNECTIONS = 64
+ACCEPT_PAUSE_S = 1.0
+"""Pause after accept() failed for lack of resources: the listener stays readable, so trying at once would
+spin."""
 
 Answer = Callable[[str, str], Awaitable[Page]]
-"""Takes a path without its query, and the header Accept."""
+"""Returns the page of a path (without its query) and an Accept header."""
 
 
 class HttpThread:
-    """Listens from start() to close()."""
+    """Serves pages from start() to close()."""
 
     def __init__(self, answer: Answer, listener: socket.socket) -> None:
         """listener: bound; closed by close()."""
@@ -46,11 +50,11 @@ class HttpThread:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """From here on it answers."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Cuts what is open and ends the thread."""
+        """Cuts open connections and ends the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -58,49 +62,56 @@ class HttpThread:
             self._loop.close()
         self._listener.close()
 
-    # From here on: the thread.
+    # The methods below run in the thread.
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals go to the main thread
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Accepts in a callback: a task that is cancelled would lose the connection that it has just got."""
+        """Accepts in a callback: a cancelled task would lose a connection that it has just accepted."""
         loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
         loop.add_reader(self._listener, self._accept)
         await self._stop.wait()
-        loop.remove_reader(self._listener)  # the conversations are cancelled with the loop
+        loop.remove_reader(self._listener)  # open connections are cancelled with the loop
 
     def _accept(self) -> None:
-        """A connection is ours from here on: it is closed when its conversation is over."""
+        """Accepts a connection, which is closed when its task ends."""
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it is gone already, or we have too many descriptors
+        except OSError as error:
+            if error.errno in _NO_RESOURCES:  # else the client has gone already
+                self._pause_accepting()
             return
         if len(self._open) >= MAX_CONNECTIONS:
             connection.close()
             return
         connection.setblocking(False)
-        conversation = asyncio.get_running_loop().create_task(self._converse(connection))
-        self._open[conversation] = connection
-        conversation.add_done_callback(self._end)  # it may be cancelled before it has begun
+        task = asyncio.get_running_loop().create_task(self._handle(connection))
+        self._open[task] = connection
+        task.add_done_callback(self._end)  # also if it is cancelled before it has started
 
-    def _end(self, conversation: "asyncio.Task[None]") -> None:
-        self._open.pop(conversation).close()
-        if not conversation.cancelled() and (error := conversation.exception()):
-            log.error("no answer over HTTP", exc_info=error)
+    def _pause_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        loop.call_later(ACCEPT_PAUSE_S, lambda: loop.add_reader(self._listener, self._accept))
 
-    async def _converse(self, connection: socket.socket) -> None:
-        """One request, one answer, end."""
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        self._open.pop(task).close()
+        if not task.cancelled() and (error := task.exception()):
+            log.error("an HTTP request failed", exc_info=error)
+
+    async def _handle(self, connection: socket.socket) -> None:
+        """Reads one request and answers it."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_HEAD_BYTES)
-        writer.transport.set_write_buffer_limits(0)  # so that drain() waits until all of it has gone
+        writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
         try:
             writer.write(await asyncio.wait_for(self._reply(reader), READ_S + WRITE_S))
             await asyncio.wait_for(writer.drain(), WRITE_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # it went away, or is too slow
+            pass  # the client left, or is too slow
         finally:
             writer.transport.abort()
 
@@ -112,7 +123,7 @@ class HttpThread:
         try:
             method, path, headers = parse_head(head)
         except ValueError:
-            return _encode(text_page(400, "this is no HTTP request"), body=True)
+            return _encode(text_page(400, "this is not an HTTP request"), body=True)
         if method not in ("GET", "HEAD"):
             return _encode(text_page(405, "only GET and HEAD"), body=True)
         page = await self._answer(path, headers.get("accept", ""))
@@ -120,7 +131,7 @@ class HttpThread:
 
 
 def parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Method, path without its query, headers by their names in lower case. Raises ValueError."""
+    """Returns method, path without its query, and headers by lower-case name. Raises ValueError."""
     line, *fields = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
     method, target, version = line.split(" ")
     if version not in ("HTTP/1.0", "HTTP/1.1") or not target.startswith("/"):
@@ -148,7 +159,7 @@ def _encode(page: Page, *, body: bool) -> bytes:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A TCP port; 0: a free one. Raises StartupError."""
+    """Returns a listening TCP socket; port 0: a free one. Raises StartupError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -166,7 +177,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: str) -> socket.socket:
-    """A socket in a folder, for the supervisor. What a process before us has left there is replaced."""
+    """Returns a listening Unix socket for the supervisor; replaces the file of an earlier process."""
     Path(path).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

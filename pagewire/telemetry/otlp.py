@@ -1,4 +1,4 @@
-"""Spans to an OTLP collector, over gRPC, from a thread of the library: `pip install 'pagewire[tracing]'`."""
+"""Exports spans to an OTLP collector over gRPC, from a thread of the OpenTelemetry library."""
 
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -24,21 +24,23 @@ except ModuleNotFoundError as error:
     ) from error
 
 _EVERY_MS = 1000
-"""Between two batches."""
+"""Interval between two batches."""
 _EXPORT_S = 5
-"""What a batch may take; then it is lost."""
+"""Seconds after which the export of a batch is given up."""
 _W3C = TraceContextTextMapPropagator()
 
 
 class OtlpTracer:
-    """Begins spans that are sampled as their parents are; those without one at a rate."""
+    """Starts spans, sampled like their parents, or at a rate if they have none."""
 
     def __init__(self, endpoint: str, sample_rate: float, process: str) -> None:
         """endpoint: http://HOST:PORT, or https. Raises StartupError."""
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise StartupError(
-                "cannot export traces", f"--otlp-endpoint {endpoint!r} is no address", "use http://HOST:PORT"
+                "cannot export traces",
+                f"--otlp-endpoint {endpoint!r} is not an address",
+                "use http://HOST:PORT",
             )
         names = {"service.name": "pagewire", "service.version": __version__, "service.instance.id": process}
         self._provider = TracerProvider(

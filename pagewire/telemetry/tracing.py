@@ -1,5 +1,8 @@
-"""W3C trace context, and what a tracer has to be. Who exports, and the library for it, is in otlp.py: without
---otlp-endpoint it is not imported, and a trace context is only passed on."""
+"""W3C trace context, and the interface of a tracer.
+
+The exporter and its library are in otlp.py, which is imported only with --otlp-endpoint; without it, a trace
+context is passed on unchanged.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +11,14 @@ from typing import Protocol
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _LONGEST_STATE = 512
-"""Characters; W3C asks for as many at least."""
+"""Characters; W3C requires support for at least this many."""
 
 Attributes = Mapping[str, str | int | float | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The two headers of W3C; empty: there is no trace."""
+    """The two W3C headers; both empty if there is no trace."""
 
     traceparent: str = ""
     tracestate: str = ""
@@ -26,7 +29,7 @@ NO_TRACE = TraceContext()
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a span's time, which becomes a span of its own. Nanoseconds since its begin."""
+    """A part of a span that becomes a child span. Times are in nanoseconds since the span's start."""
 
     name: str
     begin: int
@@ -34,28 +37,28 @@ class Part:
 
 
 class Span(Protocol):
-    """A span that has begun."""
+    """A started span."""
 
     @property
     def context(self) -> TraceContext:
-        """For whoever works on it elsewhere."""
+        """The context to pass to other processes."""
 
     def end(self, attributes: Attributes, parts: Iterable[Part], *, failed: bool) -> None:
-        """It is over, now."""
+        """Ends the span now."""
 
 
 class Tracer(Protocol):
-    """Begins spans."""
+    """Starts spans."""
 
     def begin(self, name: str, parent: TraceContext) -> Span:
-        """A span that begins now."""
+        """Starts a span now."""
 
     def close(self) -> None:
-        """Lets out what is left; may take seconds."""
+        """Exports what is left; may take seconds."""
 
 
 def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext:
-    """Of a call. What is not as W3C wants it counts as missing."""
+    """Reads the trace context from a call's metadata. Malformed headers count as missing."""
     found = {key: value for key, value in metadata if key in ("traceparent", "tracestate")}
     parent, state = found.get("traceparent"), found.get("tracestate", "")
     if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):

@@ -1,8 +1,8 @@
-"""The pages of a supervisor: those of its children put together.
+"""The pages of a supervisor: those of all its children, merged.
 
-Each child serves its pages at a Unix socket in the folder of the service, and labels what it says with its
-name. So the supervisor need not understand metrics: it puts the samples of one family behind one another.
-A child that does not answer is missing, and `pagewire_supervisor_up` says whether that is right.
+Each child serves its pages on a Unix socket in the runtime folder, and labels its samples with its name. So
+the supervisor need not understand metrics: it concatenates the samples of each family. A child that does not
+answer is missing; `pagewire_supervisor_up` tells whether it should be there.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from pathlib import Path
 from pagewire.telemetry.pages import NOT_FOUND, Page, text_page
 
 SUFFIX = ".http"
-"""Of the sockets' names: frontend-1.http."""
+"""Suffix of the sockets' names: frontend-1.http."""
 PATIENCE_S = 4.0
-"""Longer than a child's own when its loop does not turn."""
+"""Seconds; longer than a child waits for its own loop."""
 MAX_PAGE_BYTES = 64 << 20
 _EOF = b"# EOF\n"
 
 
 class TreePages:
-    """The supervisor's own pages, and those of all who have a socket in the folder."""
+    """The supervisor's own pages and those of all sockets in the folder."""
 
     def __init__(self, own: Callable[[str, str], Awaitable[Page]], folder: Path) -> None:
         self._own = own
@@ -44,7 +44,7 @@ class TreePages:
         return Page(200, own.content_type, merge([own.body, *(page.body for page in pages)]))
 
     async def _readiness(self) -> Page:
-        """Ready when a frontend is: they share a port."""
+        """Ready if a frontend is: they share a port."""
         answers = await asyncio.gather(*(get(path, "/readyz", "") for path in self._sockets("frontend*")))
         if any(page is not None and page.status == 200 for page in answers):
             return text_page(200, "ok")
@@ -55,7 +55,7 @@ class TreePages:
 
 
 async def get(socket: Path, path: str, accept: str) -> Page | None:
-    """A page of the process at a socket; None: nobody is there, or answers."""
+    """Returns a page of the process at a socket, or None if no process answers."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_unix_connection(str(socket))
@@ -75,7 +75,7 @@ async def get(socket: Path, path: str, accept: str) -> Page | None:
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Up to the end. Raises LimitOverrunError for a page that no child of ours would send."""
+    """Reads to the end. Raises LimitOverrunError for a page that is too long."""
     parts, size = [], 0
     while part := await reader.read(1 << 20):
         parts.append(part)
@@ -86,8 +86,8 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 def merge(texts: list[bytes]) -> bytes:
-    """Prometheus texts, or OpenMetrics ones, as one: each family once, with the samples of all."""
-    families: dict[bytes, tuple[list[bytes], list[bytes]]] = {}  # name -> its comments, its samples
+    """Merges texts in Prometheus or OpenMetrics format: each family once, with all samples."""
+    families: dict[bytes, tuple[list[bytes], list[bytes]]] = {}  # name -> (comments, samples)
     for text in texts:
         comments: list[bytes] = []
         samples: list[bytes] = []

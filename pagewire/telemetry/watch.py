@@ -1,37 +1,35 @@
-"""A process as others see it: its figures, and where they are served."""
+"""The metrics of a process and the HTTP servers that publish them."""
 
 from pagewire.config import WatchedConfig
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.http import Answer, HttpThread, listen, listen_unix
 from pagewire.telemetry.pages import Pages
 
-DEFAULT_PORT = 9464
-
 PORT = 9464
-"""What --http-port is by default, where there is a port by default."""
+"""Default of --http-port, for processes that have one by default."""
 NO_PORT = -1
 
 
 class Watch:
-    """Made when a process starts, closed when it ends."""
+    """Metrics and HTTP servers of one process, from its start to its end."""
 
     def __init__(self, config: WatchedConfig, process: str) -> None:
-        """process: the name in the label, unless --process-name says another one."""
+        """process: default of --process-name, the value of the process label."""
         self.board = Board(config.process_name or process)
         self.pages = Pages(self.board)
         self.address: str | None = None
-        """HOST:PORT, once it is served there."""
+        """HOST:PORT of the HTTP server, once there is one."""
         self._config = config
         self._threads: list[HttpThread] = []
 
     @property
     def facts(self) -> dict[str, str]:
-        """For the ready line."""
+        """Facts for the ready event."""
         return {} if self.address is None else {"http": self.address}
 
     def open(self, default_port: int, answer: Answer | None = None) -> None:
-        """Serves, as far as it is wanted. default_port: where --http-port is not given; -1: nowhere.
-        answer: other pages than ours. Raises StartupError."""
+        """Starts the configured servers. default_port: used if --http-port is not given; -1: none. answer:
+        serves other pages than the process's own. Raises StartupError."""
         config = self._config
         answer = answer or self.pages.answer
         port = default_port if config.http_port is None else config.http_port
@@ -47,7 +45,7 @@ class Watch:
             self._threads[-1].start()
 
     def close(self) -> None:
-        """Serves nothing any more."""
+        """Stops the servers."""
         for thread in self._threads:
             thread.close()
         self._threads.clear()

@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         name="sockets lie in a folder that others may read",
         file="pagewire/ipc/transport.py",
-        old="    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:\n",
-        new="    if info.st_uid != os.getuid():\n",
+        old="    if owners != {os.getuid()} or mode & 0o077:\n",
+        new="    if owners != {os.getuid()}:\n",
         tests=("tests/pagewire/ipc/test_transport.py",),
     ),
     Mutant(

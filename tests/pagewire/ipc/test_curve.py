@@ -9,7 +9,7 @@ import zmq
 
 from pagewire import cli
 from pagewire.errors import StartupError
-from pagewire.ipc.curve import ClientKey, Gatekeeper, make_keys, read_client_key, read_engine_key
+from pagewire.ipc.curve import ClientKey, CurveAuthenticator, make_keys, read_client_key, read_engine_key
 from pagewire.ipc.transport import bind_router, connect_dealer, new_identity, remove_file
 
 PATIENCE_MS = 30_000
@@ -33,11 +33,11 @@ def context():
 def router(files, context):
     """An engine core's socket on TCP, and where it listens."""
     key = read_engine_key(files[0])
-    gatekeeper = Gatekeeper(context, key)
+    authenticator = CurveAuthenticator(context, key)
     socket = bind_router(context, "tcp://127.0.0.1:*", key)
     yield socket, socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
     socket.close()
-    gatekeeper.close()
+    authenticator.close()
 
 
 def test_who_has_the_keys_can_talk(files, context, router):
@@ -167,3 +167,9 @@ def test_a_socket_on_tcp_leaves_no_file(tmp_path):
     (tmp_path / "x.ipc").touch()
     remove_file(f"ipc://{tmp_path}/x.ipc")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_a_startup_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match="cannot write the keys.*Not a directory"):
+        make_keys(tmp_path / "file" / "keys")

@@ -1,6 +1,7 @@
-"""Sockets between our processes, and peers that do not keep to the rules."""
+"""Sockets between processes, and peers that break the protocol."""
 
 import errno
+import os
 import socket as sockets
 import struct
 import tempfile
@@ -16,7 +17,7 @@ from pagewire.ipc import transport
 
 PATIENCE_MS = 30_000
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
-"""Of ZMTP 3.0, without security."""
+"""Greeting of ZMTP 3.0, without security."""
 _READY = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -44,14 +45,14 @@ def router(context: Context, folder: Path) -> Iterator[Socket]:
 
 @pytest.fixture
 def connect(context: Context, folder: Path, router: Socket) -> Iterator[Callable[[bytes], Socket]]:
-    """Makes peers of the router with these identities."""
+    """Returns a function that connects a peer with an identity."""
     with ExitStack() as stack:
         address = transport.frontends_address(folder)
         yield lambda identity: stack.enter_context(transport.connect_dealer(context, address, identity))
 
 
 def receive(socket: Socket) -> list[bytes]:
-    assert socket.poll(PATIENCE_MS), "nothing comes"
+    assert socket.poll(PATIENCE_MS), "nothing arrives"
     return socket.recv_multipart()
 
 
@@ -69,7 +70,7 @@ def test_frames_have_a_version():
 def test_a_message_of_several_frames_is_read_as_an_empty_one(
     router: Socket, connect: Callable[[bytes], Socket]
 ):
-    """Nobody of ours sends one: the receiver counts it, and reads on behind it."""
+    """Our processes send none: the receiver counts it and continues with the next message."""
     dealer = connect(b"peer")
     dealer.send(b"hello")
     assert receive(router) == [b"peer", b"hello"]
@@ -77,14 +78,14 @@ def test_a_message_of_several_frames_is_read_as_an_empty_one(
         router.send_multipart([b"peer", *frames])
     found = []
     while len(found) < 3:
-        assert dealer.poll(PATIENCE_MS), "nothing comes"
+        assert dealer.poll(PATIENCE_MS), "nothing arrives"
         found.append(transport.receive(dealer))
     assert found == [b"one", b"", b"behind"]
     with pytest.raises(zmq.Again):
         transport.receive(dealer)
 
 
-def test_nobody_takes_the_place_of_a_peer(router: Socket, connect: Callable[[bytes], Socket]):
+def test_an_identity_in_use_cannot_be_taken_over(router: Socket, connect: Callable[[bytes], Socket]):
     """With ROUTER_HANDOVER a newcomer with the same identity would receive what is for the first one."""
     first = connect(b"victim")
     first.send(b"here")
@@ -98,16 +99,16 @@ def test_nobody_takes_the_place_of_a_peer(router: Socket, connect: Callable[[byt
     assert not second.poll(0)
 
 
-def test_what_nobody_receives_is_an_error(router: Socket):
-    """Without ROUTER_MANDATORY it would be dropped without a word."""
+def test_sending_to_an_unknown_peer_is_an_error(router: Socket):
+    """Without ROUTER_MANDATORY the message would be dropped silently."""
     with pytest.raises(zmq.ZMQError) as failure:
-        router.send_multipart([b"nobody", b"x"], zmq.NOBLOCK)
+        router.send_multipart([b"unknown", b"x"], zmq.NOBLOCK)
     assert failure.value.errno == errno.EHOSTUNREACH
 
 
-def test_a_frame_that_is_announced_too_long_ends_the_connection(folder: Path, router: Socket):
-    """Otherwise the receiver takes in as much as the peer sends: the message ends with its memory. (A peer
-    that does not answer heartbeats is cut off as well, but later; so the option is looked at, too.)"""
+def test_a_frame_that_announces_too_many_bytes_ends_the_connection(folder: Path, router: Socket):
+    """Otherwise the receiver reads until its memory is used up. (A peer that does not answer heartbeats is
+    disconnected too, but later; so the test also checks the option.)"""
     assert router.getsockopt(zmq.MAXMSGSIZE) == transport.MAX_MESSAGE_BYTES
     with sockets.socket(sockets.AF_UNIX) as peer:
         peer.settimeout(PATIENCE_MS / 1000)
@@ -115,7 +116,7 @@ def test_a_frame_that_is_announced_too_long_ends_the_connection(folder: Path, ro
         peer.sendall(_GREETING)
         peer.sendall(bytes((4, len(_READY))) + _READY)
         peer.sendall(b"\x02" + struct.pack(">Q", transport.MAX_MESSAGE_BYTES + 1))
-        while peer.recv(4096):  # what it says of itself, then its end
+        while peer.recv(4096):  # its greeting, then the end
             pass
     assert not router.poll(0)
 
@@ -130,3 +131,41 @@ def test_the_folder_is_private(context: Context, folder: Path, router: Socket):
     folder.chmod(0o755)
     with pytest.raises(StartupError, match="mode 0700"):
         transport.bind_router(context, transport.workers_address(folder))
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
+def test_connecting_refuses_a_folder_that_others_may_write_to(context: Context, folder: Path, mode: int):
+    """Found with a folder in /tmp that another user had made: root's frontend sent its prompts there."""
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(StartupError, match="must belong to this user or to root"):
+        transport.connect_dealer(context, transport.frontends_address(folder), b"x" * 16)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give folders away")
+def test_connecting_refuses_the_folder_of_another_user(context: Context, folder: Path):
+    folder.mkdir(mode=0o755)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(StartupError, match="must belong to this user or to root"):
+        transport.connect_dealer(context, transport.frontends_address(folder), b"x" * 16)
+    own = folder.with_name("own")
+    own.mkdir(mode=0o700)
+    link = folder.with_name("link")
+    link.symlink_to(own)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(StartupError, match="must belong to this user or to root"):
+        transport.connect_dealer(context, transport.frontends_address(link), b"x" * 16)
+
+
+def test_connecting_makes_the_folder_so_that_no_other_user_can(context: Context, folder: Path):
+    with transport.connect_dealer(context, transport.frontends_address(folder), b"x" * 16):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_a_startup_error(context: Context, tmp_path: Path):
+    (tmp_path / "file").touch()
+    address = transport.frontends_address(tmp_path / "file" / "folder")
+    with pytest.raises(StartupError, match="Not a directory"):
+        transport.bind_router(context, address)
+    with pytest.raises(StartupError, match="Not a directory"):
+        transport.connect_dealer(context, address, b"x" * 16)

@@ -1,5 +1,7 @@
-"""The HTTP server meets everybody: those who ask politely, and those who do not."""
+"""The HTTP server with well-behaved and hostile clients."""
 
+import errno
+import os
 import socket
 import threading
 import time
@@ -35,7 +37,7 @@ def connect(port: int) -> socket.socket:
 
 
 def read(connection: socket.socket) -> bytes:
-    """Up to the end."""
+    """Reads to the end."""
     parts = []
     try:
         while part := connection.recv(65536):
@@ -154,3 +156,38 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path):
 
 def test_names_of_headers_have_no_case():
     assert parse_head(b"GET /a?b HTTP/1.1\r\nX-Y: z:\r\n\r\n") == ("GET", "/a", {"x-y": "z:"})
+
+
+def test_a_lack_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.MonkeyPatch):
+    """accept() fails and the listener stays readable: without a pause, each turn of the loop tries again."""
+
+    class Exhausted(socket.socket):
+        num_attempts = 0
+        tried = threading.Event()
+        exhausted = True
+
+        def accept(self) -> tuple[socket.socket, object]:
+            Exhausted.num_attempts += 1
+            self.tried.set()
+            if self.exhausted:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    monkeypatch.setattr(http, "ACCEPT_PAUSE_S", 0.5)
+    plain = listen("127.0.0.1", 0)
+    listener = Exhausted(fileno=plain.detach())
+    thread = HttpThread(answer, listener)
+    thread.start()
+    try:
+        with connect(int(listener.getsockname()[1])) as client:
+            assert Exhausted.tried.wait(PATIENCE_S)
+            for _ in range(20):  # turns of the loop
+                turned = threading.Event()
+                thread._loop.call_soon_threadsafe(turned.set)
+                assert turned.wait(PATIENCE_S)
+            assert Exhausted.num_attempts < 10
+            Exhausted.exhausted = False
+            client.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+            assert read(client).startswith(b"HTTP/1.1 200")
+    finally:
+        thread.close()

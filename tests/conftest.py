@@ -7,7 +7,8 @@ from importlib.util import find_spec
 import hypothesis
 import pytest
 
-from kernels.cpu.requirements import why_not, why_not_int8
+from kernels.cpu.isa.sets import select, selected_set
+from kernels.cpu.requirements import why_not
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
@@ -18,6 +19,18 @@ hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 collect_ignore = [] if find_spec("triton") else ["kernels/triton", "worker/cuda"]  # Triton is for Linux alone
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The kernels of a process are compiled for one instruction set; this says for which."""
+    parser.addoption("--cpu-kernels", default="auto", help="auto, none or an instruction set of this host")
+
+
+def skip_marked(items: list[pytest.Item], marker: str, reason: str | None) -> None:
+    """reason: None to skip none."""
+    for item in items if reason is not None else ():
+        if item.get_closest_marker(marker):
+            item.add_marker(pytest.mark.skip(reason=reason or ""))
 
 
 def on_a_gpu(config: pytest.Config) -> bool:
@@ -31,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     those that compile do so in a process of their own. Only what Triton brings along is decided here:
     our kernels are imported as they are by default, and interpreted in tests/kernels/triton alone.
     """
+    select(config.option.cpu_kernels)
     if on_a_gpu(config):
         import torch
 
@@ -46,12 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The markers are about need: elsewhere these tests do not run."""
-    for marker, look in {"avx512_bf16": why_not, "avx512_vnni": why_not_int8}.items():
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        reason = look() if marked else None
-        if reason is not None:
-            for item in marked:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    skip_marked(items, "cpu_kernels", why_not())
+    chosen = selected_set()
+    compact = chosen is not None and chosen.compact
+    skip_marked(items, "compact_weights", None if compact else "weights have 16 bits in this instruction set")
     if not on_a_gpu(config):
         for_gpus = [item for item in items if item.get_closest_marker("gpu")]
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]

@@ -17,7 +17,7 @@ def output_of(name: str, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_every_operation_has_a_line():
     steps = re.split(r"^(?=\S)", output_of("cpu_step", "--batch=2", "--threads=1"), flags=re.MULTILINE)[1:]
     assert [step.split(":")[0] for step in steps] == ["2 prompts of 20 tokens", "decode of 2, context 21"]
@@ -28,13 +28,13 @@ def test_every_operation_has_a_line():
     assert ["nothing asked for" in step for step in steps] == [True, False]  # 40 rows; 2
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_rows_with_a_common_prefix():
     first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
     assert first.startswith("decode of 2, context 21, 16 of it in common: ")
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_stragglers():
     """A line for each load, with and without somebody else."""
     lines = output_of("stragglers", "--batch=2", "--steps=20").splitlines()

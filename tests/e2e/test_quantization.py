@@ -5,7 +5,7 @@ import pytest
 from pagewire import Client, SamplingParams
 from tests.e2e import services
 
-pytestmark = pytest.mark.avx512_vnni
+pytestmark = pytest.mark.cpu_kernels
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 

@@ -12,7 +12,7 @@ from tests.kernels.attention_cases import MIXED
 from tests.kernels.cpu.attention.test_block_attention import TOLERANCE, BlockCase
 from tests.kernels.tolerances import assert_close
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 BLOCK = 16
 ODD_ENDS = [0, 1, 14, 15, 16, 17, 40, 95]

@@ -12,7 +12,7 @@ from tests.logprob_columns import Scored
 from tests.worker.fakes import Driver, resolved_params
 from worker.models.llama import LlamaModel
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 Checkpoints = Callable[..., Path]
 GREEDY, DRAWN = resolved_params(), resolved_params(temperature=1, seed=3)
@@ -57,7 +57,7 @@ def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LlamaModel, "greedy_tokens", lambda model, hidden: None)
 
 
-@pytest.mark.parametrize("quantization", ["", pytest.param("int8", marks=pytest.mark.avx512_vnni)])
+@pytest.mark.parametrize("quantization", ["", "int8"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_greedy_rows(folder: Path, rows: int, quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler is asked after the prompts alone; rows end one after the other."""

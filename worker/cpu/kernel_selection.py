@@ -8,7 +8,8 @@ import torch
 
 from kernels.cpu.attention.block_attention import BlockKernels, block_kernels
 from kernels.cpu.elementwise.row_kernels import row_kernels
-from kernels.cpu.requirements import why_not, why_not_int8
+from kernels.cpu.isa.sets import target_set
+from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError
 from worker.layers.base import Layer
@@ -80,21 +81,20 @@ def use_cpu_kernels(
         report("kernels", (done + 1) / len(layers))
     rows.arena.close_hole()
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
-    weights = "; weights in int8 (AVX512-VNNI)" if quantized else ""
-    logger.info("our CPU kernels compute (AVX512-BF16)%s%s", weights, attention)
+    weights = "; weights in int8" if quantized else ""
+    chosen = target_set()
+    logger.info("our CPU kernels compute (%s)%s%s", chosen.title if chosen else "", weights, attention)
     return CPUKernels(True, blocks)
 
 
 def _check_quantized(dtype: torch.dtype) -> None:
     """Raises StartupError unless weights of this type can be integers here."""
-    if dtype != torch.bfloat16:
-        reason: str | None = (
-            f"it is made from weights in bfloat16, and these are {str(dtype).removeprefix('torch.')}"
-        )
-    else:
-        reason = why_not_int8()
+    name = str(dtype).removeprefix("torch.")
+    reason = (
+        why_not() if dtype == torch.bfloat16 else f"it is made from weights in bfloat16, and these are {name}"
+    )
     if reason is not None:
-        todo = "leave --quantization out, or add --dtype bfloat16 on a CPU with AVX512-VNNI"
+        todo = "leave --quantization out, or add --dtype bfloat16 on a CPU with AVX2"
         raise StartupError("cannot quantize the weights to int8", reason, todo)
 
 

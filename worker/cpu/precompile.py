@@ -14,19 +14,22 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from kernels.cpu.isa.sets import select, selected_name, selected_set
 from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
-SAMPLER, MODEL = "sampler", "model"
-"""Groups of kernels: the sampler's, for any CPU, and those of a model in bfloat16."""
+SAMPLER, MODEL, COMPACT = "sampler", "model", "compact"
+"""Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, and those of weights in 12
+bits, which some instruction sets have."""
 KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.penalties"),
     MODEL: (
         *("attention.attention", "attention.split_kv", "attention.store_kv", "attention.kv_prefetch_list"),
         *("elementwise.activation", "elementwise.rms_norm", "elementwise.rotary"),
-        *("matmul.gemm", "matmul.gemm12", "matmul.pack12", "matmul.quantize"),
+        *("matmul.gemm", "matmul.quantize"),
         *("runtime.program", "sampling.argmax", "step.check_step", "step.prepare_inputs"),
     ),
+    COMPACT: ("matmul.gemm12", "matmul.pack12"),
 }
 """Modules of kernels.cpu that compile when they are imported."""
 LOOK_S = 0.25
@@ -69,7 +72,10 @@ def precompile() -> Precompiled:
         return Precompiled([], None)
     from kernels.cpu.compiler.cache import is_cached
 
-    groups = [SAMPLER] if why_not() else [SAMPLER, MODEL]
+    chosen = selected_set()
+    groups = [SAMPLER] if chosen is None or why_not() else [SAMPLER, MODEL]
+    if MODEL in groups and chosen is not None and chosen.compact:
+        groups.append(COMPACT)
     missing = [group for group in groups if is_cached() and not _note(group).exists()]
     return Precompiled(groups, _start(missing) if missing else None)
 
@@ -82,7 +88,7 @@ def import_group(group: str) -> None:
 
 def _start(groups: list[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "worker.cpu.precompile", *groups],
+        [sys.executable, "-P", "-m", "worker.cpu.precompile", selected_name(), *groups],
         env=process.child_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -97,13 +103,14 @@ def _note(group: str) -> Path:
     return cache_folder() / f"{group}.compiled"
 
 
-def main(groups: list[str]) -> None:
-    """The process."""
+def main(name: str, *groups: str) -> None:
+    """The process. name: see kernels.cpu.isa.sets.select()."""
     process.die_with_parent()
+    select(name)
     for group in groups:
         import_group(group)
         _note(group).touch()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -19,6 +19,7 @@ from kernels.cpu.attention.vector_loops import SCORES
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, rough_power
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     BITS,
     F32,
@@ -32,7 +33,6 @@ from kernels.cpu.isa.vectors import (
     load,
     prefetch,
     repeat,
-    rounded,
     store,
     store_lanes,
     word,
@@ -110,7 +110,11 @@ def _make_softmax(rows: int, asking: bool = True) -> Any:
                 bits = call(builder, "llvm.fma.v16f32", F32S, score, factor, shifts[m])
                 weights = builder.fmul(*rough_power(builder, bits))
                 # Half as long as the scores: what is still to be read stays.
-                store(builder, rounded(builder, weights), _place(builder, scores, tile, m, 32))
+                store(
+                    builder,
+                    OPERATIONS.round_to_bfloat16(builder, weights),
+                    _place(builder, scores, tile, m, 32),
+                )
                 after.append(builder.fadd(before[m], weights))
             return after
 

@@ -26,6 +26,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.exp import exp
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32,
     F32S,
@@ -36,7 +37,6 @@ from kernels.cpu.isa.vectors import (
     read_i64,
     read_u32,
     repeat,
-    rounded,
     store,
     word,
 )
@@ -80,7 +80,11 @@ def _divide(builder: Any, sums: Any, total: Any, out: Any, vectors: Any) -> None
 
     def write(v: Any, nothing: list[Any]) -> list[Any]:
         quotient = builder.fmul(load(builder, builder.add(sums, builder.mul(v, word(64))), F32S), factor)
-        store(builder, rounded(builder, quotient), builder.add(out, builder.mul(v, word(32))))
+        store(
+            builder,
+            OPERATIONS.round_to_bfloat16(builder, quotient),
+            builder.add(out, builder.mul(v, word(32))),
+        )
         return nothing
 
     repeat(builder, vectors, [], write)

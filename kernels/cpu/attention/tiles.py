@@ -6,6 +6,8 @@ takes a third longer. The loops that there are: 3 pairs, 4, 6 and 8.
 """
 
 from kernels.cpu.attention.vector_loops import (
+    FEW_COLUMNS,
+    MANY_COLUMNS,
     copy_first_halves,
     mix_3,
     mix_4,
@@ -54,15 +56,15 @@ def mix_tiles(
 def _mix(values: int, weights: int, steps: int, pairs: int, stride: int, sums: int, ahead: int) -> None:
     """Of so many pairs of positions. stride: bytes of a pair of values. ahead: as in mix_3()."""
     column = 0
-    while pairs <= 4 and column + 256 <= stride:
+    while pairs <= 4 and column + FEW_COLUMNS <= stride:
         if pairs > 3:
             mix_4(weights, values, ahead, column, stride, sums, steps)
         else:
             mix_3(weights, values, ahead, column, stride, sums, steps)
-        column += 256
+        column += FEW_COLUMNS
     while column < stride:
         if pairs > 6:
             mix_8(weights, values, ahead, column, stride, sums, steps)
         else:
             mix_6(weights, values, ahead, column, stride, sums, steps)
-        column += 128
+        column += MANY_COLUMNS

@@ -12,17 +12,17 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32S,
+    I32,
     I32S,
     I64,
     LANES,
-    dot_pairs,
+    broadcast,
     load,
-    pairs_at,
     prefetch,
     repeat,
-    repeated_pair,
     store,
     word,
     zeros,
@@ -40,6 +40,18 @@ QUERY = 1024 + 64
 """Bytes from one query of an item to the next: a constant too. A power of two would have all of them in the
 same few places of the first-level cache."""
 MOST_HEAD_DIM = (QUERY - 64) // 2
+
+
+def _add_products(builder: Any, sums: list[Any], words: list[Any], rows: list[Any]) -> list[Any]:
+    """The sums, row by row, and the products of vectors of words with a word of each row. rows: addresses."""
+    dot, totals = OPERATIONS.pairs, list(sums)
+    of_words = [dot.weights(builder, vector) for vector in words]
+    of_rows = [dot.inputs(builder, broadcast(builder, load(builder, at, I32))) for at in rows]
+    for part in range(dot.parts):
+        for i in range(len(sums)):
+            row, vector = divmod(i, len(words))
+            totals[i] = dot.add(builder, totals[i], of_words[vector][part], of_rows[row][part])
+    return totals
 
 
 def _make_scores(rows: int, side: int) -> Any:
@@ -60,14 +72,10 @@ def _make_scores(rows: int, side: int) -> Any:
                 offset = builder.mul(k, word(64))
                 for at in later:
                     prefetch(builder, builder.add(at, offset))
-                pairs = [pairs_at(builder, builder.add(at, offset)) for at in keys]
+                pairs = [load(builder, builder.add(at, offset), I32S) for at in keys]
                 q_at = builder.add(q, builder.mul(k, word(4)))
-                after = []
-                for m in range(rows):
-                    pair = repeated_pair(builder, builder.add(q_at, word(QUERY * m)))
-                    of_row = zip(sums[m * side : (m + 1) * side], pairs, strict=True)
-                    after += [dot_pairs(builder, total, one, pair) for total, one in of_row]
-                return after
+                at_rows = [builder.add(q_at, word(QUERY * m)) for m in range(rows)]
+                return _add_products(builder, sums, pairs, at_rows)
 
             to = builder.add(out, builder.mul(step, word(64 * side)))
             for number, total in enumerate(repeat(builder, words, zeros(rows * side), add_pairs)):
@@ -112,14 +120,11 @@ def _make_mix(rows: int, vectors: int) -> Any:
             )
             for v in range(vectors):
                 prefetch(builder, builder.add(later, word(64 * v)))
-            values = [pairs_at(builder, builder.add(v_at, word(64 * v))) for v in range(vectors)]
+            values = [load(builder, builder.add(v_at, word(64 * v)), I32S) for v in range(vectors)]
             p_at = builder.add(p, builder.mul(k, word(4)))
-            after = []
-            for m in range(rows):
-                pair = repeated_pair(builder, builder.add(p_at, word(SCORES * m)))
-                of_row = zip(before[m * vectors : (m + 1) * vectors], values, strict=True)
-                after += [dot_pairs(builder, total, one, pair) for total, one in of_row]
-            return after
+            return _add_products(
+                builder, before, values, [builder.add(p_at, word(SCORES * m)) for m in range(rows)]
+            )
 
         totals = repeat(builder, pairs, [load(builder, address, F32S) for address in at], add_pairs)
         for total, address in zip(totals, at, strict=True):
@@ -128,10 +133,34 @@ def _make_mix(rows: int, vectors: int) -> Any:
     return mix
 
 
-scores_3, scores_4, scores_6, scores_8 = (
-    _make_scores(rows, side) for rows, side in ((3, 2), (4, 2), (6, 2), (8, 1))
-)
-mix_3, mix_4, mix_6, mix_8 = (_make_mix(rows, vectors) for rows, vectors in ((3, 4), (4, 4), (6, 2), (8, 2)))
+_sides, _vectors = OPERATIONS.score_tiles, OPERATIONS.mix_vectors
+scores_3, scores_4, scores_6 = (_make_scores(rows, _sides[rows]) for rows in (3, 4, 6))
+mix_3, _mix_4, mix_6 = (_make_mix(rows, _vectors[rows]) for rows in (3, 4, 6))
+FEW_COLUMNS, MANY_COLUMNS = 64 * _vectors[3], 64 * _vectors[6]
+"""Bytes of a pair of values that mix_3() and mix_4() go over at once, and that mix_6() and mix_8() do."""
+_COLUMNS = 64 * _vectors[4]
+
+
+def _scores_8(q: int, tiles: int, count: int, ahead: int, out: int, words: int) -> None:
+    """Where registers are too few for eight pairs."""
+    scores_4(q, tiles, count, ahead, out, words)
+    scores_4(q + 4 * QUERY, tiles, count, ahead, out + 4 * SCORES, words)
+
+
+def mix_4(p: int, tiles: int, ahead: int, column: int, stride: int, sums: int, pairs: int) -> None:
+    """FEW_COLUMNS bytes of values."""
+    for at in range(column, column + FEW_COLUMNS, _COLUMNS):
+        _mix_4(p, tiles, ahead, at, stride, sums, pairs)
+
+
+def _mix_8(p: int, tiles: int, ahead: int, column: int, stride: int, sums: int, pairs: int) -> None:
+    """Where registers are too few for eight pairs."""
+    _mix_4(p, tiles, ahead, column, stride, sums, pairs)
+    _mix_4(p + 4 * SCORES, tiles, ahead, column, stride, sums + 4 * stride, pairs)
+
+
+scores_8 = _make_scores(8, _sides[8]) if 8 in _sides else _scores_8
+mix_8 = _make_mix(8, _vectors[8]) if 8 in _vectors else _mix_8
 
 
 @intrinsic(types.void(*[types.int64] * 3))

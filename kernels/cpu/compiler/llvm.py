@@ -6,10 +6,12 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from kernels.cpu.isa.sets import AVX512_BF16, use_target_set
+
 
 @cache
 def target_machine() -> Any:
-    """The CPU that we run on."""
+    """The CPU that we run on, with the instruction set that kernels are compiled for."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
@@ -23,14 +25,22 @@ def target_machine() -> Any:
 
 
 @cache
+def host_features() -> dict[str, bool]:
+    """Of the CPU that we run on, by LLVM's names."""
+    return dict(llvm.get_host_cpu_features())
+
+
 def target_features() -> str:
-    """Of the CPU that we run on: "+avx512f,-amx-tile,..."."""
-    return str(llvm.get_host_cpu_features().flatten())
+    """Of the instruction set that this process computes with: "+avx2,-avx512f,...". The best set comes with
+    whatever else the CPU has; no other uses an instruction that it does not name."""
+    chosen, host = use_target_set(), host_features()
+    allowed = host if chosen in (None, AVX512_BF16) else {name: name in chosen.features for name in host}
+    return ",".join(f"{'+' if has and allowed[name] else '-'}{name}" for name, has in host.items())
 
 
 @cache
 def target_name() -> str:
-    """What machine code depends on, besides the kernels: LLVM and the CPU."""
+    """What machine code depends on, besides the kernels: LLVM, the CPU, and the instruction set."""
     cpu = f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {target_features()}"
     return f"{llvmlite.__version__} {cpu}"
 

@@ -1,7 +1,8 @@
 """silu(gate) * up in bfloat16, rounded once, 16 values per step. Widths are multiples of 16.
 
     silu(x) = x / (1 + e ** -x), before it is rounded to 1.7e-4 of it: e ** -x to 1.0e-4
-              (kernels.cpu.isa.exp), a reciprocal to 2 ** -14. Rounding may cost 3.9e-3.
+              (kernels.cpu.isa.exp), a reciprocal to 2 ** -14 or better. Rounding may cost
+              3.9e-3.
 
 Where e ** -x is infinite, some way below x = -88, the result is 0.
 """
@@ -15,7 +16,8 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, rough_power
-from kernels.cpu.isa.vectors import F32S, I16, LANES, call, read_i64, repeat, rounded, store, widened, word
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.vectors import F32S, LANES, call, read_i64, repeat, store, widened, word
 
 
 def _silu(builder: Any, x: Any) -> Any:
@@ -27,8 +29,7 @@ def _silu(builder: Any, x: Any) -> Any:
     bits = builder.select(builder.fcmp_ordered("<", bits, infinite), bits, infinite)
     series, power = rough_power(builder, bits)
     divisor = call(builder, "llvm.fma.v16f32", F32S, series, power, ir.Constant(F32S, [1.0] * LANES))
-    every = ir.Constant(I16, -1)
-    return builder.fmul(x, call(builder, "llvm.x86.avx512.rcp14.ps.512", F32S, divisor, divisor, every))
+    return builder.fmul(x, OPERATIONS.reciprocal(builder, divisor))
 
 
 @intrinsic(types.void(*[types.int64] * 4))
@@ -39,7 +40,7 @@ def _gated_silu(builder: Any, gate: Any, up: Any, out: Any, vectors: Any) -> Non
         at = builder.mul(v, word(32))
         silu = _silu(builder, widened(builder, builder.add(gate, at)))
         product = builder.fmul(silu, widened(builder, builder.add(up, at)))
-        store(builder, rounded(builder, product), builder.add(out, at))
+        store(builder, OPERATIONS.round_to_bfloat16(builder, product), builder.add(out, at))
         return nothing
 
     repeat(builder, vectors, [], write)

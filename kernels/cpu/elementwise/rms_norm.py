@@ -8,6 +8,7 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32,
     broadcast,
@@ -15,7 +16,6 @@ from kernels.cpu.isa.vectors import (
     read_f32,
     read_i64,
     repeat,
-    rounded,
     store,
     widened,
     word,
@@ -43,7 +43,7 @@ def _add_norm(
         total_at = builder.add(total, at)
         with builder.if_then(builder.icmp_signed("!=", residual, word(0))):
             added = builder.fadd(values, widened(builder, builder.add(residual, at)))
-            store(builder, rounded(builder, added), total_at)
+            store(builder, OPERATIONS.round_to_bfloat16(builder, added), total_at)
         values = widened(builder, total_at)  # what was rounded is normed
         return [call(builder, "llvm.fma.v16f32", values.type, values, values, before[0])]
 
@@ -57,7 +57,7 @@ def _add_norm(
         at = builder.mul(v, word(32))
         scaled = builder.fmul(widened(builder, builder.add(total, at)), factor)
         weighted = builder.fmul(scaled, widened(builder, builder.add(weight, at)))
-        store(builder, rounded(builder, weighted), builder.add(normed, at))
+        store(builder, OPERATIONS.round_to_bfloat16(builder, weighted), builder.add(normed, at))
         return nothing
 
     repeat(builder, vectors, [], write)

@@ -6,7 +6,8 @@ from typing import Any
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.vectors import F32S, load, read_i64, repeat, rounded, store, widened, word
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.vectors import F32S, load, read_i64, repeat, store, widened, word
 
 
 @intrinsic(types.void(*[types.int64] * 5))
@@ -22,8 +23,8 @@ def _rotate(builder: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> No
         sine = load(builder, builder.add(sin, wide_at), F32S)
         to_a = builder.fsub(builder.fmul(a, cosine), builder.fmul(b, sine))
         to_b = builder.fadd(builder.fmul(b, cosine), builder.fmul(a, sine))
-        store(builder, rounded(builder, to_a), builder.add(out, at))
-        store(builder, rounded(builder, to_b), builder.add(out, second_at))
+        store(builder, OPERATIONS.round_to_bfloat16(builder, to_a), builder.add(out, at))
+        store(builder, OPERATIONS.round_to_bfloat16(builder, to_b), builder.add(out, second_at))
         return nothing
 
     repeat(builder, builder.sdiv(half, word(16)), [], turn)

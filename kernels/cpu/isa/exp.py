@@ -16,7 +16,8 @@ import numpy as np
 from llvmlite import ir
 from numpy.polynomial import Chebyshev, Polynomial
 
-from kernels.cpu.isa.vectors import F32S, I16, I32, I32S, LANES, call
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.vectors import F32S, I32S, LANES, call, splat
 
 EXPONENT_UNIT = 2.0**23
 """What a float32's exponent counts by, as an integer."""
@@ -28,7 +29,7 @@ _SERIES = (
 
 
 def exp(builder: Any, x: Any) -> Any:
-    """e ** x for F32S below infinity, to 3e-7 of it near 0; 0 for -inf, infinite where float32 ends.
+    """e ** x for F32S up to 88, to 3e-7 of it near 0; 0 for -inf.
 
     2 ** (n + f), n whole and f in -1/2 .. 1/2: the series of 2 ** f, then a shift of the exponent. With six
     powers of f it is as exact as float32."""
@@ -40,26 +41,19 @@ def exp(builder: Any, x: Any) -> Any:
     *others, power = (ir.Constant(F32S, [math.log(2) ** k / math.factorial(k)] * LANES) for k in range(7))
     for factor in reversed(others):
         power = call(builder, "llvm.fma.v16f32", F32S, power, part, factor)
-    every, to_nearest = ir.Constant(I16, -1), ir.Constant(I32, 4)
-    return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", F32S, power, whole, power, every, to_nearest)
+    return OPERATIONS.scale(builder, power, whole)
 
 
 def rough_power(builder: Any, bits: Any) -> tuple[Any, Any]:
     """Two factors of e ** x, of the number that the module's docstring makes of x: f(g), and the power of 2.
     That is 0 where the number is below 2 ** 23, NaN or 2 ** 31 and more; of 255 * 2 ** 23 it is infinite."""
-    every, to_nearest = ir.Constant(I16, -1), ir.Constant(I32, 4)
-    nothing = _constant(0)
-    name = "llvm.x86.avx512.mask.cvtps2dq.512"
-    whole = call(builder, name, I32S, bits, nothing, every, to_nearest)  # NaN and such: the least
+    nothing = splat(I32S, 0)
+    whole = OPERATIONS.round_to_int(builder, bits)  # NaN and such: the least
     whole = builder.select(builder.icmp_signed(">", whole, nothing), whole, nothing)
-    power = builder.bitcast(builder.and_(whole, _constant(0x7F800000)), F32S)
-    mantissa = builder.or_(builder.and_(whole, _constant(0x7FFFFF)), _constant(0x3F800000))
+    power = builder.bitcast(builder.and_(whole, splat(I32S, 0x7F800000)), F32S)
+    mantissa = builder.or_(builder.and_(whole, splat(I32S, 0x7FFFFF)), splat(I32S, 0x3F800000))
     mantissa = builder.bitcast(mantissa, F32S)
     *others, series = (ir.Constant(F32S, [factor] * LANES) for factor in _SERIES)
     for factor in reversed(others):
         series = call(builder, "llvm.fma.v16f32", F32S, series, mantissa, factor)
     return series, power
-
-
-def _constant(value: int) -> Any:
-    return ir.Constant(I32S, [value] * LANES)

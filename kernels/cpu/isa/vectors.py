@@ -1,8 +1,9 @@
-"""LLVM's vector types, and the instructions on them.
+"""LLVM's vector types, and its instructions on them: those that any CPU has, in as many registers as a
+vector takes there. What is specific to an instruction set is in kernels.cpu.isa.operations.
 
 A kernel's innermost loop is an `@intrinsic`: it writes LLVM code itself, because no compiler finds
 these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()`): an array argument
-costs ten times as much per call. All vectors fill one register of 512 bits.
+costs ten times as much per call.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
 
 LANES = 16
-"""float32 values in a register."""
+"""float32 values in a vector: 512 bits."""
 
 I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32 = ir.FloatType()
@@ -24,26 +25,6 @@ I16S = ir.VectorType(I16, LANES)
 I8S = ir.VectorType(ir.IntType(8), LANES)
 BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 BITS = ir.VectorType(ir.IntType(1), LANES)
-
-
-class BFloats(ir.types.Type):
-    """A vector of bfloat, a type that llvmlite does not know: no literals, but it can be cast to."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def _to_string(self) -> str:
-        return f"<{self.length} x bfloat>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BFloats) and other.length == self.length
-
-    def __hash__(self) -> int:
-        return hash((BFloats, self.length))
-
-
-BF16S = BFloats(LANES)
-BF16_PAIRS = BFloats(2 * LANES)
 
 
 def word(value: int) -> Any:
@@ -68,6 +49,11 @@ def repeat(
     builder.cbranch(builder.icmp_signed("<", step, times), loop, after)
     builder.position_at_end(after)
     return following
+
+
+def splat(kind: Any, value: float) -> Any:
+    """A constant of this type, in all lanes if it is a vector's."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def zeros(count: int) -> list[Any]:
@@ -100,28 +86,6 @@ def widened(builder: Any, address: Any) -> Any:
     return builder.bitcast(builder.shl(bits, ir.Constant(I32S, [16] * LANES)), F32S)
 
 
-def dot_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
-    """sums[i] + left[2 i] * right[2 i] + left[2 i + 1] * right[2 i + 1]: F32S and two BF16_PAIRS."""
-    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, left, right)
-
-
-def dot_quads(builder: Any, sums: Any, left: Any, right: Any) -> Any:
-    """sums[i] + left[4 i] * right[4 i] + ...: I32S, and 64 bytes each as BF16_PAIRS: signed ones on the left,
-    unsigned ones on the right."""
-    signed, unsigned = (builder.bitcast(side, BYTES) for side in (left, right))
-    return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
-
-
-def repeated_pair(builder: Any, address: Any) -> Any:
-    """Two neighbouring bfloat16 values, 16 times: BF16_PAIRS."""
-    return builder.bitcast(broadcast(builder, load(builder, address, I32)), BF16_PAIRS)
-
-
-def pairs_at(builder: Any, address: Any) -> Any:
-    """64 bytes as BF16_PAIRS."""
-    return builder.bitcast(load(builder, address, I32S), BF16_PAIRS)
-
-
 def prefetch(builder: Any, address: Any) -> None:
     """Asks for the cache line of an address, which need not be one, to come into the second-level cache:
     twice as many of these can be under way as for the first level (KV blocks at random: 27 GB/s for 19)."""
@@ -148,11 +112,6 @@ def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
     name = "v16f32" if values.type == F32S else "v16i16"
     none = ir.VoidType()
     call(builder, f"llvm.masked.store.{name}.p0", none, values, pointer, ir.Constant(I32, 2), mask)
-
-
-def rounded(builder: Any, values: Any) -> Any:
-    """F32S to bfloat16 (nearest, ties to even), as I16S."""
-    return builder.bitcast(call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BF16S, values), I16S)
 
 
 def make_reader(kind: Any, result: Any) -> Any:

@@ -1,15 +1,20 @@
 """The product of kernels.ops.layers.linear on packed weights: in bfloat16, or in 8-bit integers.
 
-A tile is MR rows of x times 48 columns of the weight: MR x 3 registers of sums. Each step of its loop
-over k loads three registers of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
+A tile is MR rows of x times 48 columns of the weight: MR x 3 vectors of sums. Each step of its loop
+over k loads three vectors of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
 products per row.
 
                   48 columns
              w  [k, k+1] x 16 | 16 | 16          loaded once for MR rows
     x row 0  [k, k+1]   sums    sums  sums
-    x row 1  [k, k+1]   sums    sums  sums       up to 8 rows: 24 of the 32 registers
+    x row 1  [k, k+1]   sums    sums  sums       with AVX-512 up to 8 rows: 24 of the 32 registers
 
-Every tile adds the pairs of k in ascending order, so that a result does not depend on the tile, that
+Where a vector takes two registers of 16, a tile is 6 rows times 16 columns, and of one or two rows times 48
+(kernels.cpu.isa.operations). Where no instruction multiplies pairs, the parts of x's words
+(kernels.cpu.isa.dot) are written to the thread's scratch memory first, once for all columns that the thread
+takes; the parts of a weight's words are made in each tile.
+
+Every tile adds the pairs of k in the same order, so that a result does not depend on the tile, that
 is, on how many rows there are. In integers a word holds four of k, the sums are exact, and a tile ends
 with what makes numbers of them (kernels.cpu.matmul.int8).
 """
@@ -18,33 +23,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
 from kernels.cpu.attention.kv_prefetch_kernel import LINES, Ahead, part_of_tile, pieces_of_block
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.dot import Dot
+from kernels.cpu.isa.operations import Tiles
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32,
     F32S,
+    I32,
     I32S,
     LANES,
     broadcast,
-    dot_pairs,
-    dot_quads,
     first_lanes,
     load,
-    pairs_at,
     read_i64,
     read_u32,
     repeat,
-    repeated_pair,
-    rounded,
-    store_lanes,
+    splat,
     word,
     write_u32,
-    zeros,
 )
+from kernels.cpu.matmul.split_inputs import split_integers, split_pairs
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 2
@@ -53,9 +55,10 @@ SOON = 2
 
 @dataclass(frozen=True)
 class _Product:
-    """What a tile needs to know; all but the flag are values of LLVM. Addresses; strides in bytes."""
+    """What a tile needs to know; all but the first two are values of LLVM. Addresses; strides in bytes."""
 
     quantized: bool
+    dot: Dot
     x_stride: Any
     w: Any
     params: Any  # of the columns, see linear()
@@ -77,21 +80,24 @@ def _multiply(
 ) -> None:
     """A tile: so many rows, times 16 * vectors columns. ahead: what is asked for from memory meanwhile.
     scales: address of the scales of x, if it is integers."""
-    dot = dot_quads if product.quantized else dot_pairs
+    dot = product.dot
 
     def add_words(k: Any, sums: list[Any]) -> list[Any]:
         w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
-        weights = [pairs_at(builder, builder.add(w_at, word(64 * v))) for v in range(vectors)]
-        x_at = builder.add(x, builder.mul(k, word(4)))
-        totals = []
-        for m in range(rows):
-            pair = repeated_pair(builder, _at(builder, x_at, product.x_stride, m))
-            of_row = sums[m * vectors : (m + 1) * vectors]
-            totals += [dot(builder, one, w, pair) for one, w in zip(of_row, weights, strict=True)]
+        loaded = [load(builder, builder.add(w_at, word(64 * v)), I32S) for v in range(vectors)]
+        weights = list(zip(*(dot.weights(builder, words) for words in loaded), strict=True))
+        x_at = builder.add(x, builder.mul(k, word(4 * dot.parts)))
+        totals = list(sums)
+        for part in range(dot.parts):
+            for m in range(rows):
+                at = builder.add(_at(builder, x_at, product.x_stride, m), word(4 * part))
+                value = broadcast(builder, load(builder, at, I32))
+                for v in range(vectors):
+                    i = m * vectors + v
+                    totals[i] = dot.add(builder, totals[i], weights[part][v], value)
         return totals
 
-    whole = [ir.Constant(I32S, [0] * LANES)] * (rows * vectors)
-    begin = whole if product.quantized else zeros(rows * vectors)
+    begin = [splat(dot.sums, 0)] * (rows * vectors)
     if ahead is None:
         totals = repeat(builder, product.words, begin, add_words)
     else:
@@ -148,21 +154,23 @@ def write_columns(
 ) -> None:
     """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
     result; 4: float32, 2: bfloat16. rows: their addresses."""
-    mask = first_lanes(builder, builder.sub(columns, word(vector * LANES)))
+    left = builder.sub(columns, word(vector * LANES))
+    mask, whole = first_lanes(builder, left), builder.icmp_signed(">=", left, word(LANES))
     offset = builder.mul(width, word(vector * LANES))
     to = [builder.add(row, offset) for row in rows]
     with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
         with wide:
             for result, address in zip(results, to, strict=True):
-                store_lanes(builder, result, address, mask)
+                OPERATIONS.store_first(builder, result, address, mask, whole)
         with narrow:
             for result, address in zip(results, to, strict=True):
-                store_lanes(builder, rounded(builder, result), address, mask)
+                halves = OPERATIONS.round_to_bfloat16(builder, result)
+                OPERATIONS.store_first(builder, halves, address, mask, whole)
 
 
-def _make_strip(vectors: int, quantized: bool) -> Any:
+def _make_strip(vectors: int, quantized: bool, tiles: Tiles) -> Any:
     """strip(x, x_stride, w, soon, soon_tiles, pieces, keys, params, out, out_stride, words, columns, width,
-    scales, rows): all rows of 16 * vectors columns, in tiles of 8, 4, 2 and 1 rows.
+    scales, rows): all rows of 16 * vectors columns, in these tiles. x: words are split into parts.
 
     soon: the columns that come next. They are asked for with the first tiles of 8, so many. Else the first
     tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what
@@ -188,7 +196,8 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
         scales: Any,
         rows: Any,
     ) -> None:
-        product = _Product(quantized, x_stride, w, params, out_stride, words, columns, width)
+        dot = OPERATIONS.quads if quantized else OPERATIONS.pairs
+        product = _Product(quantized, dot, x_stride, w, params, out_stride, words, columns, width)
 
         def tile(size: int, row: Any, ahead: Ahead | None) -> None:
             x_at, out_at = (
@@ -197,31 +206,53 @@ def _make_strip(vectors: int, quantized: bool) -> Any:
             scales_at = builder.add(scales, builder.mul(row, word(4)))
             _multiply(builder, product, size, vectors, x_at, ahead, out_at, scales_at)
 
-        def tile_of_eight(i: Any, nothing: list[Any]) -> list[Any]:
-            ahead = part_of_tile(builder, i, words, (soon, soon_tiles), (pieces, keys), w)
-            tile(8, builder.mul(i, word(8)), ahead)
+        def whole_tile(i: Any, nothing: list[Any]) -> list[Any]:
+            ahead = None
+            if tiles.prefetches:
+                ahead = part_of_tile(builder, i, words, (soon, soon_tiles), (pieces, keys), w)
+            tile(tiles.rows, builder.mul(i, word(tiles.rows)), ahead)
             return nothing
 
-        eights = builder.lshr(rows, word(3))
-        with builder.if_then(builder.icmp_signed(">", eights, word(0))):
-            repeat(builder, eights, [], tile_of_eight)
-        for size in (4, 2, 1):
-            with builder.if_then(builder.icmp_signed("!=", builder.and_(rows, word(size)), word(0))):
-                tile(size, builder.and_(rows, word(-2 * size)), None)
+        whole = builder.udiv(rows, word(tiles.rows))
+        if tiles.least_rest:
+            whole = _without_short_rest(builder, rows, whole, tiles)
+        with builder.if_then(builder.icmp_signed(">", whole, word(0))):
+            repeat(builder, whole, [], whole_tile)
+        row = builder.mul(whole, word(tiles.rows))
+        for size, least in tiles.rest:
+            goes_on = builder.icmp_signed(">=", builder.sub(rows, row), word(least))
+            with builder.if_then(goes_on):
+                tile(size, row, None)
+            row = builder.select(goes_on, builder.add(row, word(size)), row)
 
     return strip
 
 
-packed_block, packed_strip = _make_strip(VECTORS, False), _make_strip(1, False)
-_block_int8, _strip_int8 = _make_strip(VECTORS, True), _make_strip(1, True)
+def _without_short_rest(builder: Any, rows: Any, whole: Any, tiles: Tiles) -> Any:
+    """How many whole tiles there are, or one less where too few rows would be left behind them."""
+    rest = builder.sub(rows, builder.mul(whole, word(tiles.rows)))
+    short = builder.icmp_unsigned("<", builder.sub(rest, word(1)), word(tiles.least_rest - 1))
+    some = builder.icmp_signed(">", whole, word(0))
+    return builder.sub(whole, builder.zext(builder.and_(short, some), whole.type))
+
+
+packed_block = _make_strip(VECTORS, False, OPERATIONS.block)
+packed_strip = _make_strip(1, False, OPERATIONS.strip)
+_block_int8 = _make_strip(VECTORS, True, OPERATIONS.block)
+_strip_int8 = _make_strip(1, True, OPERATIONS.strip)
+
+
+PAIR_PARTS, QUAD_PARTS = OPERATIONS.pairs.parts, OPERATIONS.quads.parts
+BLOCK_ROWS = OPERATIONS.block_rows
 
 
 @operation
 def linear(record: int, first: int, count: int, thread: int) -> None:
     """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
     needed next, of the stream (kernels.cpu.attention.kv_prefetch_kernel) and of the scales of x; 0: there is
-    none; without scales x is no integers. What is needed next: the addresses of two blocks of the next
-    product's weight, where threads begin (PackedWeight.halves).
+    none; without scales x is no integers; address of the addresses of each thread's scratch memory
+    (kernels.cpu.matmul.split_inputs.scratch_bytes), if x's words are split. What is needed next: the
+    addresses of two blocks of the next product's weight, where threads begin (PackedWeight.halves).
 
     x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.ops.layers.linear,
     kernels.cpu.matmul.int8). Params: of every 16 columns the biases [16] float32; in integers then the
@@ -231,12 +262,16 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
     rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
     params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
     words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    stream, scales = read_i64(record + 80), read_i64(record + 88)
+    stream, scales, scratch = read_i64(record + 80), read_i64(record + 88), read_i64(record + 96)
     strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
     x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
     rows, pitch, stride = min(rows - row, ROWS), 4 * words, columns * width
+    if scales and QUAD_PARTS > 1:
+        x, pitch = split_integers(x, rows, words, read_i64(scratch + 8 * thread)), 4 * words * QUAD_PARTS
+    elif scales == 0 and PAIR_PARTS > 1:
+        x, pitch = split_pairs(x, rows, words, read_i64(scratch + 8 * thread)), 4 * words * PAIR_PARTS
     last = last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
@@ -244,7 +279,7 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         p_at, out_at = params + plane * strip, out + strip * LANES * width
         left = columns - strip * LANES
         soon = following_block(following, thread, w_at) if block == last else w_at + words * 4 * COLUMNS
-        whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
         pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
         keys = read_i64(stream + 8) if pieces else 0
         if whole and scales:

@@ -12,15 +12,15 @@ from typing import Any
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
-    BF16_PAIRS,
     F32S,
-    dot_pairs,
+    I32,
+    I32S,
+    broadcast,
     load,
-    pairs_at,
     prefetch,
     repeat,
-    repeated_pair,
     word,
     zeros,
 )
@@ -115,10 +115,12 @@ def _add_group(
     for place in range(WORDS):
         columns = weights(place)
         for m, row in enumerate(rows):
-            pair = repeated_pair(builder, builder.add(builder.add(row, x_at), word(4 * place)))
+            pair = broadcast(
+                builder, load(builder, builder.add(builder.add(row, x_at), word(4 * place)), I32)
+            )
             for v, of_columns in enumerate(columns):
                 i = m * len(columns) + v
-                totals[i] = dot_pairs(builder, totals[i], of_columns, pair)
+                totals[i] = OPERATIONS.pairs.add(builder, totals[i], of_columns, pair)
             if meanwhile and (place * len(rows) + m) % EVERY == EVERY - 1:
                 next(meanwhile, None)
     return totals
@@ -133,7 +135,7 @@ def _multiply_unpacked(weight: _Weight, rows: list[Any], sums: list[Any], lists:
         words, after = unpack(builder, weight.strips(group), before[len(sums) :])
 
         def weights(place: int) -> list[Any]:
-            return [builder.bitcast(of_strip[place], BF16_PAIRS) for of_strip in words]
+            return [builder.bitcast(of_strip[place], I32S) for of_strip in words]
 
         return [*_add_group(builder, rows, group, weights, before[: len(sums)]), *after]
 
@@ -154,7 +156,7 @@ def _multiply_kept(
 
         def weights(place: int) -> list[Any]:
             word_at = builder.add(at, word(4 * COLUMNS * place))
-            return [pairs_at(builder, builder.add(word_at, word(64 * v))) for v in range(weight.vectors)]
+            return [load(builder, builder.add(word_at, word(64 * v)), I32S) for v in range(weight.vectors)]
 
         return [*_add_group(builder, rows, group, weights, sums, written), *after]
 

@@ -4,7 +4,7 @@
     x[t, k] ~ u[t] * q[t, k]       the same for each token, in every step
     y[t, n] = v[n] * u[t] * sum_k q[t, k] * p[n, k] + b[n]
 
-The CPU multiplies unsigned by signed bytes (AVX512-VNNI, four products per word), so that x is stored as
+CPUs multiply unsigned by signed bytes (four products per word with VNNI), so that x is stored as
 q + 128, and 128 * sum_k p[n, k] is subtracted at the end: params of a column are its bias, its scale and
 this correction. Sums are whole numbers below 2^31 and exact: no order of summation matters, and a token's
 y is bitwise the same in any company. What is lost is lost in rounding p and q; see docs/performance.md.
@@ -45,6 +45,7 @@ class QuantizedWeight:
     product: int  # kernels.cpu.matmul.gemm.linear
     quantize: int  # kernels.cpu.matmul.quantize.quantize_rows
     gather: int  # kernels.cpu.matmul.quantize.quantized_rows
+    scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -67,6 +68,7 @@ class QuantizedWeight:
             0,
             0,
             scales.data_ptr(),
+            self.team.scratch(self.scratch_bytes),
         )
 
     def quantize_fields(self, x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor) -> tuple[int, ...]:
@@ -131,7 +133,7 @@ def quantized_linear(x: torch.Tensor, weight: QuantizedWeight, wide: bool = Fals
 def quantize_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> QuantizedWeight:
-    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not_int8() is None.
+    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None.
     arena: of the model.
 
     Memory: the result, and a block of the weight in float32.
@@ -139,6 +141,7 @@ def quantize_weight(
     from kernels.cpu.isa.vectors import LANES
     from kernels.cpu.matmul.gemm import linear  # compiles, the first time
     from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
+    from kernels.cpu.matmul.split_inputs import scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
     from kernels.cpu.runtime.work_split import COLUMNS
 
@@ -157,6 +160,6 @@ def quantize_weight(
         biases[:out_features] = bias
     columns = (biases.view(torch.int32), scales.view(torch.int32), corrections)
     params = torch.stack([column.view(-1, LANES) for column in columns], 1).contiguous()
-    return QuantizedWeight(
-        words, params, out_features, in_features, TEAM, linear, quantize_rows, quantized_rows
-    )
+    compiled = linear, quantize_rows, quantized_rows
+    scratch = scratch_bytes(words.shape[1])
+    return QuantizedWeight(words, params, out_features, in_features, TEAM, *compiled, scratch)

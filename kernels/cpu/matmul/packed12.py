@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.cpu.isa.sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.ops.layers.linear import PackedWeight, middle_block, pack_weight
 
@@ -139,13 +140,14 @@ def compact_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> CompactWeight | PackedWeight:
     """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It stays
-    in 16 bits where K does not fit, or too many numbers are rare.
+    in 16 bits where the CPU unpacks 12 too slowly, K does not fit, or too many numbers are rare.
 
     A matrix of this arena is no weight any more: its memory is used again, from its beginning or from the
     end of what was compacted before. Arena.close_hole() gives back what is left.
     """
+    chosen = target_set()
     fits = weight.shape[1] % (2 * _WORDS) == 0 and weight.shape[1] >= 4 * _WORDS
-    base = choose_base(weight) if fits else None
+    base = choose_base(weight) if fits and chosen is not None and chosen.compact else None
     arena = arena or Arena()
     packed = pack_weight(weight, bias, arena)
     if base is None:

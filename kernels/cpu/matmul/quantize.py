@@ -8,6 +8,7 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32,
     F32S,
@@ -21,7 +22,6 @@ from kernels.cpu.isa.vectors import (
     read_i64,
     read_u32,
     repeat,
-    rounded,
     store,
     widened,
     word,
@@ -75,7 +75,7 @@ def quantize_rows(record: int, first: int, count: int, thread: int) -> None:
 @intrinsic(types.uint16(types.float32))
 def _bfloat(builder: Any, value: Any) -> Any:
     """A float32 rounded to bfloat16: its bits."""
-    bits = rounded(builder, broadcast(builder, value))
+    bits = OPERATIONS.round_to_bfloat16(builder, broadcast(builder, value))
     return builder.extract_element(bits, ir.Constant(I32, 0))
 
 

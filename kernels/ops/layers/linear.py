@@ -43,6 +43,7 @@ class PackedWeight:
     team: "Team"
     product: int  # kernels.cpu.matmul.gemm.linear
     gather: int  # kernels.cpu.matmul.gemm.packed_rows
+    scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -65,6 +66,8 @@ class PackedWeight:
             self.out_features,
             self.pairs.shape[1],
             out.dtype.itemsize,
+            *(0, 0, 0),
+            self.team.scratch(self.scratch_bytes),
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
@@ -129,6 +132,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     packing does. Of any other a copy is made.
     """
     from kernels.cpu.matmul.gemm import linear, packed_rows  # compiles, the first time
+    from kernels.cpu.matmul.split_inputs import scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
     out_features, in_features = weight.shape
@@ -138,7 +142,8 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     added = torch.zeros(blocks * MATRIX_ROWS)
     if bias is not None:
         added[:out_features] = bias
-    return PackedWeight(pairs, added, out_features, in_features, TEAM, linear, packed_rows)
+    scratch = scratch_bytes(pairs.shape[1])
+    return PackedWeight(pairs, added, out_features, in_features, TEAM, linear, packed_rows, scratch)
 
 
 def _packed_copy(weight: torch.Tensor, blocks: int, arena: Arena) -> torch.Tensor:

@@ -5,23 +5,71 @@ from pathlib import Path
 import pytest
 
 from kernels.cpu import requirements as support
+from kernels.cpu.isa import sets
 
-OF_ZEN_4 = "fpu avx512f avx512bw avx512_bf16 avx512vbmi avx512_vbmi2"
-ZEN_4 = f"processor : 0\nflags\t\t: {OF_ZEN_4}\n\nprocessor : 1\nflags : fpu\n"
+HASWELL = "fpu fma avx2 f16c"
+SKYLAKE = f"{HASWELL} avx512f avx512bw avx512vl avx512dq"
+ZEN_4 = f"{SKYLAKE} avx512_vnni avx512_bf16 avx512vbmi avx512_vbmi2"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without kernels."""
+    monkeypatch.setattr(sets, "_selected", "auto")
+    monkeypatch.setattr(sets, "_in_use", None)
+
+
+def host_with(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    cpuinfo = f"processor : 0\nflags\t\t: {flags}\n\nprocessor : 1\nflags : fpu\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "reason"),
+    ("flags", "names"),
     [
-        ("flags : fpu avx2 avx512f avx512bw\n", "lacks AVX512-BF16"),
-        ("flags : fpu avx512f avx512bw avx512_bf16\n", "lacks AVX512-VBMI"),
-        ("flags : fpu avx512f avx512bw avx512_bf16 avx512vbmi\n", "lacks AVX512-VBMI2"),
-        ("Features : fp asimd bf16\n", "lacks"),
+        (HASWELL, ["avx2"]),
+        (f"{HASWELL} avx_vnni", ["avx2_vnni", "avx2"]),
+        (SKYLAKE, ["avx512", "avx2"]),
+        (f"{SKYLAKE} avx512_bf16", ["avx512", "avx2"]),
+        (f"{SKYLAKE} avx512_vnni avx512_bf16", ["avx512_vnni", "avx512", "avx2"]),
+        (ZEN_4, ["avx512_bf16", "avx512_vnni", "avx512", "avx2"]),
+        (HASWELL.replace("f16c", ""), []),
     ],
 )
-def test_other_cpus(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, reason: str):
-    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
-    assert reason in str(support.why_not())
+def test_sets_of_a_host(monkeypatch: pytest.MonkeyPatch, flags: str, names: list[str]):
+    """The best one is chosen; a lower one can be."""
+    host_with(monkeypatch, flags)
+    assert [one.name for one in sets.host_sets()] == names
+    chosen = sets.selected_set()
+    assert (chosen.name if chosen else None) == (names[0] if names else None)
+    for name in names:
+        sets.select(name)
+        assert [one.name for one in sets.SETS if one is sets.selected_set()] == [name]
+    with pytest.raises(ValueError, match="not an instruction set of this host"):
+        sets.select("avx10")
+
+
+def test_no_kernels_at_all(monkeypatch: pytest.MonkeyPatch):
+    """Those of sampling are compiled all the same."""
+    host_with(monkeypatch, HASWELL)
+    sets.select("none")
+    assert sets.selected_set() is None and sets.target_set() is sets.AVX2
+    assert support.why_not() == "--cpu-kernels none"
+
+
+def test_a_process_has_one_set(monkeypatch: pytest.MonkeyPatch):
+    host_with(monkeypatch, ZEN_4)
+    sets.select("avx2")
+    assert sets.use_target_set() is sets.AVX2
+    with pytest.raises(RuntimeError, match="kernels for avx2 already"):
+        sets.select("avx512_bf16")
+    sets.select("auto")
+    assert sets.selected_set() is sets.AVX2
+
+
+def test_other_cpus(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: "Features : fp asimd bf16\n")
+    assert "lacks AVX2" in str(support.why_not())
 
 
 def test_other_systems(monkeypatch: pytest.MonkeyPatch):
@@ -33,7 +81,7 @@ def test_other_systems(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
+    host_with(monkeypatch, ZEN_4)
     monkeypatch.setattr(support, "find_spec", lambda name: None)
     assert support.why_not() == "llvmlite is not installed"
 
@@ -42,6 +90,6 @@ def test_a_cpu_that_llvm_knows_less_of(monkeypatch: pytest.MonkeyPatch):
     """As in a virtual machine that hides a part of it."""
     from kernels.cpu.compiler import llvm as machine_code
 
-    monkeypatch.setattr(Path, "read_text", lambda self: ZEN_4)
-    monkeypatch.setattr(machine_code, "target_features", lambda: "-avx512bf16,+avx2")
-    assert "LLVM does not see" in str(support.why_not())
+    host_with(monkeypatch, ZEN_4)
+    monkeypatch.setattr(machine_code, "host_features", lambda: {"avx2": True, "avx512bf16": False})
+    assert support.why_not() == "LLVM does not see AVX512-BF16 in this CPU"

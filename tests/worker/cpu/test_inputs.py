@@ -20,7 +20,7 @@ from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import Step, read_step
 from worker.step.rows import RowTable
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 LENGTHS = [300, 3, 40, 17, 90]
 SPECS = AttentionSpec(2, 32), AttentionSpec(2, 32, window=8)
 WIDE = AttentionSpec(2, 64)

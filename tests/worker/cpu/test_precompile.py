@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kernels.cpu
+from kernels.cpu.isa.sets import AVX2, AVX512_BF16, selected_name, selected_set
 from worker.cpu import precompile
 
 pytest.importorskip("llvmlite")
@@ -38,6 +39,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: True)
     monkeypatch.setattr(precompile, "_start", start)
     monkeypatch.setattr(precompile, "why_not", lambda: None)
+    monkeypatch.setattr(precompile, "selected_set", lambda: AVX2)
     return groups
 
 
@@ -55,15 +57,23 @@ def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], impor
     kernels.begin()
     kernels.wait(tell)
     assert imported == ["sampler", "model"]  # here, then: it is not on disk
-    precompile.main(["sampler"])
+    precompile.main(selected_name(), "sampler")
     precompile.precompile()
     assert starts == ["sampler", "model", "model"]
-    precompile.main(["model"])
+    precompile.main(selected_name(), "model")
     assert precompile.precompile() is not None and len(starts) == 3
 
 
+def test_weights_in_12_bits_are_for_some_sets(
+    starts: list[str], imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompile, "selected_set", lambda: AVX512_BF16)
+    precompile.precompile()
+    assert starts == ["sampler", "model", "compact"]
+
+
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX512-BF16")
+    monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX2")
     precompile.precompile()
     assert starts == ["sampler"]
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: False)  # nowhere to leave it
@@ -99,7 +109,7 @@ def test_waiting_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch, imported: 
 
 
 def test_groups_are_all_files() -> None:
-    """Each file that compiles is in one of the two."""
+    """Each file that compiles is in one of them."""
     folder = Path(kernels.cpu.__file__).parent
     compiling = {
         ".".join(path.relative_to(folder).with_suffix("").parts)
@@ -118,7 +128,9 @@ def refuse(kernel, name):
     raise AssertionError(f"{name} is compiled late")
 
 compiler.lower = refuse
+import sys
 import torch
+from kernels.cpu.isa.sets import select
 from engine_core.startup import initialize_message
 from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig
@@ -126,6 +138,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import SamplingParams
 from worker.cpu.load import load
 
+select(sys.argv[1])
 SAMPLINGS = [
     {"temperature": 0.0, "top_p": 1.0},
     {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1},
@@ -154,13 +167,16 @@ print("served")
 """
 
 
-@pytest.mark.avx512_vnni
+@pytest.mark.cpu_kernels
 def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
     """What the process of the first start leaves on disk is all that a worker needs, with packed weights or
     with weights of 8 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
     root = Path(__file__).parents[3]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
-    for command in (["-m", "worker.cpu.precompile", "sampler", "model"], ["-c", SERVE]):
+    chosen = selected_set()
+    compact = ["compact"] if chosen is not None and chosen.compact else []
+    compiling = ["-m", "worker.cpu.precompile", selected_name(), "sampler", "model", *compact]
+    for command in (compiling, ["-c", SERVE, selected_name()]):
         run = subprocess.run(
             [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root
         )

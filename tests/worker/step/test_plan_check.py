@@ -10,7 +10,7 @@ from tests.worker.step.test_rows import new_row
 from worker.step.plan_check import Measures, StepCheck, check_by_numpy
 from worker.step.rows import PlanError, RowTable
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 TOKENS, COMPUTED = [10, 5, 3, 1], [9, 5, 1, 0]
 
 

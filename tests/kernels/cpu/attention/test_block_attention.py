@@ -15,7 +15,7 @@ from kernels.ops.attention.store_kv import slot_rows
 from tests.kernels.attention_cases import MIXED, Case
 from tests.kernels.tolerances import assert_close
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 BF16 = torch.bfloat16
 TOLERANCE = (1.6e-2, 1.6e-2)

@@ -11,7 +11,7 @@ from kernels.cpu.attention.block_attention import block_kernels, plan_blocks
 from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.attention.work_items import QUERIES
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 BLOCK, KV_HEADS, HEAD, GROUP = 16, 3, 64, 3
 BLOCK_BYTES = 2 * KV_HEADS * BLOCK * HEAD  # of keys: three pieces

@@ -9,7 +9,7 @@ from kernels.cpu.attention.softmax import weigh_tiles  # noqa: E402
 from kernels.cpu.attention.vector_loops import SCORES  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 Scores = npt.NDArray[np.float32]
 TILES, ROWS, SCALE = 5, 8, 0.125

@@ -9,7 +9,7 @@ from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import assert_close, random
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 BF16 = torch.bfloat16
 ROUNDING = 2**-8

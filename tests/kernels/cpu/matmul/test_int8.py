@@ -12,7 +12,7 @@ from kernels.cpu.matmul.int8 import (
 )
 from tests.kernels.tolerances import assert_close, random
 
-pytestmark = pytest.mark.avx512_vnni
+pytestmark = pytest.mark.cpu_kernels
 
 BF16 = torch.bfloat16
 SHAPES = [(1, 1), (16, 48), (50, 49), (577, 100), (1536, 65), (33, 700)]

@@ -83,7 +83,7 @@ def test_the_formula_says_the_same_numbers(in_features: int, out_features: int):
         assert torch.equal(numbers[: len(rows)].view(torch.int16), rows.contiguous().view(torch.int16))
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 @pytest.mark.parametrize("rare", [0, 60, 2000])
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_packed_as_the_formula_says(in_features: int, out_features: int, rare: int):
@@ -105,7 +105,7 @@ def test_packed_as_the_formula_says(in_features: int, out_features: int, rare: i
         assert torch.equal(result.multiply(x[:tokens], wide=True), expected)
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_the_bits_of_the_packed_product(in_features: int, out_features: int, tokens: int):
@@ -118,7 +118,7 @@ def test_the_bits_of_the_packed_product(in_features: int, out_features: int, tok
     assert_close(narrow.multiply(x, wide=True), exact, 5e-6, 5e-6)
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_have_scratch_memory_of_their_own(threads: int):
     """As large as the largest weight needs, also of threads that come later."""
@@ -135,7 +135,7 @@ def test_threads_have_scratch_memory_of_their_own(threads: int):
     assert torch.equal(result, pack_weight(weight, None).multiply(x))
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 def test_what_does_not_fit_stays_as_it_is():
     assert isinstance(compact_weight(matrix(12, 60), None), PackedWeight), "K is no multiple of 8"
     assert isinstance(compact_weight(matrix(8, 60), None), PackedWeight), "K has one group"
@@ -146,7 +146,7 @@ def test_what_does_not_fit_stays_as_it_is():
     assert sum(rare.nbytes for rare in tame.lists) < 2 * 640 * 480 * MOST_RARE
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 def test_matrices_of_an_arena_move_together():
     """One after the other, each no later than it lay; a matrix between them that stays keeps its values."""
     arena = Arena()
@@ -167,7 +167,7 @@ def test_matrices_of_an_arena_move_together():
         assert torch.equal(result.multiply(x), pack_weight(weights[i], None).multiply(x))
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.compact_weights
 def test_what_is_left_of_an_arena_goes_back():
     """Whole pages behind the last matrix are zeros again."""
     arena = Arena()

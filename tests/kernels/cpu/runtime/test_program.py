@@ -8,7 +8,7 @@ import torch
 from kernels.ops.layers.linear import PackedWeight, pack_weight, packed_linear
 from tests.kernels.tolerances import random
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 BF16 = torch.bfloat16
 WIDTH = 112  # 7 strips of 16 columns, 2 1/3 blocks

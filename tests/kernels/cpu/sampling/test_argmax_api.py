@@ -9,7 +9,7 @@ from kernels.cpu.sampling.argmax_api import RECORDS, GreedyChoice, greedy_kernel
 from kernels.ops.sampling.argmax import argmax, argmax_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 PIECE = 8192
 INF, NAN = math.inf, math.nan
 

@@ -34,7 +34,7 @@ def test_torch(
     assert linear(x, weight, added, wide=True).dtype == torch.float32
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize("tokens", [*range(1, 18), 40, 255, 259])
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_packed(in_features: int, out_features: int, tokens: int):
@@ -49,7 +49,7 @@ def test_packed(in_features: int, out_features: int, tokens: int):
     assert_close(without, x.double() @ weight.double().T, 5e-6, 5e-6)
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_company_changes_nothing(in_features: int, out_features: int):
     """A token's result is bitwise the same alone and among any number of others."""
@@ -61,7 +61,7 @@ def test_company_changes_nothing(in_features: int, out_features: int):
             assert torch.equal(packed_linear(x[first:last], packed, wide), together[first:last])
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_nothing_is_written_past_the_result():
     """The last block of columns is stored under a mask: neighbours in memory keep their values."""
     x, weight, bias = inputs(3, 8, 50, torch.bfloat16)
@@ -73,7 +73,7 @@ def test_nothing_is_written_past_the_result():
         assert (memory[150:] == 7).all()
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_strided_and_empty_inputs():
     x, weight, bias = inputs(6, 40, 50, torch.bfloat16)
     packed = pack_weight(weight, bias)
@@ -81,7 +81,7 @@ def test_strided_and_empty_inputs():
     assert packed_linear(x[:0], packed).shape == (0, 50)
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 def test_a_column_alone_is_not_spoilt_by_padding():
     """Infinite inputs times the zeros of padding would be NaN: padding must stay in its own columns."""
     x, weight, _ = inputs(2, 7, 3, torch.bfloat16)
@@ -91,7 +91,7 @@ def test_a_column_alone_is_not_spoilt_by_padding():
     assert result[1].isfinite().all()
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_rows_come_back(in_features: int, out_features: int):
     """What a tied embedding looks up is what was packed."""
@@ -101,7 +101,7 @@ def test_rows_come_back(in_features: int, out_features: int):
     assert pack_weight(weight, bias).rows(indexes[:0]).shape == (0, in_features)
 
 
-@pytest.mark.avx512_bf16
+@pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("in_features", "out_features"), [*SHAPES, (8192, 100)])
 def test_packed_where_it_lies(in_features: int, out_features: int):
     """The same as a copy, in the memory of the weight where K is even; its neighbours keep their values."""

@@ -13,7 +13,7 @@ from worker.cpu.fused_decoder.program import DecoderProgram
 from worker.model_input import InputBatch
 from worker.models import llama
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 
 Checkpoints = Callable[..., Path]
 FAMILIES = {
@@ -40,7 +40,7 @@ def run(folder: Path, **changes: str) -> tuple[Driver, list[torch.Tensor]]:
     return driver, [torch.stack(sequence.logits) for sequence in sequences]
 
 
-@pytest.mark.parametrize("quantization", ["", pytest.param("int8", marks=pytest.mark.avx512_vnni)])
+@pytest.mark.parametrize("quantization", ["", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_bits(
     family: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,49 @@
+"""AVX-512 with its F, BW, VL and DQ parts: 32 registers of 512 bits. Intel's servers have it from Skylake on
+(2017)."""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
+from kernels.cpu.isa.operations import Operations, Tiles
+from kernels.cpu.isa.vectors import F32S, I16, I32, I32S, call, splat, store_lanes
+
+_EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
+
+
+class _PairsOfWords(IntegerDot):
+    """vpmaddwd."""
+
+    def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
+        """See IntegerDot."""
+        sides = (builder.bitcast(side, I16_PAIRS) for side in (one, other))
+        return call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, *sides)
+
+
+class AVX512(Operations):
+    """A vector takes one register."""
+
+    block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True)
+    strip = block
+    block_rows = 1 << 30
+    score_tiles = {3: 2, 4: 2, 6: 2, 8: 1}
+    mix_vectors = {3: 4, 4: 4, 6: 2, 8: 2}
+    quads: Dot = _PairsOfWords()
+
+    def round_to_int(self, builder: Any, values: Any) -> Any:
+        """See Operations."""
+        name = "llvm.x86.avx512.mask.cvtps2dq.512"
+        return call(builder, name, I32S, values, splat(I32S, 0), _EVERY, _TO_NEAREST)
+
+    def scale(self, builder: Any, values: Any, exponents: Any) -> Any:
+        """See Operations."""
+        name = "llvm.x86.avx512.mask.scalef.ps.512"
+        return call(builder, name, F32S, values, exponents, values, _EVERY, _TO_NEAREST)
+
+    def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
+        """See Operations."""
+        store_lanes(builder, values, address, mask)
+
+
+OPERATIONS = AVX512()

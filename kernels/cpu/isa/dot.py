@@ -1,0 +1,97 @@
+"""Dot products of the words that weights and inputs are packed in: two bfloat16 or four bytes each.
+
+A set with an instruction for them takes words as they are. Any other multiplies parts of words: a pair of
+bfloat16 is two float32, and four bytes are two pairs of 16-bit integers.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.isa.vectors import F32S, I16, I32, I32S, LANES, call, splat
+
+I16_PAIRS = ir.VectorType(I16, 2 * LANES)
+_BYTES_OF_PAIRS = 0x00FF00FF
+
+
+class Dot:
+    """Adds products of weights and inputs to sums. This one: of words as they are."""
+
+    parts = 1
+    """Of a word. An input that is multiplied with many weights is best split once, in memory."""
+
+    def __init__(self, sums: Any) -> None:
+        """sums: their type, F32S or I32S."""
+        self.sums = sums
+
+    def weights(self, builder: Any, words: Any) -> list[Any]:
+        """The parts of weights, I32S."""
+        return [words]
+
+    def inputs(self, builder: Any, words: Any) -> list[Any]:
+        """The parts of inputs: of an i32 or of a vector of them, as such."""
+        return [words]
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """The sums, and the products of a part of the weights and the same part of inputs, both I32S."""
+        raise NotImplementedError
+
+
+class FloatDot(Dot):
+    """Of pairs of bfloat16: the products are exact, and each sum is rounded to float32. The second of a pair
+    is added first, as AVX512-BF16 does it, so that the results are the same."""
+
+    parts = 2
+
+    def __init__(self) -> None:
+        super().__init__(F32S)
+
+    def weights(self, builder: Any, words: Any) -> list[Any]:
+        """float32 values, as I32S."""
+        return self.inputs(builder, words)
+
+    def inputs(self, builder: Any, words: Any) -> list[Any]:
+        """float32 values, as integers."""
+        upper = builder.and_(words, splat(words.type, -(1 << 16)))
+        return [upper, builder.shl(words, splat(words.type, 16))]
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """F32S."""
+        weight, value = builder.bitcast(weight, F32S), builder.bitcast(value, F32S)
+        return call(builder, "llvm.fma.v16f32", F32S, weight, value, sums)
+
+
+class IntegerDot(Dot):
+    """Of four bytes, signed weights and unsigned inputs, in exact sums."""
+
+    parts = 2
+
+    def __init__(self) -> None:
+        super().__init__(I32S)
+
+    def weights(self, builder: Any, words: Any) -> list[Any]:
+        """Pairs of int16: the first and third byte, the second and fourth."""
+        pairs, byte = builder.bitcast(words, I16_PAIRS), splat(I16_PAIRS, 8)
+        parts = builder.ashr(builder.shl(pairs, byte), byte), builder.ashr(pairs, byte)
+        return [builder.bitcast(part, I32S) for part in parts]
+
+    def inputs(self, builder: Any, words: Any) -> list[Any]:
+        """Pairs of int16."""
+        odd = builder.lshr(words, splat(words.type, 8))
+        return [builder.and_(part, splat(words.type, _BYTES_OF_PAIRS)) for part in (words, odd)]
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """I32S."""
+        return builder.add(sums, self.multiply_pairs(builder, weight, value))
+
+    def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
+        """one[2 i] * other[2 i] + one[2 i + 1] * other[2 i + 1], of int16."""
+        wide = ir.VectorType(I32, 2 * LANES)
+        one, other = (builder.sext(builder.bitcast(side, I16_PAIRS), wide) for side in (one, other))
+        products = builder.mul(one, other)
+        nothing = ir.Constant(wide, ir.Undefined)
+        even, odd = (
+            builder.shuffle_vector(products, nothing, ir.Constant(I32S, list(range(first, 2 * LANES, 2))))
+            for first in (0, 1)
+        )
+        return builder.add(even, odd)

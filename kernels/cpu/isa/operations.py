@@ -1,0 +1,106 @@
+"""What kernels need of a processor beyond LLVM's own vector instructions.
+
+An instance computes with one instruction set (kernels.cpu.isa.sets); kernels.cpu.isa.selected has that of the
+process. This class is written in LLVM's own instructions, and so runs on any CPU that LLVM compiles for; a
+subclass replaces what its set has an instruction for. Every result is specified exactly, and the same in
+all of them, except where a docstring says otherwise.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot
+from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, splat, store, store_lanes
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a product divides its rows into tiles, which are as many rows as registers hold sums of."""
+
+    rows: int  # of a tile, while so many are left
+    rest: tuple[
+        tuple[int, int], ...
+    ]  # then a tile of (rows) wherever at least (rows) are left, in this order
+    least_rest: int = 0  # fewer rows at the end take the rows of one tile more with them
+    prefetches: bool = False  # asks for memory that is needed next
+
+
+class Operations:
+    """Vectors are those of kernels.cpu.isa.vectors: 16 float32 (F32S) or int32 (I32S)."""
+
+    block = Tiles(2, ((1, 1),))
+    """Tiles of a product with 48 columns, a block of the packed weight."""
+    strip = Tiles(6, ((4, 7), (5, 5), (4, 4), (3, 3), (2, 2), (1, 1)), least_rest=3)
+    """Tiles with 16 columns."""
+    block_rows = 2
+    """The most rows that are multiplied with whole blocks."""
+    score_tiles = {3: 2, 4: 1, 6: 1}
+    """Tiles of 16 positions that attention scores side by side, by (query, head) pairs: a loop for each."""
+    mix_vectors = {3: 2, 4: 1, 6: 1}
+    """Vectors of a value that attention mixes side by side, likewise."""
+    pairs: Dot = FloatDot()
+    """Of pairs of bfloat16, with float32 sums."""
+    quads: Dot = IntegerDot()
+    """Of four bytes, with int32 sums."""
+
+    def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
+        """F32S to bfloat16, nearest, ties to even, as I16S. NaN stays NaN."""
+        bits = builder.bitcast(values, I32S)
+        odd = builder.and_(builder.lshr(bits, splat(I32S, 16)), splat(I32S, 1))
+        rounded = builder.add(bits, builder.add(odd, splat(I32S, 0x7FFF)))
+        is_nan = builder.fcmp_unordered("uno", values, values)
+        quiet = builder.or_(bits, splat(I32S, 0x400000))
+        halves = builder.lshr(builder.select(is_nan, quiet, rounded), splat(I32S, 16))
+        return builder.trunc(halves, I16S)
+
+    def round_to_int(self, builder: Any, values: Any) -> Any:
+        """F32S to I32S, nearest, ties to even. NaN, and what has no int32, becomes the least int32."""
+        whole = call(builder, "llvm.rint.v16f32", F32S, values)
+        fits = builder.fcmp_ordered("<", call(builder, "llvm.fabs.v16f32", F32S, whole), splat(F32S, 2.0**31))
+        integers = builder.fptosi(builder.select(fits, whole, splat(F32S, 0.0)), I32S)
+        return builder.select(fits, integers, splat(I32S, -(2**31)))
+
+    def scale(self, builder: Any, values: Any, exponents: Any) -> Any:
+        """values * 2 ** exponents, rounded once, of whole exponents from -252 to 254 and values from 1/2 to
+        2; F32S."""
+        whole = self.round_to_int(builder, exponents)
+        half = builder.ashr(whole, splat(I32S, 1))
+        for part in (half, builder.sub(whole, half)):
+            biased = builder.add(part, splat(I32S, 127))
+            values = builder.fmul(values, builder.bitcast(builder.shl(biased, splat(I32S, 23)), F32S))
+        return values
+
+    def reciprocal(self, builder: Any, values: Any) -> Any:
+        """1 / values, of F32S: correctly rounded."""
+        return builder.fdiv(splat(F32S, 1.0), values)
+
+    def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
+        """The masked lanes of F32S or I16S. whole: whether these are all."""
+        if values.type == F32S:
+            store_lanes(builder, values, address, mask)
+            return
+        with builder.if_else(whole) as (at_once, some):
+            with at_once:
+                store(builder, values, address)
+            with some:
+                store_lanes(builder, values, address, mask)
+
+
+def halves_of(builder: Any, values: Any) -> list[Any]:
+    """The lower and the upper lanes of a vector."""
+    length = values.type.count
+    lanes = ir.VectorType(ir.IntType(32), length // 2)
+    nothing = ir.Constant(values.type, ir.Undefined)
+    return [
+        builder.shuffle_vector(values, nothing, ir.Constant(lanes, list(range(first, first + length // 2))))
+        for first in (0, length // 2)
+    ]
+
+
+def joined(builder: Any, lower: Any, upper: Any) -> Any:
+    """One vector of two."""
+    length = 2 * lower.type.count
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), length), list(range(length)))
+    return builder.shuffle_vector(lower, upper, lanes)

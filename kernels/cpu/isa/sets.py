@@ -1,0 +1,101 @@
+"""The instruction sets that kernels are compiled for, and which of them this host has.
+
+Needs neither llvmlite nor torch. A process computes with one set: select() says which, before the first
+kernel is compiled (kernels.cpu.isa.selected).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """A set that x86-64 processors have. Flags and features include those of the sets that it builds on."""
+
+    name: str  # as --cpu-kernels has it
+    title: str  # as messages have it
+    flags: frozenset[str]  # as Linux calls them
+    features: frozenset[str]  # as LLVM calls them
+    compact: bool = False  # has fast instructions for weights in 12 bits
+
+
+BASELINE = frozenset(
+    {"64bit", "cmov", "cx8", "cx16", "fxsr", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2"}
+    | {"popcnt", "sahf", "crc32", "avx", "bmi", "bmi2", "lzcnt", "movbe", "xsave", "prfchw"}
+)
+"""Features of LLVM that every processor with AVX2 has."""
+
+AVX2 = InstructionSet("avx2", "AVX2", frozenset({"avx2", "fma", "f16c"}), BASELINE | {"avx2", "fma", "f16c"})
+AVX2_VNNI = InstructionSet("avx2_vnni", "AVX-VNNI", AVX2.flags | {"avx_vnni"}, AVX2.features | {"avxvnni"})
+_AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features | _AVX512)
+AVX512_VNNI = InstructionSet(
+    "avx512_vnni", "AVX512-VNNI", AVX512.flags | {"avx512_vnni"}, AVX512.features | {"avx512vnni"}
+)
+AVX512_BF16 = InstructionSet(
+    "avx512_bf16",
+    "AVX512-BF16",
+    AVX512_VNNI.flags | {"avx512_bf16", "avx512vbmi", "avx512_vbmi2"},
+    AVX512_VNNI.features | {"avx512bf16", "avx512vbmi", "avx512vbmi2"},
+    compact=True,
+)
+"""AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023). Cooper Lake lacks AVX512-VBMI."""
+
+SETS = (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2)
+"""Best first."""
+
+_selected = AUTO
+_in_use: InstructionSet | None = None
+
+
+def host_sets() -> list[InstructionSet]:
+    """Those that this host has, best first."""
+    return [one for one in SETS if one.flags <= cpu_flags()]
+
+
+def select(name: str) -> None:
+    """Chooses the set of this process: one that the host has, "auto" for the best of them, or "none": models
+    are computed without kernels. Raises ValueError for any other name, and RuntimeError where kernels are
+    compiled for another set already."""
+    global _selected
+    if name not in (AUTO, NONE, *(one.name for one in host_sets())):
+        raise ValueError(f"{name} is not an instruction set of this host")
+    if _in_use is not None and name not in (AUTO, NONE, _in_use.name):
+        raise RuntimeError(f"this process has kernels for {_in_use.name} already")
+    _selected = name
+
+
+def selected_name() -> str:
+    """What select() was given."""
+    return _selected
+
+
+def selected_set() -> InstructionSet | None:
+    """What models are computed with; None: no kernels."""
+    return None if _selected == NONE else target_set()
+
+
+def target_set() -> InstructionSet | None:
+    """What kernels are compiled for: also those of sampling, which need no set. None: the host has none."""
+    wanted = (one for one in host_sets() if _selected in (AUTO, NONE, one.name))
+    return _in_use or next(wanted, None)
+
+
+def use_target_set() -> InstructionSet | None:
+    """Returns target_set(), which stays what it is from now on."""
+    global _in_use
+    _in_use = target_set()
+    return _in_use
+
+
+def cpu_flags() -> frozenset[str]:
+    """Of the first core, as Linux reports them; none elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return next(
+        (frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset()
+    )

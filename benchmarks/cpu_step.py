@@ -30,9 +30,10 @@ from kernels.cpu.attention.kv_prefetch import LEAST_ROWS  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
+from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.program import FEW, STREAM  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
-from worker.cpu.runner import Runner  # noqa: E402
+from worker.executor.executor import StepExecutor  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11
@@ -113,11 +114,11 @@ def with_and_without(
     return f"  {'nothing asked for':<22} {not_asked:9.3f} ms, {compared}"
 
 
-def profile(runner: Runner, what: str, tokens: int) -> None:
+def profile(runner: StepExecutor[CpuBackend], what: str, tokens: int) -> None:
     """Of the step of so many tokens that has just run. Prints a line per operation."""
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    programs = getattr(runner._model, "_programs", {})
+    programs = getattr(runner.backend.model, "_programs", {})
     if not programs:
         raise SystemExit("this model does not run as a program: see the worker's log")
     program = programs[tokens <= FEW]._program
@@ -143,7 +144,7 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
         print(with_and_without(lambda: TEAM.run(program), records, products))
 
 
-def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:
+def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, prompt: int, shared: int) -> None:
     """A step that computes prompts, and one that decodes. shared: blocks that all rows begin with."""
     runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1, shared)))
     if not shared:

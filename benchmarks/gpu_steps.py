@@ -25,7 +25,7 @@ from benchmarks.gpu_models import SHAPES, Shape
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
-from worker.loop import BlockingRunner, StepRunner
+from worker.loop import StepRunner
 
 BUDGET = 8192
 """Tokens of a step."""
@@ -61,7 +61,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
     from worker.cpu.load import load
 
     on_cpu, ready = load(initialize, 0, 1, report)
-    return BlockingRunner(on_cpu.execute), ready.num_blocks
+    return on_cpu, ready.num_blocks
 
 
 class Steps:

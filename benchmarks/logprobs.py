@@ -17,18 +17,18 @@ from pathlib import Path
 import torch
 
 from worker.sampling.logprobs.columns import to_columns
-from worker.sampling.logprobs.requests import Candidates, LogprobWishes
+from worker.sampling.logprobs.requests import LogprobCandidates
 from worker.sampling.logprobs.sampled import SampledScores
 from worker.sampling.logprobs.scores import score
 from worker.sampling.sampler import PIECE
 
 SIZES = ((1, 1024), (32, 1024), (1, 32_000), (32, 32_000), (1, 152_000), (32, 152_000))
 WISHES = {
-    "chosen": Candidates(),
-    "top 5": Candidates(top_n=5),
-    "top 20": Candidates(top_n=20),
-    "5 ids": Candidates(token_ids=(1, 20, 300, 400, 500)),
-    "all": Candidates(all=True),
+    "chosen": LogprobCandidates(),
+    "top 5": LogprobCandidates(top_n=5),
+    "top 20": LogprobCandidates(top_n=20),
+    "5 ids": LogprobCandidates(token_ids=(1, 20, 300, 400, 500)),
+    "all": LogprobCandidates(all=True),
 }
 
 
@@ -55,10 +55,10 @@ def main() -> None:
 
 
 def measure(
-    kind: Callable[[torch.Tensor, torch.Tensor, Candidates], object],
+    kind: Callable[[torch.Tensor, torch.Tensor, LogprobCandidates], object],
     rows: int,
     vocab_size: int,
-    wish: Candidates,
+    wish: LogprobCandidates,
 ) -> float:
     """Median microseconds."""
     generator = torch.Generator().manual_seed(0)
@@ -73,12 +73,10 @@ def measure(
     return statistics.median(times) * 1e6
 
 
-def sampled(logits: torch.Tensor, tokens: torch.Tensor, wish: Candidates) -> object:
+def sampled(logits: torch.Tensor, tokens: torch.Tensor, wish: LogprobCandidates) -> object:
     """As Sampler.sample() calls it, piece by piece."""
-    wishes = LogprobWishes(logits.shape[1])
     rows = list(range(len(logits)))
-    wishes.sampled.update(dict.fromkeys(rows, wish))
-    scores = SampledScores(wishes)
+    scores = SampledScores(dict.fromkeys(rows, wish))
     size = max(1, PIECE // logits.shape[1])
     for start in range(0, len(rows), size):
         piece = slice(start, start + size)
@@ -88,7 +86,7 @@ def sampled(logits: torch.Tensor, tokens: torch.Tensor, wish: Candidates) -> obj
     return scores.columns()
 
 
-def prompt(logits: torch.Tensor, tokens: torch.Tensor, wish: Candidates) -> object:
+def prompt(logits: torch.Tensor, tokens: torch.Tensor, wish: LogprobCandidates) -> object:
     """As worker.sampling.logprobs.prompts does with the logits of a piece."""
     size = max(1, PIECE // logits.shape[1])
     tables = [

@@ -20,13 +20,14 @@ from worker_step import GREEDY
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
+from worker.cpu.backend import CpuBackend
 from worker.cpu.load import load
-from worker.cpu.runner import Runner
+from worker.executor.executor import StepExecutor
 
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
 
 
-def make_runner(folder: Path, quantization: str) -> Runner:
+def make_runner(folder: Path, quantization: str) -> StepExecutor[CpuBackend]:
     """quantization: as in Initialize."""
     initialize = worker_pb2.Initialize(
         model_path=str(folder),
@@ -42,10 +43,10 @@ def make_runner(folder: Path, quantization: str) -> Runner:
     return load(initialize, 0, 0, lambda what, fraction: None)[0]
 
 
-def logits_of(runner: Runner, token_ids: list[int]) -> torch.Tensor:
+def logits_of(runner: StepExecutor[CpuBackend], token_ids: list[int]) -> torch.Tensor:
     """Of every position: [T, V] float32."""
     hidden: list[torch.Tensor] = []
-    model = runner._model
+    model = runner.backend.model
     forward = model.forward
 
     def keep(*inputs: object) -> torch.Tensor:
@@ -76,7 +77,7 @@ def logits_of(runner: Runner, token_ids: list[int]) -> torch.Tensor:
         return model.logits(hidden[0]).clone()
 
 
-def perplexity(runner: Runner, texts: list[list[int]]) -> float:
+def perplexity(runner: StepExecutor[CpuBackend], texts: list[list[int]]) -> float:
     """e to the mean negative log-likelihood of every token but the first of each text."""
     losses = []
     for token_ids in texts:

@@ -25,9 +25,10 @@ from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E4
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
+from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.program import FEW  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
-from worker.cpu.runner import Runner  # noqa: E402
+from worker.executor.executor import StepExecutor  # noqa: E402
 
 TURN = 10
 BUSY = """
@@ -55,13 +56,18 @@ def other_process(busy_ms: float, idle_ms: float) -> Iterator[None]:
 
 
 def measure(
-    runner: Runner, vocab_size: int, batch: int, prompt: int, steps: int, loads: list[tuple[float, float]]
+    runner: StepExecutor[CpuBackend],
+    vocab_size: int,
+    batch: int,
+    prompt: int,
+    steps: int,
+    loads: list[tuple[float, float]],
 ) -> None:
     """Prints a line for each load: busy and idle milliseconds."""
     runner.execute(
         plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + len(loads) * steps))
     )
-    program = runner._model._programs[batch <= FEW]._program  # type: ignore[union-attr]
+    program = runner.backend.model._programs[batch <= FEW]._program  # type: ignore[union-attr]
     slack, position = program.slack, prompt
     for busy, idle in loads:
         times: dict[bool, list[float]] = {True: [], False: []}

@@ -21,8 +21,9 @@ from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
+from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
-from worker.cpu.runner import Runner  # noqa: E402
+from worker.executor.executor import StepExecutor  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192
@@ -60,14 +61,14 @@ def random_rows(
     ]
 
 
-def timed(runner: Runner, step: worker_pb2.StepPlan) -> float:
+def timed(runner: StepExecutor[CpuBackend], step: worker_pb2.StepPlan) -> float:
     """Milliseconds."""
     began = time.perf_counter()
     runner.execute(step)
     return 1000 * (time.perf_counter() - began)
 
 
-def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, output: int) -> None:
+def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, prompt: int, output: int) -> None:
     """Prints one line."""
     new_rows = random_rows(vocab_size, batch, prompt, prompt + output)
     most = BUDGET // prompt

@@ -1,7 +1,7 @@
 """Ways to fail on purpose, for tests of whoever depends on a worker. All are off by default.
 
 A simulated device calls strike() itself, before it does anything for a plan; around a real one stands
-FaultyExecute, which does the same.
+FaultyRunner, which does the same.
 """
 
 import ctypes
@@ -10,17 +10,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
+from worker.loop import StepRunner
 from worker.step.rows import column
 
 logger = logging.getLogger(__name__)
-
-Execute = Callable[[worker_pb2.StepPlan], worker_pb2.StepResult]
 
 
 class Faults:
@@ -81,17 +79,25 @@ class Faults:
         return begun
 
 
-class FaultyExecute:
-    """A real device's execute(), preceded by faults, and slowed by sleeping."""
+class FaultyRunner:
+    """A StepRunner around a real device's: strikes before each launch, and slows steps by sleeping."""
 
-    def __init__(self, execute: Execute, faults: Faults) -> None:
-        self._execute = execute
+    def __init__(self, runner: StepRunner, faults: Faults) -> None:
+        self._runner = runner
         self._faults = faults
 
-    def __call__(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        """One step."""
+    def launch(self, plan: worker_pb2.StepPlan) -> None:
+        """See worker.loop.StepRunner."""
         self._faults.strike(plan)
-        result = self._execute(plan)
+        self._runner.launch(plan)
+
+    def seconds_left(self) -> float | None:
+        """See worker.loop.StepRunner."""
+        return self._runner.seconds_left()
+
+    def finish(self) -> worker_pb2.StepResult:
+        """See worker.loop.StepRunner. Sleeps for what the slow factor adds."""
+        result = self._runner.finish()
         extra_us = int(result.duration_us * (self._faults.slow_factor - 1))
         if extra_us > 0:
             time.sleep(extra_us / 1e6)

@@ -27,8 +27,8 @@ from pagewire.ipc.curve import ClientKey, read_client_key
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
-from worker.fault_injection import Faults, FaultyExecute
-from worker.loop import BlockingRunner, StepRunner, execute_steps
+from worker.fault_injection import Faults, FaultyRunner
+from worker.loop import StepRunner, execute_steps
 from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
@@ -199,8 +199,7 @@ def _load_model(
         ) from error
     pinned = bool(config.cores)
     runner, ready = load(initialize, config.rank, config.threads, report, pinned, precompiled, memory)
-    execute = FaultyExecute(runner.execute, Faults(config)) if config.fails_on_purpose else runner.execute
-    return BlockingRunner(execute), ready
+    return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 
 def _refuse_faults(config: WorkerConfig, device: str) -> None:

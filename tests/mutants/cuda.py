@@ -2,29 +2,30 @@
 
 from tests.mutants.mutant import Mutant
 
-RUNNER = "tests/worker/cuda/test_runner.py"
+RUNNER = "tests/worker/cuda/test_backend.py"
 LOAD = "tests/worker/cuda/test_load.py"
 
 MUTANTS = (
     Mutant(
         name="a sampled token does not reach the device's rows",
-        file="worker/cuda/runner.py",
-        old="        self._device_rows.append(device_rows, tokens)\n",
+        file="worker/cuda/backend.py",
+        old="        backend.device_rows.append(device_rows, tokens)\n",
         new="",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
     ),
     Mutant(
         name="a result is read before the device has come so far",
-        file="worker/cuda/inflight_step.py",
+        file="worker/cuda/backend.py",
         old="        self._event.synchronize()  # the step's one wait\n",
         new="",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
     ),
     Mutant(
         name="the host waits for each step where it launches it",
-        file="worker/cuda/inflight_step.py",
-        old="        self._event = self._device.record()\n",
-        new="        self._event = self._device.record()\n        self._event.synchronize()\n",
+        file="worker/cuda/backend.py",
+        old="        return CudaCompletion(self, self.device.record(), clock)\n",
+        new="        self.device.record().synchronize()\n"
+        "        return CudaCompletion(self, self.device.record(), clock)\n",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
     ),
     Mutant(

@@ -9,7 +9,7 @@ from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from tests.simulation.expected import EOS, Expected, candidates_of, expect, text_of
 from tests.simulation.scores import rank_scores
-from worker.simulated.beams import first_history, next_history, offers_of
+from worker.simulated.beams import first_history, next_history, top_candidates
 
 _NEVER = -1e9
 
@@ -59,7 +59,7 @@ def _expect_beams(
         made = [
             (score + logprob, history, output, token)
             for score, history, output in beams
-            for token, logprob in offers_of(history, candidates, len(candidates))
+            for token, logprob in top_candidates(history, candidates, len(candidates))
         ]
         made.sort(key=lambda one: -one[0])  # stable: of equals the better beam's
         is_end = [length == most or (token in stops and length > stopping.min_tokens) for *_, token in made]

@@ -45,7 +45,7 @@ class Device:
         self._runner, self.ready = load(initialize_message(config), faults, clock)
         if workload.settings.swap_costs is not None:
             self.ready.prefill_us_per_token, self.ready.swap_us_per_block = workload.settings.swap_costs
-        self._memory = TaggedMemory(self._runner._rows, self.ready.num_host_blocks, workload.namespace)
+        self._memory = TaggedMemory(self._runner.rows, self.ready.num_host_blocks, workload.namespace)
         self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
         self.dies = False  # in the step that comes next
         self._death: float | None = None

@@ -13,8 +13,9 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
+from worker.cpu.backend import CpuBackend
 from worker.cpu.load import load
-from worker.cpu.runner import Runner
+from worker.executor.executor import StepExecutor
 
 
 def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
@@ -50,16 +51,16 @@ def initialize(folder: Path | str, **changes: object) -> worker_pb2.Initialize:
     return worker_pb2.Initialize(**{**values, **changes})  # type: ignore[arg-type]
 
 
-class StepExecutor(Protocol):
+class Executes(Protocol):
     """A runner, as far as the driver needs it."""
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult: ...
 
 
-Loader = Callable[[worker_pb2.Initialize], tuple[StepExecutor, worker_pb2.Ready]]
+Loader = Callable[[worker_pb2.Initialize], tuple[Executes, worker_pb2.Ready]]
 
 
-def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[Runner, worker_pb2.Ready]:
+def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CpuBackend], worker_pb2.Ready]:
     """The usual runner."""
     return load(command, 0, 1, lambda what, fraction: None)
 
@@ -79,7 +80,7 @@ class GreedySampler:
     def remove_row(self, row: int) -> None:
         del self.logits[row]
 
-    def takes_largest(self, rows: list[int]) -> bool:
+    def all_greedy(self, rows: list[int]) -> bool:
         """It wants to see the logits."""
         return False
 
@@ -137,7 +138,8 @@ class Driver:
         self.runner, self.ready = loader(command)
         self.sampler = GreedySampler()
         if record:
-            self.runner._sampler = self.sampler  # type: ignore[attr-defined]
+            self.runner.backend.sampler = self.sampler  # type: ignore[attr-defined]
+            self.runner._features = (self.sampler, *self.runner._features[1:])  # type: ignore[attr-defined]
         self.record, self.budget, self.block_size = record, budget, command.block_size
         self.free = list(range(self.ready.num_blocks))
         random.Random(shuffle).shuffle(self.free)
@@ -317,6 +319,6 @@ class Driver:
             self.free.insert(0, block)
 
 
-def make_runner(folder: Path, **changes: object) -> Runner:
+def make_runner(folder: Path, **changes: object) -> StepExecutor[CpuBackend]:
     """A runner with the real sampler."""
     return load(initialize(folder, **changes), 0, 1, lambda what, fraction: None)[0]

@@ -9,7 +9,7 @@ from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.v1 import generation_pb2
 from tests.worker.sampling.test_sampler import add, cases, logits_for, many_cases
 from tests.worker.sampling_reference import Case
-from worker.sampling.logprobs.requests import LogprobWishes
+from worker.sampling.logprobs.requests import LogprobRequests
 from worker.sampling.logprobs.sampled import SampledScores
 from worker.sampling.sampler import NO_TOKEN, Sampler
 
@@ -83,7 +83,7 @@ def test_what_the_kernel_does_not_know() -> None:
 
 def test_scores_see_the_logits_before_they_change() -> None:
     """Where somebody wants log-probabilities, rows are worked on in pieces, as by torch."""
-    wishes = LogprobWishes(64)
+    requests = LogprobRequests(64)
     cases = many_cases(7, 64)
     samplers = both(7, 64)
     for row, case in enumerate(cases):
@@ -91,10 +91,10 @@ def test_scores_see_the_logits_before_they_change() -> None:
             add(sampler, row, case)
         new = case.new_row(row)
         new.logprobs.CopyFrom(generation_pb2.LogprobOptions(top_n=3))
-        wishes.add_row(row, new, case.prompt, case.output)
+        requests.add_row(row, new, case.prompt, case.output)
     columns = []
     for sampler in samplers:
-        scores = SampledScores(wishes)
+        scores = SampledScores(requests.sampled)
         sampler.sample(logits_for(7, 2, 64), list(range(7)), scores)
         columns.append(scores.columns())
     assert columns[0] is not None and columns[0] == columns[1]

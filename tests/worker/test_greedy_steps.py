@@ -27,7 +27,7 @@ class Counted(Driver):
         super().__init__(
             folder, record=False, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8, **changes
         )
-        sampler = self.runner._sampler
+        sampler = self.runner.backend.sampler
         sample, self.asked = sampler.sample, list[int]()
 
         def watched(logits: torch.Tensor, rows: list[int], scores: object = None) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_positions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         driver.add([8, 9], 8)
         for _ in range(4):
             driver.step()
-        return driver.runner._sampler._positions.tolist()
+        return driver.runner.backend.sampler._positions.tolist()
 
     chosen = positions(Counted(folder))
     assert sorted(chosen)[-2:] == [4, 4]
@@ -140,7 +140,7 @@ def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def tokens(driver: Counted) -> list[list[int]]:
         sequences = [driver.add([3, 4, number], 4)[0] for number in range(3)]
         driver.step()
-        driver.runner._model.norm.weight.fill_(torch.nan)
+        driver.runner.backend.model.norm.weight.fill_(torch.nan)
         driver.step()
         return [sequence.output for sequence in sequences]
 

@@ -3,7 +3,7 @@
 from collections import deque
 
 from pagewire.internal.v1 import worker_pb2
-from worker.loop import BlockingRunner, StepRunner, execute_steps
+from worker.loop import StepRunner, execute_steps
 
 SECONDS = 1.0
 
@@ -84,9 +84,20 @@ def test_without_one_it_waits_for_the_core() -> None:
 def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> None:
     log: list[str] = []
 
-    def execute(plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        log.append(f"execute {plan.step}")
-        return worker_pb2.StepResult(step=plan.step)
+    class Blocking:
+        """A runner whose steps are done when launch() returns."""
+
+        results = deque[worker_pb2.StepResult]()
+
+        def launch(self, plan: worker_pb2.StepPlan) -> None:
+            log.append(f"execute {plan.step}")
+            self.results.append(worker_pb2.StepResult(step=plan.step))
+
+        def seconds_left(self) -> float | None:
+            return 0.0 if self.results else None
+
+        def finish(self) -> worker_pb2.StepResult:
+            return self.results.popleft()
 
     class Commands:
         plans = [3, 2, 1]
@@ -100,6 +111,6 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
                 return worker_pb2.WorkerCommand(shutdown=worker_pb2.Shutdown())
             return worker_pb2.WorkerCommand(step_plan=worker_pb2.StepPlan(step=self.plans.pop()))
 
-    runner: StepRunner = BlockingRunner(execute)
+    runner: StepRunner = Blocking()
     execute_steps(Commands(), runner)
     assert log == ["execute 1", "send 1", "execute 2", "send 2", "execute 3", "send 3"]

@@ -15,11 +15,13 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
+from worker.cpu.backend import CpuBackend
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
 from worker.cpu.malloc_tuning import settle
 from worker.cpu.precompile import Precompiled
-from worker.cpu.runner import Runner
 from worker.cpu.threads import choose_threads, own_cores
+from worker.cpu.warm_up import warm_up
+from worker.executor.executor import StepExecutor
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import NO_MEMORY, KVCache, available_memory, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace
@@ -49,7 +51,7 @@ def load(
     pinned: bool = False,
     precompiled: Precompiled | None = None,
     memory: WeightsMemory | None = None,
-) -> tuple[Runner, worker_pb2.Ready]:
+) -> tuple[StepExecutor[CpuBackend], worker_pb2.Ready]:
     """threads: as asked for, 0 to choose. pinned: our cores are ours alone. precompiled: kernels that are
     made ready beside us. memory: for the weights. Raises StartupError when anything does not fit."""
     folder = Path(initialize.model_path)
@@ -85,13 +87,12 @@ def load(
     )
     compiled = sampling_kernels(torch.get_num_threads()) if device.type == "cpu" else None
     sampler = Sampler(initialize.max_num_seqs, config.vocab_size, device, compiled)
-    runner = Runner(
-        model, cache, swap_space, rows, sampler, initialize.max_num_batched_tokens, kernels.blocks
-    )
+    backend = CpuBackend(model, cache, swap_space, rows, sampler, kernels.blocks)
+    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens)
     if device.type == "cpu":
         settle()
     report("warm-up", 0.0)
-    runner.warm_up()
+    warm_up(runner)
     most_tokens = min(
         initialize.max_num_batched_tokens, max_model_len - 1, cache.num_blocks * initialize.block_size
     )

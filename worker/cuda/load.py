@@ -12,13 +12,14 @@ from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
 from worker.cpu.load import Report, load_model, make_ready, make_swap_space
+from worker.cuda.backend import CudaBackend
 from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Device
 from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
 from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
-from worker.cuda.runner import CudaRunner
 from worker.cuda.sampler import Sampler
 from worker.cuda.warm_up import warm_up
+from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import Family, LanguageModel
@@ -52,15 +53,14 @@ class Loaded:
 class Parts:
     """A runner, and what it is made of as far as loading wants to know."""
 
-    runner: CudaRunner
-    rows: RowTable
+    runner: StepExecutor[CudaBackend]
     cache: KVCache
     swap_space: SwapSpace
 
 
 def load(
     initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None = None
-) -> tuple[CudaRunner, worker_pb2.Ready]:
+) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """device: None for what is there. Raises StartupError when anything does not fit."""
     torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
     loaded = load_on_device(initialize, rank, report, device)
@@ -73,7 +73,7 @@ def load(
     def progress(fraction: float) -> None:
         report("warm-up", fraction)
 
-    warm_up(parts.runner, parts.rows, most_tokens, not initialize.enforce_eager, progress)
+    warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress)
     longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
@@ -131,7 +131,6 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
             parts = assemble(loaded, 1, 0)
             temporary = largest_steps(
                 parts.runner,
-                parts.rows,
                 initialize.max_num_batched_tokens,
                 not initialize.enforce_eager,
                 loaded.device,
@@ -165,7 +164,7 @@ def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
     rows = RowTable(
         initialize.max_num_seqs, loaded.max_model_len, config.vocab_size, initialize.block_size, num_blocks
     )
-    runner = CudaRunner(
+    backend = CudaBackend(
         loaded.model,
         cache,
         swap_space,
@@ -174,4 +173,5 @@ def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
         initialize.max_num_batched_tokens,
         loaded.device,
     )
-    return Parts(runner, rows, cache, swap_space)
+    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens)
+    return Parts(runner, cache, swap_space)

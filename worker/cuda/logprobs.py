@@ -5,7 +5,7 @@ has done the step. Up to kernels.triton.sampling.top_n.MOST candidates of a toke
 neither sort nor write log-probabilities of a whole vocabulary. More are sorted by torch, row by row.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from worker.cuda.top_n import likeliest
 from worker.cuda.upload import upload
 from worker.sampling.logprobs import scores as by_torch
 from worker.sampling.logprobs.columns import ScoreTable, to_columns
-from worker.sampling.logprobs.requests import Candidates, LogprobWishes, PromptPart
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 
 LOGITS = 1 << 25
 """Logits of prompts that are made at a time: 128 MB, 220 rows of 152,000."""
@@ -45,14 +45,15 @@ class PendingScores:
 class SampledScores:
     """worker.sampling.logprobs.sampled.SampledScores: of what the rows of one step sample."""
 
-    def __init__(self, wishes: LogprobWishes) -> None:
-        self._wishes = wishes.sampled
+    def __init__(self, requests: Mapping[int, LogprobCandidates]) -> None:
+        """requests: rows whose samples are scored, and with which candidates."""
+        self._requests = requests
         self._pending: list[PendingScores] = []
         self._members: list[int] = []
 
     def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
         """A copy of the logits [A, V] of those rows [A] that want to know; None: none of them does."""
-        members = [index for index, row in enumerate(rows) if row in self._wishes] if self._wishes else []
+        members = [index for index, row in enumerate(rows) if row in self._requests] if self._requests else []
         if not members:
             return None
         self._members = members
@@ -61,7 +62,7 @@ class SampledScores:
     def add(self, kept: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:
         """kept: what keep() gave for these rows. tokens [A]: what they were given; negative: none."""
         chosen = tokens.index_select(0, upload(np.array(self._members), tokens.device)).clamp(min=0)
-        self._pending += score(kept, chosen, [self._wishes[rows[member]] for member in self._members])
+        self._pending += score(kept, chosen, [self._requests[rows[member]] for member in self._members])
 
     def columns(self) -> engine_pb2.LogprobColumns | None:
         """Everything that was added; None: nothing was. When the device has done the step."""
@@ -102,39 +103,41 @@ class PromptScores:
             yield worker_pb2.RowPromptLogprobs(row=part.row, start=part.start, columns=columns)
 
 
-def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidates]) -> list[PendingScores]:
+def score(
+    logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates]
+) -> list[PendingScores]:
     """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each."""
-    counts = [wish.count(logits.shape[1]) for wish in wishes]
-    if max(counts) > MOST or any(wish.all for wish in wishes):
-        rows = zip(torch.split(logits, 1), torch.split(tokens, 1), wishes, strict=True)
-        return [_sorted(x, token, wish) for x, token, wish in rows]
-    ids = _ids(logits, tokens, wishes, max(counts))
+    counts = [request.count(logits.shape[1]) for request in requests]
+    if max(counts) > MOST or any(request.all for request in requests):
+        rows = zip(torch.split(logits, 1), torch.split(tokens, 1), requests, strict=True)
+        return [_sorted(x, token, request) for x, token, request in rows]
+    ids = _ids(logits, tokens, requests, max(counts))
     logprobs, ranks = token_logprobs(logits, ids)
     return [PendingScores(counts, _to_host(ids), _to_host(logprobs), _to_host(ranks))]
 
 
 def _ids(
-    logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidates], width: int
+    logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates], width: int
 ) -> torch.Tensor:
-    """The tokens and their candidates, [M, 1 + width]; what is beyond a row's wish means nothing."""
+    """The tokens and their candidates, [M, 1 + width]; columns beyond those a row requested are undefined."""
     parts = [tokens[:, None]]
-    if any(wish.top_n for wish in wishes):
+    if any(request.top_n for request in requests):
         parts.append(likeliest(logits, width))
     ids = torch.cat(parts, 1)
     if width >= ids.shape[1]:
         ids = torch.nn.functional.pad(ids, (0, width + 1 - ids.shape[1]))
-    named = [member for member, wish in enumerate(wishes) if wish.token_ids]
+    named = [member for member, request in enumerate(requests) if request.token_ids]
     if named:
         given = np.zeros((len(named), width), np.int64)
         for row, member in zip(given, named, strict=True):
-            row[: len(wishes[member].token_ids)] = wishes[member].token_ids
+            row[: len(requests[member].token_ids)] = requests[member].token_ids
         ids[:, 1:].index_copy_(0, upload(np.array(named), ids.device), upload(given, ids.device))
     return ids
 
 
-def _sorted(logits: torch.Tensor, token: torch.Tensor, wish: Candidates) -> PendingScores:
+def _sorted(logits: torch.Tensor, token: torch.Tensor, request: LogprobCandidates) -> PendingScores:
     """One row with many candidates."""
-    found = by_torch.score(logits, token, [wish])
+    found = by_torch.score(logits, token, [request])
     ids = torch.cat((token[:, None], found.candidate_ids), 1)
     logprobs = torch.cat((found.logprobs[:, None], found.candidate_logprobs), 1)
     ranks = torch.cat((found.ranks[:, None], found.candidate_ranks), 1)

@@ -9,12 +9,13 @@ other processes counts as used. Captured graphs keep their temporaries in memory
 from dataclasses import dataclass
 
 from pagewire.errors import StartupError
+from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device, Memory
-from worker.cuda.runner import CudaRunner
 from worker.cuda.top_n import USUAL
-from worker.cuda.warm_up import HUNGRY, run, step_plan
+from worker.cuda.warm_up import HUNGRY, run
+from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT
-from worker.step.rows import RowTable
+from worker.step.warmup_plans import prefill_plan
 
 REUSED_BLOCKS = 1 << 18
 """Blocks beyond what all rows can use at full length are for prefixes of requests that have ended. So many
@@ -33,21 +34,20 @@ class Demand:
     utilization: float
 
 
-def largest_steps(
-    runner: CudaRunner, rows: RowTable, most_tokens: int, captures: bool, device: Device
-) -> int:
+def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device) -> int:
     """Bytes that the largest step takes for a while; and with graphs, the largest captured one for good.
 
     The largest has all tokens, all rows sample, and each asks for whatever takes memory: penalties, which
     count every token of the vocabulary, filters, and log-probabilities, the first one also of its prompt. The
     runner's cache may be of one block: all rows write to it.
     """
+    rows = runner.rows
     num_rows = min(rows.max_num_rows, most_tokens)
     each, rest = divmod(most_tokens, num_rows)
     longest = rows.max_model_len - 1
     counts = [min(longest, each + (index < rest)) for index in range(num_rows)]
     counts[0] = min(longest, counts[0] + most_tokens - sum(counts))
-    plan = step_plan(counts, rows.block_size, HUNGRY)
+    plan = prefill_plan(counts, rows.block_size, HUNGRY, one_block=True)
     for new in plan.new_rows:
         new.logprobs.top_n = min(USUAL, rows.vocab_size)
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
@@ -55,7 +55,9 @@ def largest_steps(
     largest = device.peak_of(lambda: run(runner, plan))
     if not captures:
         return largest
-    return largest + device.peak_of(lambda: run(runner, step_plan([1] * num_rows, rows.block_size)))
+    return largest + device.peak_of(
+        lambda: run(runner, prefill_plan([1] * num_rows, rows.block_size, one_block=True))
+    )
 
 
 def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str) -> int:

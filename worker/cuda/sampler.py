@@ -140,16 +140,16 @@ class Sampler:
         return tokens
 
     @torch.inference_mode()
-    def offer(
-        self, logits: torch.Tensor, rows: Sequence[int], most: int
+    def beam_candidates(
+        self, logits: torch.Tensor, rows: Sequence[int], count: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
-        id first, and the log-probabilities [B, K] float32: see worker.sampling.sampler."""
+        """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
+        and log-probabilities [B, K] float32. logits: [B, V] float32. See worker.sampling.sampler."""
         self._columns.bring_over()
         scores = log_softmax(logits)
         parameters = self._columns.gather(self._columns.index(rows))
         self._process(scores, parameters, Work.ADJUST | Work.FORBID)
-        best = likeliest(scores, most)
+        best = likeliest(scores, count)
         broken = ~scores.amax(-1, keepdim=True).isfinite()
         return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
 

@@ -44,6 +44,7 @@ class StepLayout:
 
     shape: StepShape  # without padding
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+    num_samples: int  # A
 
 
 class StepBuffers:
@@ -87,7 +88,7 @@ class StepBuffers:
             columns[index, : len(values)] = values
         self._device.send_into(self._columns, columns)
         shape = StepShape(len(order), int(counts.sum()), int((counts == 1).sum()))
-        return StepLayout(shape, ends - step.counts)
+        return StepLayout(shape, ends - step.counts, len(step.sample_rows))
 
     def sample_rows(self, count: int) -> torch.Tensor:
         """[A] int32: those that sample."""

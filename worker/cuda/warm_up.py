@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
-from worker.cpu.runner import GREEDY
+from worker.cuda.backend import CudaBackend
 from worker.cuda.graphs import graph_sizes
-from worker.cuda.runner import CudaRunner
 from worker.cuda.sampling.warmup_cases import example_rows
+from worker.executor.executor import StepExecutor
 from worker.step.rows import RowTable
+from worker.step.warmup_plans import GREEDY, prefill_plan, removal_plan
 
 
 def _params(changes: generation_pb2.SamplingParams) -> generation_pb2.SamplingParams:
@@ -40,13 +41,13 @@ HUNGRY = _params(
 
 
 def warm_up(
-    runner: CudaRunner,
-    rows: RowTable,
+    runner: StepExecutor[CudaBackend],
     most_tokens: int,
     captures: bool,
     progress: Callable[[float], None],
 ) -> None:
     """most_tokens: of a step. captures: graphs, too. Nothing where no row can have an output."""
+    rows = runner.rows
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
@@ -55,38 +56,21 @@ def warm_up(
         run(runner, plan)
         progress(done / (len(plans) + len(captured)))
     for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
-        runner.capture(size)
+        runner.backend.capture(size)
         progress((len(plans) + done) / (len(plans) + len(captured)))
     for size in captured:
-        run(runner, step_plan([1] * size, rows.block_size))
+        run(runner, _decoding(size, rows))
 
 
-def run(runner: CudaRunner, plan: worker_pb2.StepPlan) -> None:
+def run(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan) -> None:
     """One step, whose rows end."""
     runner.execute(plan)
-    runner.execute(worker_pb2.StepPlan(removed_rows=plan.rows))
+    runner.execute(removal_plan(plan))
 
 
-def step_plan(
-    counts: list[int], block_size: int, params: generation_pb2.SamplingParams = GREEDY
-) -> worker_pb2.StepPlan:
-    """Rows that begin with so many tokens, compute them and sample. One of one token is one that decodes."""
-    rows = range(len(counts))
-    plan = worker_pb2.StepPlan(
-        rows=pack_u32(rows),
-        starts=pack_u32([0] * len(counts)),
-        counts=pack_u32(counts),
-        sample_rows=pack_u32(rows),
-        sample_sources=pack_u32(rows),
-    )
-    for row, count in enumerate(counts):
-        blocks = pack_u32([0] * -(-count // block_size))
-        plan.new_rows.append(
-            worker_pb2.NewRow(
-                row=row, prompt_len=count, token_ids=pack_u32([0] * count), blocks=blocks, sampling=params
-            )
-        )
-    return plan
+def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
+    """Returns a plan of `size` rows that decode, all in one block."""
+    return prefill_plan([1] * size, rows.block_size, one_block=True)
 
 
 def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Iterator[worker_pb2.StepPlan]:
@@ -96,16 +80,16 @@ def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Itera
     powers = {most, *(1 << power for power in range(most.bit_length()))}
     prompt = min(2 * rows.block_size, rows.max_model_len - 1)
     for size in sorted(powers.union(captured)):
-        yield step_plan([1] * size, rows.block_size)
+        yield _decoding(size, rows)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
-            yield step_plan([1] * (size - 1) + [prompt], rows.block_size)
+            yield prefill_plan([1] * (size - 1) + [prompt], rows.block_size, one_block=True)
     yield from _sampled(rows)
-    yield _with_copies(rows.block_size)
+    yield _with_copies(rows)
 
 
-def _with_copies(block_size: int) -> worker_pb2.StepPlan:
+def _with_copies(rows: RowTable) -> worker_pb2.StepPlan:
     """Blocks are copied: one onto itself."""
-    plan = step_plan([1], block_size)
+    plan = _decoding(1, rows)
     plan.copy_sources = plan.copy_targets = pack_u32([0])
     return plan
 
@@ -113,6 +97,6 @@ def _with_copies(block_size: int) -> worker_pb2.StepPlan:
 def _sampled(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
     """What rows may ask of the sampler."""
     for example in example_rows(rows.vocab_size):
-        plan = step_plan([1], rows.block_size)
+        plan = _decoding(1, rows)
         plan.new_rows[0].MergeFrom(example)
         yield plan

@@ -130,7 +130,7 @@ class Sampler:
         elif row not in self._temperature:
             self._plain.add(row)
 
-    def takes_largest(self, rows: list[int]) -> bool:
+    def all_greedy(self, rows: list[int]) -> bool:
         """Whether sample() would give each of the rows the token of its largest logit, whatever the logits:
         kernels.ops.sampling.argmax. Who knows these tokens may append() them instead."""
         return self._plain.issuperset(rows)
@@ -167,9 +167,11 @@ class Sampler:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     @torch.inference_mode()
-    def offer(self, logits: torch.Tensor, rows: list[int], most: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """logits [B, V] float32 of beams -> their `most` likeliest tokens [B, K] int64, of equals the lower
-        id first, and the log-probabilities [B, K] float32.
+    def beam_candidates(
+        self, logits: torch.Tensor, rows: list[int], count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
+        and log-probabilities [B, K] float32. logits: [B, V] float32.
 
         As transformers does it, penalties and masks come after the log-softmax. NaN where the model gave a
         row nothing to choose from. Nothing becomes output: see append().
@@ -179,7 +181,7 @@ class Sampler:
             piece = slice(start, start + self._rows_per_piece)
             scores = log_softmax(logits[piece])
             self._process(scores, rows[piece])
-            best = ranking(scores, most)
+            best = ranking(scores, count)
             broken = ~scores.amax(-1, keepdim=True).isfinite()
             ids.append(best)
             logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))

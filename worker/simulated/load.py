@@ -10,11 +10,12 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
 from worker.config.registry import read_model_config
+from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
+from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
-from worker.simulated.runner import HostLink, SimulatedRunner, sleep_precisely
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
 from worker.startup_checks import (
@@ -33,7 +34,7 @@ DEFAULT_DTYPE = "bfloat16"
 
 def load(
     initialize: worker_pb2.Initialize, config: WorkerConfig, clock: Clock = REAL_TIME
-) -> tuple[SimulatedRunner, worker_pb2.Ready]:
+) -> tuple[StepExecutor[SimulatedBackend], worker_pb2.Ready]:
     """clock: what steps take their time from. Raises StartupError when anything does not fit."""
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
@@ -49,15 +50,12 @@ def load(
     num_host_blocks = choose_num_host_blocks(initialize.swap_space_bytes, block_bytes, available=math.inf)
     host_link = HostLink(num_host_blocks, block_bytes / profile.host_bandwidth)
     roofline = Roofline(model, weights, value_bytes, profile)
-    runner = SimulatedRunner(
-        RowTable(initialize.max_num_seqs, max_model_len, model.vocab_size, initialize.block_size, num_blocks),
-        TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids),
-        roofline,
-        host_link,
-        Faults(config),
-        initialize.max_num_batched_tokens,
-        clock,
+    rows = RowTable(
+        initialize.max_num_seqs, max_model_len, model.vocab_size, initialize.block_size, num_blocks
     )
+    tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids)
+    backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock)
+    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens)
     if clock is REAL_TIME:
         sleep_precisely()
     logger.info("simulating %s in %s on %s", model.architecture, dtype, profile.name)

@@ -1,7 +1,6 @@
-"""Rows that are beams: they offer their likeliest tokens, and the core appends what it has chosen.
+"""Rows that are beams: they give their most probable tokens, and the core appends those that it chooses.
 
-How the core chooses is its own affair (engine_core.beam_search.search). numpy alone: the simulated worker
-has this too.
+The choice is made by engine_core.beam_search.search. numpy alone: the simulated worker uses this too.
 """
 
 from dataclasses import dataclass
@@ -14,18 +13,19 @@ from pagewire.internal.v1 import worker_pb2
 from worker.step.rows import require
 
 NO_TOKEN = -1
+"""In place of a token: the row's logits left nothing to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
-    """What B beams offer: K tokens each, of which each wants as many as it has asked for."""
+class BeamCandidates:
+    """Candidates of B beams: K each, of which a beam returns as many as it requested."""
 
-    token_ids: Integers  # [B, K], the likeliest first, of equals the lower id
+    token_ids: Integers  # [B, K] most probable first, of equals the lower id
     logprobs: npt.NDArray[np.float32]  # [B, K]; -inf: masked; NaN: there is nothing to choose from
 
 
-class Beams:
-    """A worker.step.plan_reader.RowFeature: how many tokens each row offers."""
+class BeamRows:
+    """How many candidates each row returns. A worker.step.plan_reader.RowFeature."""
 
     def __init__(self, max_num_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -38,11 +38,11 @@ class Beams:
         self._set(row, new.num_beam_candidates)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """As many."""
+        """Begins a row with as many candidates as its source."""
         self._set(row, int(self._counts[source_row]))
 
     def remove_row(self, row: int) -> None:
-        """No beam any more."""
+        """Ends a row."""
         self._set(row, 0)
 
     def _set(self, row: int, count: int) -> None:
@@ -52,33 +52,27 @@ class Beams:
         else:
             self._members.discard(row)
 
-    def are_among(self, rows: Integers) -> bool:
-        """Whether some of the rows [A] are beams; mostly nobody is."""
-        return bool(self._members) and bool(self.among(rows).any())
+    def any_in(self, rows: Integers) -> bool:
+        """Returns whether some of the rows [A] are beams."""
+        return bool(self._members) and bool(self.mask(rows).any())
 
-    def among(self, rows: Integers) -> npt.NDArray[np.bool_]:
-        """Which of the rows [A] are beams."""
+    def mask(self, rows: Integers) -> npt.NDArray[np.bool_]:
+        """Returns which of the rows [A] are beams."""
         return self._counts[rows] > 0
 
     def counts(self, rows: Integers) -> Integers:
-        """Tokens that each of these beams [B] offers."""
+        """Returns the number of candidates of each of the rows [A]; 0: the row is no beam."""
         return self._counts[rows]
 
-    def most(self, rows: Integers) -> int:
-        """The largest number of tokens that one of these beams offers."""
-        return int(self._counts[rows].max())
 
-    def put(self, offers: Offers, rows: Integers, result: worker_pb2.StepResult) -> Integers:
-        """put_offers() of these beams [B]."""
-        return put_offers(offers, self._counts[rows], result)
+def write_candidates(
+    candidates: BeamCandidates, counts: Integers, result: worker_pb2.StepResult
+) -> npt.NDArray[np.int64]:
+    """Writes the first counts [B] candidates of each beam into the columns of the result.
 
-
-def put_offers(offers: Offers, counts: Integers, result: worker_pb2.StepResult) -> Integers:
-    """Writes offers, of which each beam has counts [B], into the columns of the result.
-
-    Returns what stands in the place of a token: 0, or NO_TOKEN for a beam that has nothing to offer.
+    Returns what stands in place of a token [B]: 0, or NO_TOKEN for a beam without candidates.
     """
-    wanted = np.arange(offers.token_ids.shape[1]) < counts[:, None]
-    result.beam_token_ids = offers.token_ids[wanted].astype("<u4").tobytes()
-    result.beam_logprobs = offers.logprobs[wanted].astype("<f4").tobytes()
-    return np.where(np.isfinite(offers.logprobs[:, 0]), 0, NO_TOKEN)
+    requested = np.arange(candidates.token_ids.shape[1]) < counts[:, None]
+    result.beam_token_ids = candidates.token_ids[requested].astype("<u4").tobytes()
+    result.beam_logprobs = candidates.logprobs[requested].astype("<f4").tobytes()
+    return np.where(np.isfinite(candidates.logprobs[:, 0]), 0, NO_TOKEN)

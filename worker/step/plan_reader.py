@@ -14,7 +14,6 @@ from worker.step.rows import RowTable, column, require
 NO_TOKEN_COLUMN = 0xFFFFFFFF
 """What StepResult.token_ids gives for a row that has no token to give."""
 
-
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -83,10 +82,12 @@ def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[
 
 
 def append_tokens(plan: worker_pb2.StepPlan, rows: RowTable) -> tuple[list[int], Integers]:
-    """Appends to rows what the core has chosen; both [P], for those who keep what rows have said.
+    """Appends the tokens that the core has chosen for beams, and returns rows and tokens, both [P].
 
     Call it after apply_changes(). Raises PlanError.
     """
+    if not (plan.append_rows or plan.append_token_ids):  # as in most plans
+        return [], _NOTHING
     appended, token_ids = column(plan.append_rows), column(plan.append_token_ids)
     rows.check_append(appended, token_ids)
     rows.append(appended, token_ids)

@@ -1,46 +1,34 @@
-"""What the engine core weighs recomputing against copying with, measured on the machine that does it."""
+"""Measures the speed of prefill, which the engine core weighs against copying blocks from host memory."""
 
 from collections.abc import Callable
 
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32
-from worker.cpu.runner import GREEDY
+from worker.step.warmup_plans import prefill_plan, removal_plan
 
 LONG_ENOUGH_US = 5_000
-"""A step of this length is measured well enough, and a start does not notice it."""
+"""A step of this length is measured well enough, and does not delay start-up noticeably."""
 FIRST_TOKENS = 16
 
 Execute = Callable[[worker_pb2.StepPlan], worker_pb2.StepResult]
 
 
-def measure_prefill(execute: Execute, most_tokens: int, block_size: int) -> float:
-    """Microseconds for each token of a prompt that is computed at once; 0 where there is no room for one.
+def measure_prefill(execute: Execute, max_tokens: int, block_size: int) -> float:
+    """Returns microseconds per token of a prompt that is computed in one step; 0 where max_tokens is 0.
 
-    The prompt is doubled until its step is long enough, or has most_tokens. The row ends again.
+    The prompt is doubled until its step is long enough, or has max_tokens. Its row is removed again.
     """
-    size = min(FIRST_TOKENS, most_tokens)
+    size = min(FIRST_TOKENS, max_tokens)
     while size > 0:
-        duration = min(_prefill(execute, size, block_size) for _ in range(2))
-        if size == most_tokens or duration >= LONG_ENOUGH_US:
+        duration = min(_prefill_us(execute, size, block_size) for _ in range(2))
+        if size == max_tokens or duration >= LONG_ENOUGH_US:
             return duration / size
-        size = min(2 * size, most_tokens)
+        size = min(2 * size, max_tokens)
     return 0.0
 
 
-def _prefill(execute: Execute, num_tokens: int, block_size: int) -> int:
-    """Microseconds of the step."""
-    row = pack_u32([0])
-    new = worker_pb2.NewRow(
-        row=0,
-        token_ids=pack_u32([0] * num_tokens),
-        prompt_len=num_tokens,
-        blocks=pack_u32(range(-(-num_tokens // block_size))),
-        sampling=GREEDY,
-    )
-    counts = pack_u32([num_tokens])
-    step = worker_pb2.StepPlan(
-        new_rows=[new], rows=row, starts=row, counts=counts, sample_rows=row, sample_sources=row
-    )
-    duration = execute(step).duration_us
-    execute(worker_pb2.StepPlan(removed_rows=row))
+def _prefill_us(execute: Execute, num_tokens: int, block_size: int) -> int:
+    """Returns the duration of a step that computes one prompt, in microseconds."""
+    plan = prefill_plan([num_tokens], block_size)
+    duration = execute(plan).duration_us
+    execute(removal_plan(plan))
     return duration

@@ -55,7 +55,7 @@ def test_triton_is_not_imported_for_nothing():
     code = (
         "import sys, torch; sys.modules['triton'] = None\n"
         "from kernels.ops.layers.rms_norm import rms_norm\n"
-        "import worker.cpu.runner\n"
+        "import worker.cpu.backend\n"
         "rms_norm(torch.ones(2, 8), torch.ones(8), 1e-5)"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

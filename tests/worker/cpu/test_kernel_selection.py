@@ -17,7 +17,8 @@ from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
 from worker.cpu import kernel_selection as cpu_kernels
 from worker.cpu import load
-from worker.cpu.runner import Runner
+from worker.cpu.backend import CpuBackend
+from worker.executor.executor import StepExecutor
 
 Checkpoints = Callable[..., Path]
 FAMILIES = {
@@ -86,7 +87,7 @@ def test_the_demo_model_knows_its_facts():
 @pytest.mark.parametrize("tied", [True, False])
 def test_memory_does_not_double(tied: bool, checkpoint: Checkpoints):
     """The plain weights are gone; an embedding that only looks up stays as it is."""
-    model = Driver(checkpoint("llama", tie_word_embeddings=tied), dtype="bfloat16").runner._model
+    model = Driver(checkpoint("llama", tie_word_embeddings=tied), dtype="bfloat16").runner.backend.model
     names = [name for name, parameter in model.named_parameters() if parameter.dim() == 2]
     assert names == ([] if tied else ["embedding.weight"])
     assert model.head.packed is not None
@@ -94,7 +95,7 @@ def test_memory_does_not_double(tied: bool, checkpoint: Checkpoints):
 
 def runner_log(
     folder: Path, dtype: str, caplog: pytest.LogCaptureFixture, lines: int = 1
-) -> tuple[Runner, str]:
+) -> tuple[StepExecutor[CpuBackend], str]:
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="worker.cpu.kernel_selection"):
         runner = Driver(folder, dtype=dtype).runner
@@ -108,13 +109,13 @@ def test_what_is_chosen_is_said(
     """One line, and one more where weights are widened, since no kernel multiplies them in 16 bits."""
     folder = checkpoint("llama")
     runner, text = runner_log(folder, "float32", caplog)
-    assert "they are for bfloat16" in text and runner._model.head.packed is None
+    assert "they are for bfloat16" in text and runner.backend.model.head.packed is None
     monkeypatch.setattr(cpu_kernels, "why_not", lambda: "no such CPU")
     for dtype, reason in (("bfloat16", "no such CPU"), ("float16", "our CPU kernels are for bfloat16")):
         runner, text = runner_log(folder, dtype, caplog, lines=2)
         assert f"weights in {dtype} are widened to float32" in text and reason in text
-        assert runner._model.head.packed is None and runner._cache.layout.dtype == torch.float32
-        assert {parameter.dtype for parameter in runner._model.parameters()} == {torch.float32}
+        assert runner.backend.model.head.packed is None and runner.backend.cache.layout.dtype == torch.float32
+        assert {parameter.dtype for parameter in runner.backend.model.parameters()} == {torch.float32}
 
 
 def test_torch_multiplies_nothing_in_16_bits(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
@@ -189,7 +190,7 @@ def test_logits_are_bitwise_the_same_in_any_company(family: str, quantization: s
         return Driver(folder, dtype="bfloat16", quantization=quantization, **sizes, **changes)
 
     alone = drive()
-    assert alone.runner._check is not None, "compiled kernels are in use"
+    assert alone.runner.backend.plan_check is not None, "compiled kernels are in use"
     sequence = alone.add(TALK, 12)[0]
     alone.run()
     expected, tokens = torch.stack(sequence.logits), sequence.output

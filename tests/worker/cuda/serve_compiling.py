@@ -27,12 +27,13 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.twin import parts_on
 from tests.worker.fakes import Driver, resolved_params
+from worker.cuda.backend import CudaBackend
 from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Memory
 from worker.cuda.host_device import HostDevice
 from worker.cuda.load import load
-from worker.cuda.runner import CudaRunner
-from worker.cuda.warm_up import step_plan
+from worker.executor.executor import StepExecutor
+from worker.step.warmup_plans import prefill_plan
 
 SIZES = {
     "max_num_seqs": 20,
@@ -87,7 +88,7 @@ def serve(driver: Driver) -> None:
     driver.step()  # rows that have ended
 
 
-def swap(runner: CudaRunner) -> None:
+def swap(runner: StepExecutor[CudaBackend]) -> None:
     """Blocks to host memory and back, one and some."""
     for count in (1, 3):
         ids = pack_u32(range(count))
@@ -95,11 +96,13 @@ def swap(runner: CudaRunner) -> None:
         runner.execute(worker_pb2.StepPlan(swap_in_blocks=ids, swap_in_host_blocks=ids))
 
 
-def sample(runner: CudaRunner) -> None:
+def sample(runner: StepExecutor[CudaBackend]) -> None:
     """Rows with anything that a request can ask for, many or few of it, that begin and decode a few steps."""
     rng = random.Random(6)
     for _ in range(40):
-        plan = step_plan([rng.randint(1, 3) for _ in range(rng.randint(1, SIZES["max_num_seqs"]))], 16)
+        plan = prefill_plan(
+            [rng.randint(1, 3) for _ in range(rng.randint(1, SIZES["max_num_seqs"]))], 16, one_block=True
+        )
         for new in plan.new_rows:
             new.sampling.CopyFrom(resolved_params(**rng.choice(PARAMS)))
             rng.choice(WISHES)(new, rng.choice([1, 2, 5, 16, 40]))
@@ -109,7 +112,7 @@ def sample(runner: CudaRunner) -> None:
         runner.execute(worker_pb2.StepPlan(removed_rows=plan.rows))
 
 
-def _decode(runner: CudaRunner, plan: worker_pb2.StepPlan, ahead: int) -> None:
+def _decode(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan, ahead: int) -> None:
     """One token of each row that is no beam."""
     rows = [new.row for new in plan.new_rows if not new.num_beam_candidates]
     if rows:
@@ -183,7 +186,7 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
     told: list[str] = []
     watches: list[CompileWatch] = []
 
-    def loader(command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
+    def loader(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
         if warm:
             return load(command, 0, lambda what, fraction: told.append(what), HostDevice(MEMORY))
         watches.append(CompileWatch())
@@ -195,7 +198,7 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
         driver = Driver(folder, budget=64, record=False, loader=loader, **(SIZES | changes))
         at_start = [kernel.name for kernel in compiled]
         runner: Any = driver.runner
-        rows_in_use = int((runner._rows.num_tokens > 0).sum())
+        rows_in_use = int((runner.rows.num_tokens > 0).sum())
         serve(driver)
         sample(runner)
         swap(runner)
@@ -204,7 +207,7 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
         "late": [kernel.name for kernel in compiled[len(at_start) :]],
         "watched": sum(len(watch.late) for watch in watches),
         "told": list(dict.fromkeys(told)),
-        "graphs": runner._graphs._sizes,
+        "graphs": runner.backend.graphs._sizes,
         "rows_in_use": rows_in_use,
         "num_blocks": driver.ready.num_blocks,
         "max_model_len": driver.ready.model.max_model_len,
@@ -217,7 +220,7 @@ def main() -> None:
     logging.disable()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16)
+        make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16, one_block=True)
         stories = {
             "cold": story(folder, False),  # the first: Triton compiles once in a process
             "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),

@@ -21,7 +21,7 @@ from tests.worker.cuda.test_sampler import random_case
 from worker.cuda import logprobs as scores
 from worker.cuda.sampler import Sampler
 from worker.cuda.sampling.warmup_cases import example_rows
-from worker.sampling.logprobs.requests import LogprobWishes
+from worker.sampling.logprobs.requests import LogprobRequests
 
 V, ROWS, META = 32000, 40, torch.device("meta")
 scores._to_host = lambda tensor: tensor  # there is nothing to copy
@@ -40,20 +40,20 @@ class Rows:
     """Of a sampler, and what they want."""
 
     def __init__(self):
-        self.sampler, self.wishes, self.used = Sampler(ROWS, V, META), LogprobWishes(V), []
+        self.sampler, self.requests, self.used = Sampler(ROWS, V, META), LogprobRequests(V), []
 
     def add(self, row, new, prompt, output):
         self.sampler.add_row(row, new, prompt, output)
-        self.wishes.add_row(row, new, prompt, output)
+        self.requests.add_row(row, new, prompt, output)
         self.used.append(row)
 
     def step(self, rows):
-        watch = scores.SampledScores(self.wishes)
+        watch = scores.SampledScores(self.requests.sampled)
         tokens = self.sampler.sample(torch.empty(len(rows), V, device=META), rows, watch)
         assert tokens.shape == (len(rows),)
 
     def offer(self, rows, most):
-        self.sampler.offer(torch.empty(len(rows), V, device=META), rows, most)
+        self.sampler.beam_candidates(torch.empty(len(rows), V, device=META), rows, most)
         self.sampler.append(rows, torch.empty(len(rows), dtype=torch.int64, device=META))
 
 

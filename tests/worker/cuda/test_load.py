@@ -40,6 +40,8 @@ def test_largest_steps(tokens: int, counts: list[int]):
     plans: list[worker_pb2.StepPlan] = []
 
     class Runner:
+        rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
+
         def execute(self, plan: worker_pb2.StepPlan) -> None:
             plans.append(plan)
 
@@ -48,10 +50,9 @@ def test_largest_steps(tokens: int, counts: list[int]):
             run()
             return 100 + len(plans)
 
-    rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
     for captures, peaks in ((True, 102 + 104), (False, 102)):
         plans.clear()
-        found = largest_steps(Runner(), rows, tokens, captures, Device())  # type: ignore[arg-type]
+        found = largest_steps(Runner(), tokens, captures, Device())  # type: ignore[arg-type]
         assert found == peaks
         largest, *captured = (plan for plan in plans if plan.rows)
         assert [unpack_u32(plan.counts) for plan in captured] == [[1] * len(counts)] * captures
@@ -183,6 +184,12 @@ def test_what_is_captured_has_been_launched():
     captured: list[int] = []
 
     class Runner:
+        rows = RowTable(max_num_rows=40, max_model_len=64, vocab_size=99, block_size=16, num_blocks=5)
+
+        @property
+        def backend(self) -> "Runner":
+            return self
+
         def execute(self, plan: worker_pb2.StepPlan) -> None:
             if not captured and set(unpack_u32(plan.counts)) == {1}:
                 launched.append(len(plan.new_rows))
@@ -191,8 +198,7 @@ def test_what_is_captured_has_been_launched():
             assert size in launched
             captured.append(size)
 
-    rows = RowTable(max_num_rows=40, max_model_len=64, vocab_size=99, block_size=16, num_blocks=5)
-    warm_up(Runner(), rows, 512, True, lambda fraction: None)  # type: ignore[arg-type]
+    warm_up(Runner(), 512, True, lambda fraction: None)  # type: ignore[arg-type]
     assert captured == [40, 32, 24, 16, 8, 4, 2, 1]
 
 

@@ -13,7 +13,7 @@ from tests.worker.sampling_reference import Case
 from worker.cuda.logprobs import PromptScores, SampledScores
 from worker.cuda.sampler import Sampler
 from worker.sampling.logprobs.prompts import score_prompts
-from worker.sampling.logprobs.requests import Candidates, LogprobWishes, PromptPart
+from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests, PromptPart
 from worker.sampling.logprobs.sampled import SampledScores as CpuSampledScores
 from worker.sampling.sampler import Sampler as CpuSampler
 
@@ -46,27 +46,27 @@ def assert_alike(found: LogprobColumns | None, right: LogprobColumns | None) -> 
 @pytest.mark.parametrize("options", [FEW, FEW[:1], FEW[4:], MANY], ids=["few", "own", "named", "many"])
 @pytest.mark.parametrize("ties", [False, True])
 def test_of_what_is_sampled(options: list[LogprobOptions | None], ties: bool, device: torch.device) -> None:
-    """The model's own, whatever the sampler makes of the logits; in a mixture of wishes."""
-    wishes, samplers = LogprobWishes(V), (CpuSampler(8, V, CPU), Sampler(8, V, device))
+    """The model's own, whatever the sampler makes of the logits; in a mixture of requests."""
+    requests, samplers = LogprobRequests(V), (CpuSampler(8, V, CPU), Sampler(8, V, device))
     rows = list(range(len(options)))[::-1]
     for row, wanted in enumerate(options):
         case = Case({"temperature": row % 2, "seed": row, "presence_penalty": 2.0, "top_k": 100}, [1, 2], [3])
         new = case.new_row(row)
         if wanted is not None:
             new.logprobs.CopyFrom(wanted)
-        wishes.add_row(row, new, case.prompt, case.output)
+        requests.add_row(row, new, case.prompt, case.output)
         for sampler in samplers:
             sampler.add_row(row, new, case.prompt, case.output)
     for _ in range(2):
         logits = logits_for(len(rows), ties)
-        right, found = CpuSampledScores(wishes), SampledScores(wishes)
+        right, found = CpuSampledScores(requests.sampled), SampledScores(requests.sampled)
         tokens = samplers[0].sample(logits.clone(), rows, right)
         assert samplers[1].sample(logits.clone().to(device), rows, found).tolist() == tokens.tolist()
         assert_alike(found.columns(), right.columns())
 
 
 def test_nobody_wants_any(device: torch.device) -> None:
-    sampler, scores = Sampler(2, V, device), SampledScores(LogprobWishes(V))
+    sampler, scores = Sampler(2, V, device), SampledScores({})
     sampler.add_row(0, Case({"temperature": 0.0}).new_row(0), [0], [])
     sampler.sample(logits_for(1, False).to(device), [0], scores)
     assert scores.columns() is None
@@ -77,7 +77,10 @@ def test_of_prompts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("worker.cuda.logprobs.LOGITS", 3 * V)
     hidden = logits_for(20, ties=True)  # the logits of each place in the step
     token_ids = np.random.default_rng(0).integers(0, V, (4, 30))
-    parts = [PromptPart(0, 3, 1, 5, 12, Candidates(top_n=2)), PromptPart(1, 2, 0, 9, 11, Candidates())]
+    parts = [
+        PromptPart(0, 3, 1, 5, 12, LogprobCandidates(top_n=2)),
+        PromptPart(1, 2, 0, 9, 11, LogprobCandidates()),
+    ]
     row_starts = np.array([2, 13])
     right = list(score_prompts(parts, row_starts, token_ids, lambda places: hidden[places], V))
     scores = PromptScores()

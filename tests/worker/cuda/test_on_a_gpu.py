@@ -11,10 +11,11 @@ import torch
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
+from worker.cuda.backend import CudaBackend
 from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import CudaDevice
 from worker.cuda.load import load
-from worker.cuda.runner import CudaRunner
+from worker.executor.executor import StepExecutor
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +23,7 @@ Checkpoints = Callable[..., Path]
 SMALL = {"device": "cuda", "block_size": 16, "num_blocks": 200, "gpu_memory_utilization": 0.5}
 
 
-def on_a_gpu(command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
+def on_a_gpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A tests.worker.fakes.Loader."""
     return load(command, 0, lambda what, fraction: None)
 
@@ -58,7 +59,7 @@ def test_a_launch_does_not_wait(checkpoint: Checkpoints):
     alone. Steps are launched one ahead."""
     driver = Driver(checkpoint("llama"), budget=64, record=False, loader=on_a_gpu, **SMALL)
     runner = driver.runner
-    assert isinstance(runner, CudaRunner)
+    assert isinstance(runner, StepExecutor) and isinstance(runner.backend, CudaBackend)
     launch = runner.launch
 
     def watched(plan: worker_pb2.StepPlan) -> None:

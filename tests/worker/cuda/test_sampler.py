@@ -187,13 +187,13 @@ def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
     pair.add(1, Case(bad_words=[[5, 6]], stop_token_ids=[9], min_tokens=2))
     for most in (3, 40, 150):
         logits = pair.logits(2)
-        found = pair.gpu.offer(logits.clone().to(device), [1, 0], most)
-        for got, right in zip(found, pair.cpu.offer(logits.clone(), [1, 0], most), strict=True):
+        found = pair.gpu.beam_candidates(logits.clone().to(device), [1, 0], most)
+        for got, right in zip(found, pair.cpu.beam_candidates(logits.clone(), [1, 0], most), strict=True):
             torch.testing.assert_close(got.cpu(), right, rtol=1e-6, atol=2e-6)
         for sampler, place in ((pair.cpu, CPU), (pair.gpu, device)):
             sampler.append([0, 1], torch.tensor([4, 5], device=place))
     logits = torch.full((1, 200), torch.nan)
-    assert pair.gpu.offer(logits.to(device), [0], 2)[1].isnan().all()
+    assert pair.gpu.beam_candidates(logits.to(device), [0], 2)[1].isnan().all()
 
 
 def test_padding_is_nobody(device: torch.device) -> None:

@@ -8,10 +8,11 @@ import torch
 from kernels.triton import requirements as support
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.load import make_ready
+from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device, Event, Memory
 from worker.cuda.host_device import HostDevice
 from worker.cuda.load import Parts, assemble, load_on_device
-from worker.cuda.runner import CudaRunner
+from worker.executor.executor import StepExecutor
 
 GIB = 1 << 30
 SMALL = {"max_num_seqs": 6, "num_blocks": 60, "block_size": 16, "max_num_batched_tokens": 64}
@@ -31,7 +32,7 @@ def parts_on(device: Device, command: worker_pb2.Initialize) -> tuple[Parts, wor
     return parts, make_ready(*facts, parts.cache, parts.swap_space, 0.0)
 
 
-def load_on_a_twin(command: worker_pb2.Initialize) -> tuple[CudaRunner, worker_pb2.Ready]:
+def load_on_a_twin(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A tests.worker.fakes.Loader."""
     parts, ready = parts_on(twin(), command)
     return parts.runner, ready

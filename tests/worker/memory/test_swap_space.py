@@ -36,7 +36,7 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
     plain.run()
     for _ in range(4):
         swapped.step()
-    cache = swapped.runner._cache.pools[0]
+    cache = swapped.runner.backend.cache.pools[0]
     held = sequence.blocks
     contents = cache[:, held].clone()
     host = random.Random(3).sample(range(swapped.ready.num_host_blocks), len(held))
@@ -65,7 +65,7 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
 def test_copies_happen_in_the_order_of_the_contract(checkpoint: Checkpoints):
     """Out before in before copies: in one plan a block is saved, filled anew, and copied on."""
     runner = make_runner(checkpoint("llama"), swap_space_bytes=MIB)
-    cache = runner._cache.pools[0]
+    cache = runner.backend.cache.pools[0]
     for block in range(4):
         cache[:, block] = block
     runner.execute(swap_plan(swap_out_blocks=[3], swap_out_host_blocks=[9]))
@@ -124,7 +124,7 @@ def test_costs_are_measured(checkpoint: Checkpoints):
 
 def test_measuring_leaves_contents_alone(checkpoint: Checkpoints):
     runner = make_runner(checkpoint("llama"))
-    cache = runner._cache
+    cache = runner.backend.cache
     (pool,) = cache.pools
     pool.copy_(torch.rand_like(pool))
     before = pool.clone()
@@ -157,7 +157,7 @@ def test_memory_that_the_cache_has_claimed_is_not_available(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ):
     """Its pages are not written yet, so that the system counts them as free."""
-    cache = make_runner(checkpoint("llama"))._cache
+    cache = make_runner(checkpoint("llama")).backend.cache
     monkeypatch.setattr(loading, "available_memory", lambda: cache.num_bytes + MIB)
     assert loading.make_swap_space(MIB, cache).num_blocks
     with pytest.raises(StartupError, match="--swap-space"):

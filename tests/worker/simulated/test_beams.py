@@ -8,7 +8,7 @@ from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request
 from tests.worker.simulated.conftest import InProcess
-from worker.simulated.beams import first_history, next_history, offers_of
+from worker.simulated.beams import first_history, next_history, top_candidates
 from worker.simulated.tokens import GAMMA, mix, prompt_hash
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9]
@@ -26,7 +26,7 @@ def searched(prompt: list[int], width: int, candidates: list[int], max_tokens: i
                 history = next_history(history, token)
             count = min(parameters.num_offers, len(candidates))
             missing = [(0, -inf)] * (parameters.num_offers - count)
-            offers.append(offers_of(history, candidates, count) + missing)
+            offers.append(top_candidates(history, candidates, count) + missing)
         search.advance(offers)
     return [list(result.output) for result in search.results()]
 
@@ -38,7 +38,7 @@ def test_the_formula():
     longer = mix(history + GAMMA * (42 + 1))
     assert next_history(history, 42) == longer
     steps = [1 + mix(longer + GAMMA * (i + 1)) % 1024 for i in range(3)]
-    assert offers_of(longer, [10, 20, 30, 40], 3) == [
+    assert top_candidates(longer, [10, 20, 30, 40], 3) == [
         ([10, 20, 30, 40][(longer + j) % 4], -sum(steps[: j + 1]) / 1024) for j in range(3)
     ]
 

@@ -1,6 +1,6 @@
 """Log-probabilities of prompts: the logits at a position are about the token after it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -17,7 +17,7 @@ LOGITS = 1 << 22
 
 
 def score_prompts(
-    parts: list[PromptPart],
+    parts: Sequence[PromptPart],
     row_starts: Integers,
     token_ids: Integers,
     logits_of: Callable[[torch.Tensor], torch.Tensor],

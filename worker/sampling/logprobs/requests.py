@@ -1,4 +1,4 @@
-"""Which rows want log-probabilities, and with which candidates. Rows that want none are nowhere here."""
+"""Requested log-probabilities: which rows, and with which candidates. Other rows take no space here."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,40 +10,40 @@ from worker.step.rows import require
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """Tokens that are reported at each position besides the chosen one: at most one of the three."""
+class LogprobCandidates:
+    """Tokens reported at each position besides the chosen one: at most one of the three is set."""
 
     top_n: int = 0
     token_ids: tuple[int, ...] = ()
     all: bool = False
 
     def count(self, vocab_size: int) -> int:
-        """How many that is."""
+        """Returns their number."""
         return vocab_size if self.all else self.top_n or len(self.token_ids)
 
 
-def read_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> Candidates:
-    """What the message asks for. Raises PlanError when the vocabulary does not have it."""
-    candidates = Candidates(options.top_n, tuple(options.token_ids.ids), options.all)
+def read_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> LogprobCandidates:
+    """Reads the candidates of a message. Raises PlanError when one is outside the vocabulary."""
+    candidates = LogprobCandidates(options.top_n, tuple(options.token_ids.ids), options.all)
     require(candidates.top_n <= vocab_size, f"{candidates.top_n} candidates of {vocab_size} tokens")
     require(max(candidates.token_ids, default=0) < vocab_size, "a candidate is out of range")
     return candidates
 
 
 @dataclass(slots=True)
-class PromptWish:
-    """Of a row: the positions of its prompt whose log-probabilities are still to come."""
+class PendingPromptLogprobs:
+    """Positions next to end - 1 of a row's prompt, whose log-probabilities have not been returned yet."""
 
-    candidates: Candidates
+    candidates: LogprobCandidates
     next: int
     end: int  # the prompt's length
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """Positions start to end - 1 of a row's prompt, which one step finds the log-probabilities of.
+    """Positions start to end - 1 of a row's prompt, scored in one step.
 
-    They are those of the logits at start - 1 to end - 2.
+    Their log-probabilities come from the logits at positions start - 1 to end - 2.
     """
 
     index: int  # of the row among those that compute
@@ -51,16 +51,16 @@ class PromptPart:
     offset: int  # of position start - 1 among the positions that the row computes
     start: int
     end: int
-    candidates: Candidates
+    candidates: LogprobCandidates
 
 
-class LogprobWishes:
-    """A worker.step.plan_reader.RowFeature."""
+class LogprobRequests:
+    """Log-probabilities requested by row. A worker.step.plan_reader.RowFeature."""
 
     def __init__(self, vocab_size: int) -> None:
-        self.sampled: dict[int, Candidates] = {}
-        """Rows that want them of what they sample."""
-        self._prompts: dict[int, PromptWish] = {}
+        self.sampled: dict[int, LogprobCandidates] = {}
+        """Rows that request them for the tokens that they sample."""
+        self._prompts: dict[int, PendingPromptLogprobs] = {}
         self._vocab_size = vocab_size
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
@@ -70,10 +70,11 @@ class LogprobWishes:
         if new.HasField("prompt_logprobs") and new.prompt_logprobs_start < len(prompt_ids):
             require(new.prompt_logprobs_start > 0, "log-probabilities of position 0 do not exist")
             candidates = read_candidates(new.prompt_logprobs, self._vocab_size)
-            self._prompts[row] = PromptWish(candidates, new.prompt_logprobs_start, len(prompt_ids))
+            pending = PendingPromptLogprobs(candidates, new.prompt_logprobs_start, len(prompt_ids))
+            self._prompts[row] = pending
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """The copy samples as its source does. The prompt is its source's affair."""
+        """Begins a row that requests what its source does of its samples, and nothing of the prompt."""
         if source_row in self.sampled:
             self.sampled[row] = self.sampled[source_row]
 
@@ -82,20 +83,28 @@ class LogprobWishes:
         self.sampled.pop(row, None)
         self._prompts.pop(row, None)
 
+    def any_in(self, rows: Integers) -> bool:
+        """Returns whether some of the rows [A] request log-probabilities of what they sample."""
+        return bool(self.sampled) and not self.sampled.keys().isdisjoint(rows.tolist())
+
     def prompt_parts(self, rows: Integers, starts: Integers, counts: Integers) -> list[PromptPart]:
-        """What a step of these rows [R] finds; it is not wished for any more. Raises PlanError."""
+        """Returns the parts that a step of these rows [R] computes; they are not pending any more.
+
+        Raises PlanError when a row skips a position whose log-probability was requested.
+        """
         return list(self._take_parts(rows, starts, counts)) if self._prompts else []
 
     def _take_parts(self, rows: Integers, starts: Integers, counts: Integers) -> Iterator[PromptPart]:
         for index, row in enumerate(rows.tolist()):
-            wish = self._prompts.get(row)
-            if wish is None:
+            pending = self._prompts.get(row)
+            if pending is None:
                 continue
             first = int(starts[index])
-            require(first < wish.next, f"row {row} leaves out log-probabilities of its prompt")
-            end = min(first + int(counts[index]) + 1, wish.end)
-            if end > wish.next:
-                yield PromptPart(index, row, wish.next - 1 - first, wish.next, end, wish.candidates)
-                wish.next = end
-            if end == wish.end:
+            require(first < pending.next, f"row {row} leaves out log-probabilities of its prompt")
+            end = min(first + int(counts[index]) + 1, pending.end)
+            if end > pending.next:
+                offset = pending.next - 1 - first
+                yield PromptPart(index, row, offset, pending.next, end, pending.candidates)
+                pending.next = end
+            if end == pending.end:
                 del self._prompts[row]

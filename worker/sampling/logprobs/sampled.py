@@ -1,38 +1,41 @@
 """Log-probabilities of what rows sample, from the model's logits before the sampler changes them."""
 
+from collections.abc import Mapping
+
 import torch
 
 from pagewire.internal.v1 import engine_pb2
 from worker.sampling.logprobs.columns import to_columns
-from worker.sampling.logprobs.requests import LogprobWishes
+from worker.sampling.logprobs.requests import LogprobCandidates
 from worker.sampling.logprobs.scores import Scores, score
 
 
 class SampledScores:
-    """Watches one call of Sampler.sample(), piece by piece."""
+    """Scores what one call of Sampler.sample() chooses, piece by piece."""
 
-    def __init__(self, wishes: LogprobWishes) -> None:
-        self._wishes = wishes.sampled
+    def __init__(self, requests: Mapping[int, LogprobCandidates]) -> None:
+        """requests: rows whose samples are scored, and with which candidates."""
+        self._requests = requests
         self._scores: list[Scores] = []
 
     def watches(self, rows: list[int]) -> bool:
-        """Whether any of the rows wants to know."""
+        """Returns whether any of the rows is scored."""
         return bool(self._members(rows))
 
     def keep(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor | None:
-        """A copy of the logits [A, V] of those rows [A] that want to know; None: none of them does."""
+        """Returns a copy of the logits [A, V] of those rows [A] that are scored; None: none is."""
         members = self._members(rows)
         return logits[torch.tensor(members, device=logits.device)] if members else None
 
     def add(self, kept: torch.Tensor, rows: list[int], tokens: torch.Tensor) -> None:
-        """kept: what keep() gave for these rows. tokens [A]: what they were given; negative: none."""
+        """Scores tokens [A] of rows [A]; negative: no token. kept: what keep() returned for these rows."""
         members = self._members(rows)
         chosen = tokens[torch.tensor(members, device=tokens.device)].clamp(min=0)
-        self._scores.append(score(kept, chosen, [self._wishes[rows[member]] for member in members]))
+        self._scores.append(score(kept, chosen, [self._requests[rows[member]] for member in members]))
 
     def columns(self) -> engine_pb2.LogprobColumns | None:
-        """Everything that was added; None: nothing was. Waits for the device."""
+        """Returns everything that was added; None: nothing was. Waits for the device."""
         return to_columns([scores.table() for scores in self._scores]) if self._scores else None
 
     def _members(self, rows: list[int]) -> list[int]:
-        return [index for index, row in enumerate(rows) if row in self._wishes] if self._wishes else []
+        return [index for index, row in enumerate(rows) if row in self._requests] if self._requests else []

@@ -9,7 +9,7 @@ from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.logits.token_ranks import token_ranks
 from kernels.ops.sampling.ranking import ranking
 from worker.sampling.logprobs.columns import ScoreTable
-from worker.sampling.logprobs.requests import Candidates
+from worker.sampling.logprobs.requests import LogprobCandidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Scores:
         )
 
 
-def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidates]) -> Scores:
+def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates]) -> Scores:
     """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each.
 
     Makes another [M, V] of log-probabilities: give it few rows at a time. A row of NaN gives numbers
@@ -43,15 +43,15 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidate
     """
     logprobs = log_softmax(logits)
     chosen = tokens[:, None]
-    counts = [wish.count(logits.shape[1]) for wish in wishes]
+    counts = [request.count(logits.shape[1]) for request in requests]
     ids = logits.new_zeros((len(counts), max(counts)), dtype=torch.int64)
     ranks = torch.zeros_like(ids)
-    for wish, members in _groups(wishes).items():
-        count = wish.count(logits.shape[1])
+    for request, members in _groups(requests).items():
+        count = request.count(logits.shape[1])
         if not count:
             continue
         where = slice(None) if len(members) == len(counts) else torch.tensor(members, device=logits.device)
-        ids[where, :count], ranks[where, :count] = _candidates(logits[where], wish)
+        ids[where, :count], ranks[where, :count] = _candidates(logits[where], request)
     return Scores(
         logprobs.gather(1, chosen)[:, 0],
         token_ranks(logits, chosen)[:, 0],
@@ -62,24 +62,24 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, wishes: Sequence[Candidate
     )
 
 
-def _groups(wishes: Sequence[Candidates]) -> dict[Candidates, list[int]]:
-    """Equal wishes are granted together."""
-    groups: dict[Candidates, list[int]] = {}
-    for index, wish in enumerate(wishes):
-        groups.setdefault(wish, []).append(index)
+def _groups(requests: Sequence[LogprobCandidates]) -> dict[LogprobCandidates, list[int]]:
+    """Returns the indexes of equal requests, which are scored together."""
+    groups: dict[LogprobCandidates, list[int]] = {}
+    for index, request in enumerate(requests):
+        groups.setdefault(request, []).append(index)
     return groups
 
 
-def _candidates(logits: torch.Tensor, wish: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
+def _candidates(logits: torch.Tensor, request: LogprobCandidates) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and ranks of the candidates, both [M, K]; their order is that of LogprobColumns."""
     num_rows, vocab_size = logits.shape
     device = logits.device
-    if wish.token_ids:
-        ids = torch.tensor(wish.token_ids, device=device).expand(num_rows, -1)
+    if request.token_ids:
+        ids = torch.tensor(request.token_ids, device=device).expand(num_rows, -1)
         return ids, token_ranks(logits, ids)
-    order = ranking(logits, wish.count(vocab_size))
+    order = ranking(logits, request.count(vocab_size))
     ranks = torch.arange(1, order.shape[1] + 1, device=device).expand_as(order)
-    if not wish.all:
+    if not request.all:
         return order, ranks
     return torch.arange(vocab_size, device=device).expand_as(order), torch.empty_like(order).scatter_(
         1, order, ranks

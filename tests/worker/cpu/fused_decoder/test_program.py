@@ -47,10 +47,10 @@ def test_the_same_bits(
 ):
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, quantization=quantization)
-    assert driver.runner._model._programs
+    assert driver.runner.backend.model._programs
     monkeypatch.setattr(llama, "fits", lambda model: False)
     layered, expected = run(folder, quantization=quantization)
-    assert not layered.runner._model._programs
+    assert not layered.runner.backend.model._programs
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)
 
@@ -77,7 +77,7 @@ def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pyt
     """They are made in the same call; those of a step with a prompt in it are not."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    head, made = driver.runner._model.head, []
+    head, made = driver.runner.backend.model.head, []
     product = head.logits
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
     """Sizes are powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    programs = driver.runner._model._programs
+    programs = driver.runner.backend.model._programs
     programs.clear()  # what loading has made
     sizes = []
     for length in (3, 2, 70, 130, 60):
@@ -140,4 +140,4 @@ def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
     driver = Driver(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values, blocks of 4 tokens
     driver.add([3, 4, 5], 3)
     driver.run()
-    assert not driver.runner._model._programs
+    assert not driver.runner.backend.model._programs

@@ -1,4 +1,4 @@
-"""From logits to scores: against float64, alone and in company, in any mixture of wishes."""
+"""From logits to scores: against float64, alone and in company, in any mixture of requests."""
 
 import pytest
 import torch
@@ -9,16 +9,18 @@ from kernels.ops.logits.log_softmax import log_softmax_reference
 from kernels.ops.sampling.ranking import ranking_reference
 from tests.logprob_columns import Scored, take_apart
 from worker.sampling.logprobs.columns import to_columns
-from worker.sampling.logprobs.requests import Candidates
+from worker.sampling.logprobs.requests import LogprobCandidates
 from worker.sampling.logprobs.scores import score
 
 V = 30
 TOKEN = st.integers(0, V - 1)
 WISHES = st.one_of(
-    st.just(Candidates()),
-    st.builds(Candidates, top_n=st.integers(1, V)),
-    st.lists(TOKEN, min_size=1, max_size=5, unique=True).map(lambda ids: Candidates(token_ids=tuple(ids))),
-    st.just(Candidates(all=True)),
+    st.just(LogprobCandidates()),
+    st.builds(LogprobCandidates, top_n=st.integers(1, V)),
+    st.lists(TOKEN, min_size=1, max_size=5, unique=True).map(
+        lambda ids: LogprobCandidates(token_ids=tuple(ids))
+    ),
+    st.just(LogprobCandidates(all=True)),
 )
 
 
@@ -28,11 +30,11 @@ def logits_for(rows: int, seed: int) -> torch.Tensor:
     return logits.round() if seed % 2 else logits
 
 
-def expected(logits: torch.Tensor, token: int, wish: Candidates) -> Scored:
+def expected(logits: torch.Tensor, token: int, request: LogprobCandidates) -> Scored:
     """The definition, for one row."""
     logprobs = log_softmax_reference(logits[None])[0].tolist()
     order = ranking_reference(logits[None], V)[0].tolist()
-    ids = list(range(V)) if wish.all else list(wish.token_ids) or order[: wish.top_n]
+    ids = list(range(V)) if request.all else list(request.token_ids) or order[: request.top_n]
     return Scored(
         logprobs[token],
         order.index(token) + 1,
@@ -44,12 +46,12 @@ def expected(logits: torch.Tensor, token: int, wish: Candidates) -> Scored:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(TOKEN, WISHES), min_size=1, max_size=8), st.integers(0, 999))
-def test_equals_the_definition(rows: list[tuple[int, Candidates]], seed: int) -> None:
+def test_equals_the_definition(rows: list[tuple[int, LogprobCandidates]], seed: int) -> None:
     logits = logits_for(len(rows), seed)
-    tokens, wishes = torch.tensor([token for token, _ in rows]), [wish for _, wish in rows]
-    found = take_apart(to_columns([score(logits, tokens, wishes).table()]))
-    for place, (token, wish) in enumerate(rows):
-        right = expected(logits[place], token, wish)
+    tokens, requests = torch.tensor([token for token, _ in rows]), [request for _, request in rows]
+    found = take_apart(to_columns([score(logits, tokens, requests).table()]))
+    for place, (token, request) in enumerate(rows):
+        right = expected(logits[place], token, request)
         assert (found[place].rank, found[place].ids, found[place].ranks) == (
             right.rank,
             right.ids,
@@ -62,15 +64,15 @@ def test_equals_the_definition(rows: list[tuple[int, Candidates]], seed: int) ->
 def test_bitwise_the_same_in_pieces() -> None:
     """Whoever stands beside a row, and however rows are cut into tables."""
     logits, tokens = logits_for(9, 4), torch.arange(9)
-    wishes = [Candidates(top_n=i % 4) for i in range(9)]
-    together = to_columns([score(logits, tokens, wishes).table()])
+    requests = [LogprobCandidates(top_n=i % 4) for i in range(9)]
+    together = to_columns([score(logits, tokens, requests).table()])
     pieces = [slice(0, 1), slice(1, 2), slice(2, 7), slice(7, 9)]
-    apart = [score(logits[piece], tokens[piece], wishes[piece]).table() for piece in pieces]
+    apart = [score(logits[piece], tokens[piece], requests[piece]).table() for piece in pieces]
     assert to_columns(apart) == together
 
 
 def test_without_candidates_there_is_no_column_of_them() -> None:
-    columns = to_columns([score(logits_for(3, 0), torch.arange(3), [Candidates()] * 3).table()])
+    columns = to_columns([score(logits_for(3, 0), torch.arange(3), [LogprobCandidates()] * 3).table()])
     assert len(columns.logprobs) == len(columns.ranks) == 12
     assert columns.candidate_counts == columns.candidate_token_ids == b""
     assert to_columns([]).logprobs == b""

@@ -82,8 +82,8 @@ def test_a_result_says_when_its_step_began(checkpoint: Checkpoints):
 def test_a_row_without_a_token(checkpoint: Checkpoints):
     """When a row's logits are NaN, it alone gets no token."""
     runner = make_runner(checkpoint("llama"))
-    real = runner._model.logits
-    runner._model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
+    real = runner.backend.model.logits
+    runner.backend.model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
     new_rows = [
         worker_pb2.NewRow(
             row=row,
@@ -168,14 +168,14 @@ def test_a_beam_offers_and_gets_what_the_core_has_chosen(checkpoint: Checkpoints
     first = dict(zip(unpack_u32(result.beam_token_ids), unpack_f32(result.beam_logprobs), strict=True))
     assert list(first.values()) == sorted(first.values(), reverse=True)
     assert sum(map(math.exp, first.values())) == pytest.approx(1, abs=1e-5)
-    real = runner._model.logits
+    real = runner.backend.model.logits
     seen: list[torch.Tensor] = []
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
         seen.append(real(hidden).clone())
         return seen[-1].index_fill(0, torch.tensor([1]), torch.nan)
 
-    runner._model.logits = logits  # type: ignore[method-assign]
+    runner.backend.model.logits = logits  # type: ignore[method-assign]
     two = {
         "append_rows": [0, 1],
         "append_token_ids": [50, 60],

@@ -13,9 +13,10 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
+from worker.executor.executor import StepExecutor
+from worker.simulated.backend import SimulatedBackend
 from worker.simulated.clock import Clock
 from worker.simulated.load import load
-from worker.simulated.runner import SimulatedRunner
 from worker.step.plan_reader import NO_TOKEN_COLUMN
 from worker.step.rows import PlanError
 
@@ -45,7 +46,7 @@ def plan(*new_rows: worker_pb2.NewRow, **columns: list[int]) -> worker_pb2.StepP
     return worker_pb2.StepPlan(step=4, new_rows=new_rows, **packed)  # type: ignore[arg-type]
 
 
-def make(initialize: worker_pb2.Initialize, **faults: Any) -> SimulatedRunner:
+def make(initialize: worker_pb2.Initialize, **faults: Any) -> StepExecutor[SimulatedBackend]:
     return load(initialize, WorkerConfig(**faults))[0]
 
 

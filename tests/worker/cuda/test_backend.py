@@ -23,10 +23,10 @@ from tests.worker.cuda.twin import SMALL, LateDevice, interpret, load_on_a_twin,
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
 from worker.cuda.rows import DeviceRows
-from worker.cuda.warm_up import step_plan
-from worker.loop import BlockingRunner, StepRunner
+from worker.loop import StepRunner
 from worker.step.plan_reader import NO_TOKEN_COLUMN, apply_changes
 from worker.step.rows import RowTable
+from worker.step.warmup_plans import prefill_plan
 
 Checkpoints = Callable[..., Path]
 SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
@@ -37,7 +37,7 @@ SYSTEM = [7 + 3 * i for i in range(21)]
 
 def begin(prompts: list[list[int]]) -> worker_pb2.StepPlan:
     """Rows that compute their prompts, each in blocks of its own, and sample."""
-    plan = step_plan([len(prompt) for prompt in prompts], SMALL["block_size"])
+    plan = prefill_plan([len(prompt) for prompt in prompts], SMALL["block_size"])
     for new, prompt in zip(plan.new_rows, prompts, strict=True):
         new.token_ids, new.blocks = pack_u32(prompt), pack_u32([new.row])
     return plan
@@ -111,7 +111,7 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
         checkpoint("llama", **SHALLOW), **(SMALL | {"num_blocks": 5, "swap_space_bytes": 1 << 20})
     )
     cpu_runner, cpu_ready = load_on_a_cpu(command)
-    cpu = InProcess(BlockingRunner(cpu_runner.execute), cpu_ready, budget=24)
+    cpu = InProcess(cpu_runner, cpu_ready, budget=24)
     theirs = cpu.outputs(requests(), ahead=True)
     interpret(monkeypatch)
     device = LateDevice()
@@ -174,9 +174,9 @@ def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.Monk
     """NaN logits of one row: it alone gets no token, and its next step is as good as any."""
     interpret(monkeypatch)
     runner = load_on_a_twin(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
-    real = runner._model.logits
-    runner._model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
-    tokens = unpack_u32(runner.execute(step_plan([2, 3], 16)).token_ids)
+    real = runner.backend.model.logits
+    runner.backend.model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
+    tokens = unpack_u32(runner.execute(prefill_plan([2, 3], 16)).token_ids)
     assert tokens[0] < VOCAB_SIZE and tokens[1] == NO_TOKEN_COLUMN
     plan = decode([0, 1], [2, 3])
     assert unpack_u32(runner.execute(plan).token_ids)[0] < VOCAB_SIZE

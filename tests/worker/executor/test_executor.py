@@ -1,0 +1,208 @@
+"""The order of a step, on a backend that records what it is told."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
+from tests.logprob_columns import top
+from worker.executor.backend import Deferred, LaunchClock, SampledTokens, StepTimes
+from worker.executor.executor import StepExecutor
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.step.beams import NO_TOKEN, BeamCandidates
+from worker.step.plan_check import StepCheck
+from worker.step.plan_reader import NO_TOKEN_COLUMN, RowFeature, Step, Swaps
+from worker.step.rows import PlanError, RowTable
+from worker.step.warmup_plans import decode_plan, prefill_plan
+
+
+class RecordingBackend:
+    """Samples 10 + row, and notes every call. Host tokens are 0 where `late`, as on a device of its own."""
+
+    def __init__(self, late: bool = False) -> None:
+        self.calls: list[str] = []
+        self.features: Sequence[RowFeature] = ()
+        self.num_host_blocks = 4
+        self.plan_check: StepCheck | None = None
+        self.late = late
+        self.tokens_only: list[bool] = []
+        self.done = 0  # steps that are
+        self._launched = 0
+
+    @contextmanager
+    def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
+        self.calls.append("begin")
+        yield
+
+    def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
+        self.calls.append(f"rows {appended}")
+
+    def swap(self, swaps: Swaps) -> None:
+        self.calls.append(f"swap {len(swaps)}")
+
+    def copy_blocks(self, sources: Integers, targets: Integers) -> None:
+        self.calls.append(f"copy {sources.tolist()}")
+
+    def upload(self, step: Step, tokens_only: bool) -> None:
+        self.calls.append("upload")
+        self.tokens_only.append(tokens_only)
+
+    def forward(self) -> "RecordingBackend":
+        self.calls.append("forward")
+        return self
+
+    def prompt_logprobs(
+        self, parts: Sequence[PromptPart]
+    ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
+        self.calls.append(f"prompts {len(parts)}")
+        return lambda: [worker_pb2.RowPromptLogprobs(row=part.row, start=part.start) for part in parts]
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        self.calls.append(f"sample {rows.tolist()} at {None if index is None else index.tolist()}")
+        tokens = rows + 10
+        return SampledTokens(np.zeros_like(rows) if self.late else tokens, lambda: tokens, lambda: None)
+
+    def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
+        self.calls.append(f"candidates {rows.tolist()} at {index.tolist()}")
+        ids = np.arange(count) + rows[:, None]
+        return lambda: BeamCandidates(ids, -ids.astype(np.float32))
+
+    def submit(self, clock: LaunchClock) -> "RecordingCompletion":
+        self.calls.append("submit")
+        self._launched += 1
+        return RecordingCompletion(self, self._launched)
+
+
+class RecordingCompletion:
+    def __init__(self, backend: RecordingBackend, number: int) -> None:
+        self._backend, self._number = backend, number
+
+    def seconds_left(self, followed: bool) -> float:
+        return 0.0 if followed or self._backend.done >= self._number else 1.0
+
+    def wait(self) -> StepTimes:
+        self._backend.calls.append(f"wait {self._number}")
+        return StepTimes(started_ns=self._number, duration_us=7, prepare_us=1, forward_us=2, sample_us=3)
+
+
+def executor(late: bool = False) -> StepExecutor[RecordingBackend]:
+    rows = RowTable(max_num_rows=6, max_model_len=12, vocab_size=50, block_size=4, num_blocks=20)
+    return StepExecutor(rows, RecordingBackend(late), max_num_batched_tokens=16)
+
+
+def test_a_step_goes_through_its_phases_in_order():
+    runner = executor()
+    plan = prefill_plan([3, 2], 4)
+    plan.new_rows[1].prompt_logprobs.CopyFrom(top(0))
+    plan.new_rows[1].prompt_logprobs_start = 1
+    plan.copy_sources, plan.copy_targets = pack_u32([2]), pack_u32([3])
+    plan.swap_out_blocks = plan.swap_out_host_blocks = pack_u32([0, 1])
+    plan.step = 5
+    result = runner.execute(plan)
+    assert runner.backend.calls == [
+        *("begin", "rows []", "swap 2", "copy [2]", "upload", "forward", "prompts 1"),
+        *("sample [0, 1] at None", "submit", "wait 1"),
+    ]
+    assert result == worker_pb2.StepResult(
+        step=5,
+        token_ids=pack_u32([10, 11]),
+        prompt_logprobs=[worker_pb2.RowPromptLogprobs(row=1, start=1)],
+        started_ns=1,
+        duration_us=7,
+        prepare_us=1,
+        forward_us=2,
+        sample_us=3,
+    )
+
+
+def test_a_plan_that_computes_nothing_only_changes_rows():
+    runner = executor()
+    runner.execute(prefill_plan([3], 4))
+    runner.backend.calls.clear()
+    assert runner.execute(worker_pb2.StepPlan(step=2, removed_rows=pack_u32([0]))).token_ids == b""
+    assert runner.backend.calls == ["begin", "rows []", "submit", "wait 2"]
+    assert runner.rows.num_tokens[0] == 0
+
+
+def test_beams_give_candidates_and_the_others_sample():
+    """Each where it stands among the sampled rows; the core appends to beams, and nothing else does."""
+    runner = executor()
+    plan = prefill_plan([2, 2, 2], 4)
+    plan.new_rows[1].num_beam_candidates = 2
+    result = runner.execute(plan)
+    assert runner.backend.calls[4:6] == ["candidates [1] at [1]", "sample [0, 2] at [0, 2]"]
+    assert runner.backend.tokens_only == [False]
+    assert unpack_u32(result.token_ids) == [10, 0, 12]
+    assert unpack_u32(result.beam_token_ids) == [1, 2] and unpack_f32(result.beam_logprobs) == [-1, -2]
+    assert runner.rows.num_tokens.tolist()[:3] == [3, 2, 3]
+    runner.execute(worker_pb2.StepPlan(append_rows=pack_u32([1]), append_token_ids=pack_u32([33])))
+    assert runner.backend.calls[-3] == "rows [1]" and runner.rows.token_ids[1, 2] == 33
+
+
+def test_beams_alone_are_not_sampled():
+    runner = executor()
+    plan = prefill_plan([2], 4)
+    plan.new_rows[0].num_beam_candidates = 3
+    assert len(unpack_u32(runner.execute(plan).beam_token_ids)) == 3
+    assert not any(call.startswith("sample") for call in runner.backend.calls)
+
+
+@pytest.mark.parametrize("field", ["logprobs", "nothing"])
+def test_the_backend_knows_when_only_tokens_are_wanted(field: str):
+    runner = executor()
+    plan = prefill_plan([2, 2], 4)
+    if field == "logprobs":
+        plan.new_rows[1].logprobs.CopyFrom(top(1))
+    runner.execute(plan)
+    assert runner.backend.tokens_only == [field == "nothing"]
+
+
+def test_a_row_without_a_token_keeps_its_place():
+    runner = executor()
+    sampled = SampledTokens(np.array([NO_TOKEN]), lambda: np.array([NO_TOKEN]), lambda: None)
+    runner.backend.sample = lambda rows, index, logprobs: sampled  # type: ignore[method-assign]
+    assert unpack_u32(runner.execute(prefill_plan([2], 4)).token_ids) == [NO_TOKEN_COLUMN]
+    assert runner.rows.token_ids[0, 2] == 0 and runner.rows.num_tokens[0] == 3
+
+
+def test_steps_are_launched_ahead_of_their_results():
+    """On a device that keeps its tokens: the host has zeros, the results have the tokens."""
+    runner = executor(late=True)
+    assert runner.seconds_left() is None
+    runner.launch(prefill_plan([2, 2], 4))
+    assert runner.seconds_left() == 1.0
+    runner.launch(decode_plan([2, 2]))
+    assert runner.seconds_left() == 0.0, "with another step behind it, waiting is due"
+    assert "wait 1" not in runner.backend.calls
+    assert [unpack_u32(runner.finish().token_ids) for _ in range(2)] == [[10, 11]] * 2
+    assert runner.rows.token_ids[:2, 2:4].tolist() == [[0, 0]] * 2
+    assert runner.seconds_left() is None
+
+
+def test_a_plan_that_does_not_fit_leaves_no_step_behind():
+    runner = executor()
+    with pytest.raises(PlanError, match="max_num_batched_tokens"):
+        runner.launch(prefill_plan([9, 9], 4))
+    assert runner.seconds_left() is None
+
+
+def test_appended_columns_of_different_lengths_are_refused():
+    runner = executor()
+    with pytest.raises(PlanError, match="differ in length"):
+        runner.launch(worker_pb2.StepPlan(append_token_ids=pack_u32([3])))
+
+
+def test_the_clock_leaves_out_what_was_not_computed():
+    clock = LaunchClock()
+    assert clock.times(clock.launched_ns, clock.launched_ns + 9_000) == StepTimes(clock.launched_ns, 9)
+    clock.mark_uploaded()
+    clock.mark_forwarded()
+    times = clock.times(clock.launched_ns, clock.launched_ns + 10**9)
+    total = times.prepare_us + times.forward_us + times.sample_us
+    assert times.duration_us == 10**6 and 10**6 - 3 <= total <= 10**6

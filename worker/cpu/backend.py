@@ -1,0 +1,147 @@
+"""The CPU as a backend of the step executor: every method has done its work when it returns."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.cpu.inputs import input_builder
+from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
+from worker.memory.kv_cache import KVCache
+from worker.memory.swap_space import SwapSpace
+from worker.model_input import StepBatch
+from worker.models.base import LanguageModel
+from worker.sampling.logprobs.prompts import score_prompts
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.sampled import SampledScores
+from worker.sampling.sampler import Sampler
+from worker.step.beams import BeamCandidates
+from worker.step.plan_check import StepCheck
+from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.rows import RowTable
+
+
+class CpuBackend:
+    """Model, KV cache and sampler on the CPU. A worker.executor.backend.Backend."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        cache: KVCache,
+        swap_space: SwapSpace,
+        rows: RowTable,
+        sampler: Sampler,
+        kernels: BlockKernels | None = None,
+    ) -> None:
+        """kernels: what reads and writes the cache; None: torch."""
+        self.model, self.cache, self.sampler = model, cache, sampler
+        self.features: Sequence[RowFeature] = (sampler,)
+        self.num_host_blocks = swap_space.num_blocks
+        self.plan_check = StepCheck(rows, kernels.check) if kernels is not None else None
+        self._swap_space, self._rows = swap_space, rows
+        self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
+        self._batch: StepBatch
+
+    def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
+        """See Backend."""
+        return torch.inference_mode()
+
+    def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
+        """See Backend."""
+        if appended:
+            self.sampler.append(appended, torch.from_numpy(token_ids))
+
+    def swap(self, swaps: Swaps) -> None:
+        """See Backend."""
+        self._swap_space.execute(swaps)
+
+    def copy_blocks(self, sources: Integers, targets: Integers) -> None:
+        """See Backend."""
+        self.cache.copy_blocks(torch.from_numpy(sources), torch.from_numpy(targets))
+
+    def upload(self, step: Step, tokens_only: bool) -> None:
+        """See Backend."""
+        greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
+        self._batch = self._build_inputs(step, greedy)
+
+    def forward(self) -> StepOutputs:
+        """See Backend."""
+        hidden = self.model(self._batch, self.cache.layers)
+        return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
+
+    def submit(self, clock: LaunchClock) -> Completion:
+        """See Backend."""
+        return Completed(clock.times(clock.launched_ns, time.monotonic_ns()))
+
+
+class CpuOutputs:
+    """Hidden states of one step. A worker.executor.backend.StepOutputs."""
+
+    def __init__(
+        self, model: LanguageModel, sampler: Sampler, rows: RowTable, batch: StepBatch, hidden: torch.Tensor
+    ) -> None:
+        """hidden: [T, E], of the batch."""
+        self._model, self._sampler, self._rows = model, sampler, rows
+        self._batch, self._hidden = batch, hidden
+        self._all_logits: torch.Tensor | None = None  # [A, V]
+
+    def prompt_logprobs(
+        self, parts: Sequence[PromptPart]
+    ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
+        """See StepOutputs."""
+
+        def logits_of(tokens: torch.Tensor) -> torch.Tensor:
+            return self._model.logits(self._hidden[tokens])
+
+        rows = self._rows
+        scored = list(
+            score_prompts(parts, self._batch.row_starts, rows.token_ids, logits_of, rows.vocab_size)
+        )
+        return lambda: scored
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        """See StepOutputs."""
+        chosen = self._model.greedy_tokens(self._hidden) if self._batch.greedy else None
+        if chosen is not None:
+            tokens = chosen.numpy().copy()  # the next step overwrites them
+            self._sampler.append(rows.tolist(), chosen)
+            return SampledTokens(tokens, lambda: tokens, lambda: None)
+        scores = SampledScores(logprobs)
+        tokens = self._sampler.sample(self._logits(index), rows.tolist(), scores).numpy()
+        columns = scores.columns()
+        return SampledTokens(tokens, lambda: tokens, lambda: columns)
+
+    def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
+        """See StepOutputs."""
+        ids, logprobs = self._sampler.beam_candidates(self._logits(index), rows.tolist(), count)
+        candidates = BeamCandidates(ids.numpy(), logprobs.numpy())
+        return lambda: candidates
+
+    def _logits(self, index: Integers | None) -> torch.Tensor:
+        """Returns the logits [N, V] of sampled rows. index: [N] which of them, copied; None: all."""
+        if self._all_logits is None:
+            tokens = self._batch.logit_tokens
+            sampled = self._hidden if tokens is None else self._hidden.index_select(0, tokens)
+            self._all_logits = self._model.logits(sampled)
+        return self._all_logits if index is None else self._all_logits[torch.from_numpy(index)]
+
+
+class Completed:
+    """A worker.executor.backend.Completion of a step that is done."""
+
+    def __init__(self, times: StepTimes) -> None:
+        self._times = times
+
+    def seconds_left(self, followed: bool) -> float:
+        """See Completion."""
+        return 0.0
+
+    def wait(self) -> StepTimes:
+        """See Completion."""
+        return self._times

@@ -1,0 +1,173 @@
+"""A CUDA device as a backend of the step executor: steps are launched, their results come later."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.cuda.device import Device, Event
+from worker.cuda.graphs import DecodeGraphs
+from worker.cuda.logprobs import PromptScores, SampledScores
+from worker.cuda.rows import DeviceRows
+from worker.cuda.sampler import Sampler
+from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
+from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
+from worker.memory.kv_cache import KVCache
+from worker.memory.swap_space import SwapSpace
+from worker.models.base import LanguageModel
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.step.beams import BeamCandidates
+from worker.step.plan_check import StepCheck
+from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.rows import RowTable
+
+POLL_S = 100e-6
+"""Between two checks whether a step is done, while the core may still send the next one: a result is late by
+half of it, and the device never waits for it."""
+
+
+class CudaBackend:
+    """Model, KV cache and sampler on a CUDA device. A worker.executor.backend.Backend.
+
+    The host's rows are those of the executor, but for the tokens that rows sample: they stay on the device,
+    where the next step reads them, and are copied to the host for the core alone.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        cache: KVCache,
+        swap_space: SwapSpace,
+        rows: RowTable,
+        sampler: Sampler,
+        max_num_batched_tokens: int,
+        device: Device,
+    ) -> None:
+        self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
+        self.features: Sequence[RowFeature] = (sampler,)
+        self.num_host_blocks = swap_space.num_blocks
+        self.plan_check: StepCheck | None = None
+        self._swap_space, self.rows = swap_space, rows
+        self.device_rows = DeviceRows(rows, device)
+        self.buffers = StepBuffers(rows, self.device_rows, device, max_num_batched_tokens, cache.specs)
+        self.graphs = DecodeGraphs()
+        self._layout: StepLayout
+        self._free_since_ns = time.monotonic_ns()
+
+    def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
+        """See Backend."""
+        return torch.inference_mode()
+
+    def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
+        """See Backend."""
+        self.device_rows.update(plan, appended)
+        if appended:
+            self.sampler.append(appended, self.device.send(token_ids))
+
+    def swap(self, swaps: Swaps) -> None:
+        """See Backend."""
+        self._swap_space.execute(swaps)
+
+    def copy_blocks(self, sources: Integers, targets: Integers) -> None:
+        """See Backend."""
+        self.cache.copy_blocks(self.device.send(sources), self.device.send(targets))
+
+    def upload(self, step: Step, tokens_only: bool) -> None:
+        """See Backend."""
+        self._layout = self.buffers.load(step)
+
+    def forward(self) -> StepOutputs:
+        """See Backend."""
+        hidden = self.graphs.run(self._layout.shape)
+        if hidden is None:
+            hidden = self._forward(self._layout.shape)
+        return CudaOutputs(self, self._layout, hidden)
+
+    def submit(self, clock: LaunchClock) -> Completion:
+        """See Backend."""
+        return CudaCompletion(self, self.device.record(), clock)
+
+    def completed(self, clock: LaunchClock) -> StepTimes:
+        """Returns the times of the oldest step in flight, which the device has just completed."""
+        started_ns, self._free_since_ns = max(clock.launched_ns, self._free_since_ns), time.monotonic_ns()
+        return clock.times(started_ns, self._free_since_ns)
+
+    @torch.inference_mode()
+    def capture(self, size: int) -> None:
+        """Captures a graph for steps that decode `size` rows. One of that size has been executed before."""
+        shape = StepShape(size, size, size)
+        self.graphs.add(size, self.device.capture(lambda: self._forward(shape)))
+
+    def _forward(self, shape: StepShape) -> torch.Tensor:
+        """Returns the hidden states [T, E] of the step whose columns are on the device."""
+        return self.model(self.buffers.batch(shape), self.cache.layers)
+
+
+class CudaOutputs:
+    """Hidden states of one step on the device. A worker.executor.backend.StepOutputs."""
+
+    def __init__(self, backend: CudaBackend, layout: StepLayout, hidden: torch.Tensor) -> None:
+        """hidden: [T, E], and more behind it where a graph is padded."""
+        self._backend, self._layout, self._hidden = backend, layout, hidden
+        self._all_logits: torch.Tensor | None = None  # [A, V]
+
+    def prompt_logprobs(
+        self, parts: Sequence[PromptPart]
+    ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
+        """See StepOutputs."""
+        backend, scores = self._backend, PromptScores()
+
+        def logits_of(tokens: Integers) -> torch.Tensor:
+            return backend.model.logits(self._hidden.index_select(0, backend.device.send(tokens)))
+
+        rows = backend.rows
+        scores.add(parts, self._layout.row_starts, rows.token_ids, logits_of, rows.vocab_size)
+        return scores.columns
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        """See StepOutputs."""
+        backend, scores = self._backend, SampledScores(logprobs)
+        logits, device_rows = self._logits(), backend.buffers.sample_rows(self._layout.num_samples)
+        if index is not None:
+            members = backend.device.send(index)
+            logits, device_rows = logits.index_select(0, members), device_rows.index_select(0, members)
+        tokens = backend.sampler.sample(logits, rows.tolist(), scores)
+        backend.device_rows.append(device_rows, tokens)
+        fetched = backend.device.fetch(tokens)
+        return SampledTokens(np.zeros(len(rows), np.int64), fetched.numpy, scores.columns)
+
+    def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
+        """See StepOutputs."""
+        device = self._backend.device
+        logits = self._logits().index_select(0, device.send(index))
+        ids, logprobs = map(device.fetch, self._backend.sampler.beam_candidates(logits, rows.tolist(), count))
+        return lambda: BeamCandidates(ids.numpy(), logprobs.numpy())
+
+    def _logits(self) -> torch.Tensor:
+        """Returns the logits [A, V] of all rows that sample."""
+        if self._all_logits is None:
+            tokens = self._backend.buffers.logit_tokens(self._layout.num_samples)
+            self._all_logits = self._backend.model.logits(self._hidden.index_select(0, tokens))
+        return self._all_logits
+
+
+class CudaCompletion:
+    """An event behind everything that a step launched. A worker.executor.backend.Completion."""
+
+    def __init__(self, backend: CudaBackend, event: Event, clock: LaunchClock) -> None:
+        self._backend, self._event, self._clock = backend, event, clock
+
+    def seconds_left(self, followed: bool) -> float:
+        """See Completion. With another step behind it there is no plan to listen for: wait() is due."""
+        return 0.0 if followed or self._event.query() else POLL_S
+
+    def wait(self) -> StepTimes:
+        """See Completion."""
+        self._event.synchronize()  # the step's one wait
+        return self._backend.completed(self._clock)

@@ -1,0 +1,143 @@
+"""What a device implements so that worker.executor.executor.StepExecutor can run step plans on it.
+
+The executor keeps the rows and the order of the contract; a backend keeps what is on the device. A backend
+may return from every method before the device has done the work: what comes back is then `Deferred`, and is
+read once the step's Completion says that the step is done.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.step.beams import BeamCandidates
+from worker.step.plan_check import StepCheck
+from worker.step.plan_reader import RowFeature, Step, Swaps
+
+T = TypeVar("T")
+Deferred = Callable[[], T]
+"""Returns a value of a step. Called at most once, and only after the step is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """Tokens sampled for N rows."""
+
+    host_tokens: Integers  # [N] the tokens as the host knows them at launch; 0 where only the device does
+    tokens: Deferred[Integers]  # [N]; worker.step.beams.NO_TOKEN: the row has none
+    logprobs: Deferred[engine_pb2.LogprobColumns | None]  # of those rows that requested them, in order
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The times of a StepResult. Phases of 0 are not measured."""
+
+    started_ns: int
+    duration_us: int
+    prepare_us: int = 0
+    forward_us: int = 0
+    sample_us: int = 0
+
+
+class LaunchClock:
+    """When the phases of a step were launched, in nanoseconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.launched_ns = self._uploaded_ns = self._forwarded_ns = time.monotonic_ns()
+
+    def mark_uploaded(self) -> None:
+        """Marks the end of the phase that applies the plan and makes the inputs."""
+        self._uploaded_ns = time.monotonic_ns()
+
+    def mark_forwarded(self) -> None:
+        """Marks the end of the model's phase."""
+        self._forwarded_ns = time.monotonic_ns()
+
+    def times(self, started_ns: int, ended_ns: int) -> StepTimes:
+        """Returns the times of a step that the device began and ended at these points."""
+        duration_us = (ended_ns - started_ns) // 1000
+        if self._forwarded_ns == self.launched_ns:  # nothing was computed
+            return StepTimes(started_ns, duration_us)
+        return StepTimes(
+            started_ns,
+            duration_us,
+            prepare_us=(self._uploaded_ns - self.launched_ns) // 1000,
+            forward_us=(self._forwarded_ns - self._uploaded_ns) // 1000,
+            sample_us=(ended_ns - self._forwarded_ns) // 1000,
+        )
+
+
+class Completion(Protocol):
+    """The end of a launched step. Steps complete in the order of their launch."""
+
+    def seconds_left(self, followed: bool) -> float:
+        """Returns after how many seconds to look again; 0: wait() is due.
+
+        followed: another step has been launched behind this one.
+        """
+
+    def wait(self) -> StepTimes:
+        """Blocks until the step is done."""
+
+
+class StepOutputs(Protocol):
+    """What the model computed in one step, to sample from. A rows sample."""
+
+    def prompt_logprobs(
+        self, parts: Sequence[PromptPart]
+    ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
+        """Scores parts of prompts from the hidden states of the step."""
+
+    def sample(
+        self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
+    ) -> SampledTokens:
+        """Samples one token for each of the rows [N] and appends it to what the device keeps of them.
+
+        index: [N] where the rows stand among the step's A sampled rows; None: they are all of them.
+        logprobs: rows that request log-probabilities of what they sample.
+        """
+
+    def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
+        """Returns the `count` most probable tokens of each of the rows [N]. index: see sample()."""
+
+
+class Backend(Protocol):
+    """Rows, cache, model and sampler on one device."""
+
+    features: Sequence[RowFeature]
+    """State by row that the backend keeps; changed by the plan before update_rows()."""
+    num_host_blocks: int
+    """Blocks of the swap space."""
+    plan_check: StepCheck | None
+    """A compiled check of plans; None: numpy checks them."""
+
+    def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
+        """Returns a context that surrounds the whole launch of a plan, entered before anything changes."""
+
+    def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
+        """Follows changes that the plan made to the row table.
+
+        appended: rows [P] that the core appended token_ids [P] to.
+        """
+
+    def swap(self, swaps: Swaps) -> None:
+        """Copies blocks to host memory and back."""
+
+    def copy_blocks(self, sources: Integers, targets: Integers) -> None:
+        """Copies blocks within the cache. sources, targets: [C]."""
+
+    def upload(self, step: Step, tokens_only: bool) -> None:
+        """Makes the model's inputs of a step.
+
+        tokens_only: no sampled row is a beam or requests log-probabilities.
+        """
+
+    def forward(self) -> StepOutputs:
+        """Runs the model on the uploaded step."""
+
+    def submit(self, clock: LaunchClock) -> Completion:
+        """Ends the launch of a step."""

@@ -1,0 +1,112 @@
+"""Executes step plans on any backend: the order of the contract, and all bookkeeping of the host.
+
+    rows and block tables change       apply_changes, append_tokens
+    blocks move                        swap, copy_blocks
+    inputs are made, the model runs    read_step, upload, forward
+    prompts are scored                 prompt_logprobs
+    beams offer candidates             beam_candidates
+    the other rows sample              sample
+
+A device that computes by itself may still be busy with earlier steps while a later one is launched.
+"""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
+from worker.executor.pending_step import PendingStep
+from worker.sampling.logprobs.requests import LogprobRequests
+from worker.step.beams import BeamRows
+from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
+from worker.step.rows import RowTable
+
+B = TypeVar("B", bound=Backend)
+
+
+class StepExecutor(Generic[B]):
+    """Runs plans against a row table and a backend. A worker.loop.StepRunner."""
+
+    def __init__(self, rows: RowTable, backend: B, max_num_batched_tokens: int) -> None:
+        self.rows, self.backend = rows, backend
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._logprobs = LogprobRequests(rows.vocab_size)
+        self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
+        self._features = (*backend.features, self._logprobs, self._beams)
+        self._pending: deque[PendingStep] = deque()
+
+    def launch(self, plan: worker_pb2.StepPlan) -> None:
+        """Launches a step. Raises PlanError when the plan does not fit the rows."""
+        clock, pending = LaunchClock(), PendingStep(plan.step)
+        with self.backend.step(plan):
+            apply_changes(plan, self.rows, self._features)
+            appended, token_ids = append_tokens(plan, self.rows)
+            self.backend.update_rows(plan, appended, token_ids)
+            self._move_blocks(plan)
+            if plan.rows:
+                self._compute(plan, clock, pending)
+            pending.complete_with(self.backend.submit(clock))
+        self._pending.append(pending)
+
+    def seconds_left(self) -> float | None:
+        """See worker.loop.StepRunner."""
+        return self._pending[0].seconds_left(len(self._pending) > 1) if self._pending else None
+
+    def finish(self) -> worker_pb2.StepResult:
+        """See worker.loop.StepRunner."""
+        return self._pending.popleft().result()
+
+    def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """Runs one step to its end, with no other step in flight."""
+        self.launch(plan)
+        return self.finish()
+
+    def _move_blocks(self, plan: worker_pb2.StepPlan) -> None:
+        """Copies blocks to host memory, back from there, then within the cache."""
+        swaps = read_swaps(plan, self.rows.cache_blocks, self.backend.num_host_blocks)
+        if swaps:
+            self.backend.swap(swaps)
+        sources, targets = block_copies(plan, self.rows.cache_blocks)
+        if len(sources):
+            self.backend.copy_blocks(sources, targets)
+
+    def _compute(self, plan: worker_pb2.StepPlan, clock: LaunchClock, pending: PendingStep) -> None:
+        """Launches model and sampling."""
+        backend = self.backend
+        step = read_step(plan, self.rows, self._max_num_batched_tokens, backend.plan_check)
+        backend.upload(step, self._want_tokens_only(step.sample_rows))
+        clock.mark_uploaded()
+        outputs = backend.forward()
+        clock.mark_forwarded()
+        self.rows.finish_step(step.rows, step.starts + step.counts)
+        parts = self._logprobs.prompt_parts(step.rows, step.starts, step.counts)
+        if parts:
+            pending.add_prompts(outputs.prompt_logprobs(parts))
+        if len(step.sample_rows):
+            self._sample(outputs, step.sample_rows, pending)
+
+    def _want_tokens_only(self, rows: Integers) -> bool:
+        """Returns whether none of the rows [A] is a beam or requests log-probabilities."""
+        return not self._logprobs.any_in(rows) and not self._beams.any_in(rows)
+
+    def _sample(self, outputs: StepOutputs, rows: Integers, pending: PendingStep) -> None:
+        """Samples for the rows [A] that are no beams; beams among them give candidates instead."""
+        if not self._beams.any_in(rows):
+            pending.add_sampled(self._sample_tokens(outputs, rows, None))
+            return
+        beams = self._beams.mask(rows)
+        counts = self._beams.counts(rows[beams])
+        index = np.flatnonzero(beams)
+        candidates = outputs.beam_candidates(rows[beams], index, int(counts.max()))
+        pending.add_candidates(beams, counts, candidates)
+        if not beams.all():
+            pending.add_sampled(self._sample_tokens(outputs, rows[~beams], np.flatnonzero(~beams)))
+
+    def _sample_tokens(self, outputs: StepOutputs, rows: Integers, index: Integers | None) -> SampledTokens:
+        """Samples for rows [N] and appends the tokens. index: see StepOutputs.sample."""
+        sampled = outputs.sample(rows, index, self._logprobs.sampled)
+        self.rows.append(rows, np.maximum(sampled.host_tokens, 0))
+        return sampled

@@ -1,0 +1,85 @@
+"""A launched step: what its result is made of once the device is done.
+
+Everything that the result needs of rows is taken at launch: the next plan may be launched before the result
+is read, and may remove them.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.executor.backend import Completion, Deferred, SampledTokens
+from worker.step.beams import BeamCandidates, write_candidates
+from worker.step.plan_reader import token_column
+
+
+class PendingStep:
+    """One step between launch and result. A: rows that sample, B: beams among them."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._sampled: SampledTokens | None = None
+        self._beams: npt.NDArray[np.bool_] | None = None  # [A]; None: no beam is among the rows
+        self._beam_counts: Integers | None = None  # [B]
+        self._candidates: Deferred[BeamCandidates] | None = None
+        self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
+        self._completion: Completion
+
+    def add_prompts(self, prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]]) -> None:
+        """Adds log-probabilities of prompts."""
+        self._prompts = prompts
+
+    def add_sampled(self, sampled: SampledTokens) -> None:
+        """Adds the tokens of the rows that are no beams."""
+        self._sampled = sampled
+
+    def add_candidates(
+        self, beams: npt.NDArray[np.bool_], counts: Integers, candidates: Deferred[BeamCandidates]
+    ) -> None:
+        """Adds candidates of beams. beams: [A] which rows are beams; counts: [B] candidates of each."""
+        self._beams, self._beam_counts, self._candidates = beams, counts, candidates
+
+    def complete_with(self, completion: Completion) -> None:
+        """Sets what tells that the step is done."""
+        self._completion = completion
+
+    def seconds_left(self, followed: bool) -> float:
+        """See worker.executor.backend.Completion."""
+        return self._completion.seconds_left(followed)
+
+    def result(self) -> worker_pb2.StepResult:
+        """Blocks until the step is done and returns its result."""
+        times = self._completion.wait()
+        result = worker_pb2.StepResult(
+            step=self._step,
+            started_ns=times.started_ns,
+            duration_us=times.duration_us,
+            prepare_us=times.prepare_us,
+            forward_us=times.forward_us,
+            sample_us=times.sample_us,
+        )
+        if self._prompts is not None:
+            result.prompt_logprobs.extend(self._prompts())
+        if self._beams is not None:
+            result.token_ids = token_column(self._tokens_with_beams(self._beams, result))
+        elif self._sampled is not None:
+            result.token_ids = token_column(self._sampled.tokens())
+        if self._sampled is not None:
+            columns = self._sampled.logprobs()
+            if columns is not None:
+                result.logprobs.CopyFrom(columns)
+        return result
+
+    def _tokens_with_beams(
+        self, beams: npt.NDArray[np.bool_], result: worker_pb2.StepResult
+    ) -> npt.NDArray[np.int64]:
+        """Returns tokens [A] and writes the candidates of beams [A] into the result."""
+        assert self._candidates is not None and self._beam_counts is not None
+        tokens = np.empty(len(beams), np.int64)
+        tokens[beams] = write_candidates(self._candidates(), self._beam_counts, result)
+        if self._sampled is not None:
+            tokens[~beams] = self._sampled.tokens()
+        return tokens

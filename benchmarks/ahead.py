@@ -29,7 +29,7 @@ from scheduler import SAMPLING
 from engine_core.core import EngineCore
 from engine_core.io.inbox import Inbox, Received
 from engine_core.io.stop_signal import StopSignal
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.startup import initialize_message, make_identity, make_scheduler
 from engine_core.step.result import Result
 from pagewire.config import EngineConfig
@@ -127,8 +127,8 @@ def measure(folder: Path, scheduling: str, streams: int, total: int) -> tuple[Re
         stop = stack.enter_context(StopSignal())
         inbox = stack.enter_context(contextlib.closing(Inbox()))
         context = stack.enter_context(zmq.Context())
-        worker = stack.enter_context(contextlib.closing(WorkerLink(context, config.listen_workers, stop)))
-        worker.start(initialize_message(config), "error", external=False)
+        worker = stack.enter_context(contextlib.closing(WorkerGroup(context, config.listen_workers, stop)))
+        worker.start(initialize_message(config), [["--log-level=error"]], external=False)
         ready = worker.wait_ready(lambda what, fraction: None)
         scheduler = make_scheduler(config, ready)
         clients = Clients(inbox, streams, total)

@@ -16,7 +16,7 @@ from engine_core.intake.intake import Door
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.validation import Limits, is_too_long
 from engine_core.io.error_replies import BUG, Failures
-from engine_core.io.inbox import Asked, Event, FrontendGone, Inbox, Received, SocketsFailed
+from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
 from engine_core.pacing import Pace
 from engine_core.request import FinishReason, Request
@@ -46,8 +46,8 @@ _IDLE_CHECK_INTERVAL_S = 60.0
 class Worker(Protocol):
     """What computes."""
 
-    meanwhile: Callable[[], None]
-    """The core's. Whatever waits here calls it a few times in a second: a step may be long."""
+    on_wait: Callable[[], None]
+    """Set by the engine core. Every method that waits calls it a few times a second: a step may be long."""
 
     def submit(self, plan: Plan) -> None:
         """Begins to compute a step, when those before it are done. Raises when there is nobody to do it."""
@@ -88,12 +88,12 @@ class EngineCore:
         clock: Callable[[], float] = monotonic,
         *,
         ahead: bool = False,
-        pulse: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
         bounds: QueueBounds = UNBOUNDED,
     ) -> None:
         """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
 
-        pulse: called in each turn of the loop and while it waits, and not otherwise: that we live.
+        heartbeat: called in each turn of the loop and while it waits: proves that the loop is alive.
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
         bounds: how much may wait.
         """
@@ -107,8 +107,8 @@ class EngineCore:
         self._inbox = inbox
         self._send = send
         self._clock = clock
-        self._pulse = pulse
-        worker.meanwhile = self._while_waiting
+        self._heartbeat = heartbeat
+        worker.on_wait = self._while_waiting
         self._max_under_way = 2 if ahead else 1
         self._pace = Pace()
         self._output_rate = Rate()
@@ -129,7 +129,7 @@ class EngineCore:
 
         A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
         """
-        self._pulse()
+        self._heartbeat()
         if delay := self._pace.delay(self._clock()) or self.scheduler.nap:
             self._worker.await_result(delay)
         self._take_events()
@@ -171,7 +171,7 @@ class EngineCore:
             self._handle_message(event)
         elif isinstance(event, FrontendGone):
             self._lose_frontend(event.frontend)
-        elif isinstance(event, Asked):
+        elif isinstance(event, HealthProbe):
             event.answer(True)
         else:
             assert isinstance(event, SocketsFailed)
@@ -179,7 +179,7 @@ class EngineCore:
 
     def _while_waiting(self) -> None:
         """A step may take longer than a frontend waits for a sign of life. Everything else has to wait."""
-        self._pulse()
+        self._heartbeat()
         for event in self._inbox.take_if(self._asks_for_life):
             self._handle(event)
 

@@ -1,17 +1,18 @@
-"""The engine core's process: bind, start the worker, announce, step until the end."""
+"""The engine core's process: binds sockets, starts the worker, announces itself, and steps until the end."""
 
 import contextlib
 import logging
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
 
-from engine_core.core import EngineCore
+from engine_core.core import EngineCore, Identity
 from engine_core.io.frontend_sockets import FrontendSockets
-from engine_core.io.inbox import Asked, Inbox
+from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
@@ -29,6 +30,7 @@ from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Heartbeat, Status
+from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
@@ -37,9 +39,9 @@ log = logging.getLogger(__name__)
 
 
 def run(config: EngineConfig) -> int:
-    """The process, from start to exit code: 0 after a signal, 1 after a failure while serving.
+    """Runs the process. Returns its exit code: 0 after a signal, 1 after a failure while serving.
 
-    Raises StartupError when it cannot start. Call it in the main thread.
+    Raises StartupError when it cannot start. To be called in the main thread.
     """
     status = Status()
     try:
@@ -53,12 +55,53 @@ def run(config: EngineConfig) -> int:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _Endpoints:
+    """What the process has opened to talk to others."""
+
+    inbox: Inbox
+    listen: str  # address of the frontends' socket
+    frontends: FrontendSockets
+    workers: WorkerGroup
+    watch: Watch
+
+
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
-    """Everything that is opened here is closed by the stack, last first."""
+    """Everything that is opened here is closed by the stack, in reverse order."""
     initialize, arguments = initialize_message(config), worker_arguments(config)
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)
+    heartbeat = Heartbeat(status.beat)
+    endpoints = _open(config, heartbeat, stack)
+    ready = _load(endpoints.workers, initialize, arguments, config.external_workers, status)
+    identity = make_identity(config, ready, time.time_ns())
+    scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
+    scheduler.open(open_journal(journal, scheduler.num_rows))
+    core = EngineCore(
+        identity,
+        scheduler,
+        endpoints.workers,
+        endpoints.inbox,
+        endpoints.frontends.send,
+        ahead=config.scheduling == "ahead",
+        heartbeat=heartbeat,
+        bounds=queue_bounds(config),
+    )
+    watch = endpoints.watch
+    watch_core(watch.board, Parts(core, endpoints.frontends, endpoints.workers, ready))
+    watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
+    freeze_heap()
+    suspects = scheduler.probation.num_suspects
+    _announce(status, identity, ready, block_size=config.block_size, suspects=suspects, **watch.facts)
+    exit_code = _step_until_the_end(core, status)
+    if not exit_code:
+        journal.unlink(missing_ok=True)  # after a clean end no request is suspected
+    return exit_code
+
+
+def _open(config: EngineConfig, heartbeat: Heartbeat, stack: contextlib.ExitStack) -> _Endpoints:
+    """Binds all sockets, and receives from frontends. Raises StartupError."""
     stop = stack.enter_context(StopSignal())
     inbox = stack.enter_context(contextlib.closing(Inbox()))
     context = stack.enter_context(zmq.Context())
@@ -73,62 +116,51 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     stack.callback(transport.remove_file, listen)
     stack.callback(frontends.close)
     listen_workers = config.listen_workers or transport.workers_address(folder)
-    worker = WorkerLink(context, listen_workers, stop, hang_timeout=config.hang_timeout, key=key)
+    workers = WorkerGroup(
+        context, listen_workers, stop, hang_timeout=config.hang_timeout, key=key, heartbeat=heartbeat
+    )
     stack.callback(transport.remove_file, listen_workers)
-    stack.callback(worker.close)
+    stack.callback(workers.close)
     frontends.start()
+    return _Endpoints(inbox, listen, frontends, workers, watch)
 
+
+def _load(
+    workers: WorkerGroup, initialize: Initialize, arguments: list[list[str]], external: bool, status: Status
+) -> Ready:
+    """Starts the worker and waits until it has loaded. Raises StartupError."""
     try:
-        worker.meanwhile = pulse = Heartbeat(status.beat)
-        worker.start(initialize, arguments, external=config.external_workers)
-        ready = worker.wait_ready(status.loading)
+        workers.start(initialize, arguments, external=external)
+        return workers.wait_ready(status.loading)
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo, may_pass=error.may_pass) from error
-    identity = make_identity(config, ready, time.time_ns())
-    scheduler, notes = make_scheduler(config, ready, recording), journal_path(listen)
-    scheduler.open(open_journal(notes, scheduler.num_rows))
-    core = EngineCore(
-        identity,
-        scheduler,
-        worker,
-        inbox,
-        frontends.send,
-        ahead=config.scheduling == "ahead",
-        pulse=pulse,
-        bounds=queue_bounds(config),
-    )
-    watch_core(watch.board, Parts(core, frontends, worker, ready))
-    watch.pages.begin(lambda answer: inbox.put(Asked(answer)))
-    freeze_heap()
-    facts = identity.welcome.model
-    log.info("ready: %s, context %d, %d KV blocks", facts.architecture, facts.max_model_len, ready.num_blocks)
+
+
+def _announce(status: Status, identity: Identity, ready: Ready, **facts: str | int | float) -> None:
+    """Tells the log and the parent process that the engine core serves."""
+    model = identity.welcome.model
+    log.info("ready: %s, context %d, %d KV blocks", model.architecture, model.max_model_len, ready.num_blocks)
     status.ready(
-        architecture=facts.architecture,
-        dtype=facts.dtype,
-        quantization=facts.quantization,
+        architecture=model.architecture,
+        dtype=model.dtype,
+        quantization=model.quantization,
         device=identity.welcome.device,
-        max_model_len=facts.max_model_len,
+        max_model_len=model.max_model_len,
         num_blocks=ready.num_blocks,
-        block_size=config.block_size,
         kv_cache_bytes=ready.kv_cache_bytes,
-        weight_bytes=facts.weight_bytes,
-        suspects=scheduler.probation.num_suspects,
-        **watch.facts,
+        weight_bytes=model.weight_bytes,
+        **facts,
     )
-    exit_code = _step_until_the_end(core, status)
-    if not exit_code:
-        notes.unlink(missing_ok=True)  # an end in peace: nobody is to blame
-    return exit_code
 
 
 def _step_until_the_end(core: EngineCore, status: Status) -> int:
-    """Serves. Whatever ends that, everybody who waits for a request hears of it, and our parent why."""
+    """Serves. When a failure ends that, all requests fail, and the parent process is told why."""
     try:
         core.run()
     except Stopped:
         return 0
     except WorkerDied as error:
-        if not status.attached:  # who started us says it
+        if not status.attached:  # otherwise the parent process logs it
             log.error("%s", error)
         reason = StartupError(error.what, error.why, error.todo)
     except Exception as error:

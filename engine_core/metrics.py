@@ -12,7 +12,7 @@ from heapq import nlargest
 from engine_core.core import EngineCore
 from engine_core.counters import Counters
 from engine_core.io.frontend_sockets import FrontendSockets
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.queue.fair import FairQueue
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.telemetry.board import Board
@@ -30,7 +30,7 @@ class Parts:
 
     core: EngineCore
     frontends: FrontendSockets
-    worker: WorkerLink
+    worker: WorkerGroup
     ready: Ready
 
 
@@ -38,9 +38,10 @@ def watch(board: Board, parts: Parts) -> None:
     """Puts everything on the board."""
     board.add_counters(parts.core.counters)
     board.add_readings(parts, READINGS)
-    if parts.worker.pid is not None:
-        number = re.search(r"-\d+$", board.process)  # of several cores: each has its worker
-        board.add_system(f"worker{number.group() if number else ''}", parts.worker.pid)
+    number = re.search(r"-\d+$", board.process)  # one of several engine cores, each with its worker
+    for rank, pid in enumerate(parts.worker.pids):
+        name = f"worker{number.group() if number else ''}"
+        board.add_system(f"{name}.{rank}" if rank else name, pid)
 
 
 def _gauge(name: str, help: str, *labels: str) -> Metric:

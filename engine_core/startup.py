@@ -1,4 +1,4 @@
-"""What is decided once, between the configuration and the first step."""
+"""Decisions made once, between the configuration and the first step."""
 
 import dataclasses
 import logging
@@ -19,6 +19,7 @@ from pagewire import __version__
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
+from pagewire.host.cores import format_cores, parse_cores
 from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
@@ -28,39 +29,45 @@ log = logging.getLogger(__name__)
 
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
-_MOST_GIB = 1 << 20
-"""Of swap space: more than any host has, and still countable in blocks."""
+_MAX_GIB = 1 << 20
+"""Swap space: more than any host has, and still countable in blocks."""
+_MAX_RANKS = 1024
+_CANNOT_START = "cannot start the engine core"
 
 
 def check_config(config: EngineConfig) -> None:
-    """Raises StartupError for what cannot work, and for what is not built yet, naming the flag."""
-    planned = {
-        "--tensor-parallel-size": config.tensor_parallel_size > 1,
-        "--pipeline-parallel-size": config.pipeline_parallel_size > 1,
-    }
-    for flag, asked in planned.items():
-        if asked:
-            raise StartupError("cannot start the engine core", f"{flag} is not built yet", "leave it out")
+    """Raises StartupError for values that cannot work or are not supported, naming the flag."""
+    _check_combinations(config)
+    for flag, (value, lowest, highest) in _ranges(config).items():
+        if not lowest <= value <= highest:
+            raise StartupError(_CANNOT_START, f"{flag} is {value}", f"use {lowest} to {highest}")
+
+
+def _check_combinations(config: EngineConfig) -> None:
+    if config.pipeline_parallel_size > 1:
+        raise StartupError(_CANNOT_START, "--pipeline-parallel-size is not built yet", "leave it out")
     if config.listen_workers.startswith("tcp://") and not config.external_workers:
         raise StartupError(
-            "cannot start the engine core",
-            "--listen-workers is tcp://, which its own worker has no use for",
+            _CANNOT_START,
+            "--listen-workers is tcp://, but the engine core's own worker connects by ipc://",
             "add --external-workers, or leave it out",
         )
     if config.record_tokens and not config.record:
-        raise StartupError(
-            "cannot start the engine core", "--record-tokens without --record", "add --record FILE"
-        )
+        raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
         raise StartupError(
-            "cannot start the engine core",
+            _CANNOT_START,
             f"--hang-timeout is {config.hang_timeout}",
             f"use 0, or at least {LEAST_PATIENCE_S}",
         )
+
+
+def _ranges(config: EngineConfig) -> dict[str, tuple[float, float, float]]:
+    """Returns (value, lowest, highest) by flag."""
     ranges: dict[str, tuple[float, float, float]] = {
-        "--tensor-parallel-size": (config.tensor_parallel_size, 1, 1),
+        "--tensor-parallel-size": (config.tensor_parallel_size, 1, _MAX_RANKS),
         "--pipeline-parallel-size": (config.pipeline_parallel_size, 1, 1),
-        "--swap-space": (config.swap_space, 0, _MOST_GIB),
+        "--swap-space": (config.swap_space, 0, _MAX_GIB),
         "--block-size": (config.block_size, 1, _U32),
         "--max-num-batched-tokens": (config.max_num_batched_tokens, 1, _U32),
         "--max-num-seqs": (config.max_num_seqs, 1, _U32),
@@ -76,15 +83,11 @@ def check_config(config: EngineConfig) -> None:
     }
     for name, weight in _tenant_weights(config).items():
         ranges[f"--tenant-weight {name}"] = weight, 0.001, 1000
-    for flag, (value, lowest, highest) in ranges.items():
-        if not lowest <= value <= highest:
-            raise StartupError(
-                "cannot start the engine core", f"{flag} is {value}", f"use {lowest} to {highest}"
-            )
+    return ranges
 
 
 def initialize_message(config: EngineConfig) -> Initialize:
-    """What the worker is told. Raises StartupError when there is no such model."""
+    """Returns the first message to each rank of the worker. Raises StartupError if there is no such model."""
     return Initialize(
         model_path=str(checkpoint_folder(config.model)),
         device=config.device,
@@ -107,7 +110,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
 
 
 def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWriter | None = None) -> Scheduler:
-    """A scheduler over the worker's blocks; with a recording: one that is recorded there."""
+    """Returns a scheduler over the worker's blocks. recording: where its calls are recorded."""
     kind: Callable[..., Scheduler] = Scheduler
     if recording is not None:
         kind = partial(RecordedScheduler, recording, with_tokens=config.record_tokens)
@@ -125,12 +128,12 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
 
 
 def queue_bounds(config: EngineConfig) -> QueueBounds:
-    """How much may wait."""
+    """Returns how much may wait in the queue."""
     return QueueBounds(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_queue_wait)
 
 
 def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Identity:
-    """What frontends are told, and requests are measured against. Raises StartupError."""
+    """Returns what frontends are told, and the limits of requests. Raises StartupError."""
     model = ModelFacts()
     model.CopyFrom(ready.model)
     model.max_model_len = _max_model_len(config, ready)
@@ -144,7 +147,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
         device=ready.device or config.device,
-        parallelism=Parallelism(tensor=1, pipeline=1, data=1, expert=1),
+        parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
@@ -160,39 +163,53 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
     return Identity(welcome, limits)
 
 
-def worker_arguments(config: EngineConfig) -> list[str]:
-    """What a worker that we start is told on its command line, beyond where we are. Raises StartupError."""
-    known = {field.name for field in dataclasses.fields(WorkerConfig)}
-    arguments = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
+def worker_arguments(config: EngineConfig) -> list[list[str]]:
+    """Returns the command-line arguments of each rank, beyond its address and number. Raises StartupError."""
     if config.external_workers and (config.threads or config.worker_cores):
         raise StartupError(
-            "cannot start the engine core",
-            "--threads and --worker-cores are for a worker that we start ourselves",
+            _CANNOT_START,
+            "--threads and --worker-cores are for a worker that the engine core starts",
             "give them to the worker: --threads, --cores",
         )
-    arguments += [f"--threads={config.threads}"] if config.threads else []
-    arguments += [f"--cores={config.worker_cores}"] if config.worker_cores else []
+    shared = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
+    shared += [f"--threads={config.threads}"] if config.threads else []
+    shared += _fault_arguments(config)
+    cores = _cores_by_rank(config)
+    return [shared + ([f"--cores={own}"] if own else []) for own in cores]
+
+
+def _cores_by_rank(config: EngineConfig) -> list[str]:
+    """Divides --worker-cores into equal parts; "" for ranks that are not pinned."""
+    size = config.tensor_parallel_size
+    if size == 1 or not config.worker_cores:
+        return [config.worker_cores] * size
+    cores = parse_cores(config.worker_cores)
+    bounds = [len(cores) * rank // size for rank in range(size + 1)]
+    return [format_cores(cores[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def _fault_arguments(config: EngineConfig) -> list[str]:
+    known = {field.name for field in dataclasses.fields(WorkerConfig)}
+    arguments = []
     for fault in config.worker_fault:
         name = "fault-" + fault.partition("=")[0]
         why = ""
         if name.replace("-", "_") not in known:
             why = "no worker knows it"
         if config.external_workers or config.device == "cuda":
-            why = "only a simulated device or a CPU that we start ourselves fails on purpose"
+            why = "only a simulated device or a CPU that the engine core starts fails on purpose"
         if why:
-            raise StartupError(
-                "cannot start the engine core", f"--worker-fault {fault}: {why}", "leave it out"
-            )
-        arguments.append("--fault-" + fault)  # what it may be equal to, the worker says
+            raise StartupError(_CANNOT_START, f"--worker-fault {fault}: {why}", "leave it out")
+        arguments.append("--fault-" + fault)  # the worker checks its value
     return arguments
 
 
 def _max_model_len(config: EngineConfig, ready: Ready) -> int:
-    """The worker's context length, or less: one sequence of full length must always fit into the pool."""
+    """Returns the worker's context length, or less: a sequence of full length must fit into the pool."""
     slots = ready.num_blocks * config.block_size
     if ready.model.max_model_len < 2 or slots < 2:
         raise StartupError(
-            "cannot start the engine core",
+            _CANNOT_START,
             f"there is no room for a prompt and an output: a context of {ready.model.max_model_len} tokens,"
             f" {ready.num_blocks} KV blocks of {config.block_size}",
             "raise --num-blocks or --max-model-len",
@@ -212,5 +229,5 @@ def _tenant_weights(config: EngineConfig) -> dict[str, float]:
 
 
 def _num_rows(config: EngineConfig) -> int:
-    """Sequences that run at once: each needs a token of every step's budget."""
+    """Returns how many sequences run at once: each needs a token of every step's budget."""
     return min(config.max_num_seqs, config.max_num_batched_tokens)

@@ -171,7 +171,7 @@ class FrontendSockets:
                 # A full inbox keeps messages in the socket, and so with those who send them.
                 poll.register(readable, 0 if self._inbox.is_full else select.POLLIN)
                 poll.poll(self._timeout_ms() if is_all else 0)
-                self._inbox.found_room()
+                self._inbox.acknowledge_room()
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._roused)
         except BaseException as error:  # the step loop must hear of it, whatever it is

@@ -1,14 +1,14 @@
-"""Whether the worker hangs: it owes a result, or has to load, and nothing comes of it.
+"""Detects a rank that hangs: it owes a result, or has to load, and makes no progress.
 
-No clock and no process in here: whoever waits for the worker looks a few times in a second, and says how
-long it was awake since the last look, and what the kernel says of the worker (see pagewire.host.liveness).
+No clock and no process in this file: the caller looks a few times a second, and passes how long it was awake
+since its last look and what the kernel reports about the process (see pagewire.host.liveness).
 
     limit    = max(patience, 20 * expected)
     expected = the longest of the last small steps + tokens of the plan * seconds per token of the large ones
 
-A worker that has gone past its limit hangs if it does not compute: it is stopped, or waits for what never
-comes. One that does compute may have been given more than was ever measured, such as a first long prompt
-on a slow machine, or compile something; it gets five times the limit.
+A rank that exceeds its limit hangs if it does not compute: it is stopped, or waits for something that never
+comes. A rank that does compute may have been given more than was ever measured, such as a first long prompt
+on a slow machine, or may compile something: it gets five times the limit.
 """
 
 from collections import deque
@@ -17,49 +17,49 @@ from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import Vitals
 
 LOADING_PATIENCE_S = 30.0
-"""For a worker that loads and neither computes, nor reads a disk, nor says a word."""
+"""For a rank that loads and neither computes, nor reads a disk, nor sends a message."""
 _SLOWNESS = 20.0
 """How much longer than expected a step may take: ten times is a slow machine."""
 _COMPUTING = 5.0
-"""By which the limit is longer for a worker that computes."""
+"""Factor of the limit for a rank that computes."""
 _QUIET_S = 1.0
-"""Without having computed, until it counts as not computing."""
+"""Seconds without computing after which a rank counts as not computing."""
 _MANY_TOKENS = 64
-"""From here on a step takes its time for its tokens; below, for reading the weights, say."""
+"""From here on the duration of a step depends on its tokens; below, on reading the weights."""
 _KEPT = 0.99
-"""Of what the slowest step has taught, with each further one."""
+"""Share of the slowest step that is remembered after each further one."""
 
 
-class WorkerWatch:
-    """What the worker owes, and for how long. Times in seconds."""
+class HangDetector:
+    """What one rank owes, and for how long. Times in seconds."""
 
     def __init__(self, patience: float) -> None:
-        """patience: the least limit; 0: nobody is ever said to hang."""
+        """patience: the smallest limit; 0 turns the detector off."""
         self._patience = patience
         self._loading: Liveness | None = Liveness()
-        self._under_way: deque[int] = deque()  # tokens of the plans, oldest first
+        self._in_flight: deque[int] = deque()  # tokens of the plans, oldest first
         self._small_step = 0.0
         self._per_token = self._least_per_token = 0.0
         self._taken = self._quiet = self._stopped = 0.0
         self._vitals: Vitals | None = None
 
-    def spoke(self) -> None:
-        """A message came while it loads."""
+    def heard(self) -> None:
+        """Records a message from the rank."""
         if self._loading is not None:
             self._loading.heard()
 
     def loaded(self, seconds_per_token: float) -> None:
-        """It is ready. seconds_per_token: of a prompt, as it has measured that itself; 0: it has not."""
+        """Records that the rank is ready. seconds_per_token: of a prompt, as measured; 0: not measured."""
         self._loading = None
         self._least_per_token = seconds_per_token
 
     def sent(self, num_tokens: int) -> None:
-        """A plan was sent, behind those that are under way."""
-        self._under_way.append(num_tokens)
+        """Records a plan that was sent, behind those in flight."""
+        self._in_flight.append(num_tokens)
 
     def ended(self, seconds: float) -> None:
-        """The oldest plan was answered; so long it took."""
-        num_tokens = self._under_way.popleft()
+        """Records the result of the oldest plan, which took so many seconds."""
+        num_tokens = self._in_flight.popleft()
         if num_tokens >= _MANY_TOKENS:
             self._per_token = max(seconds / num_tokens, _KEPT * self._per_token)
         else:
@@ -68,26 +68,27 @@ class WorkerWatch:
 
     @property
     def limit(self) -> float:
-        """Of the oldest plan under way."""
+        """Seconds that the oldest plan in flight may take."""
         per_token = max(self._per_token, self._least_per_token)
-        return max(self._patience, _SLOWNESS * (self._small_step + self._under_way[0] * per_token))
+        return max(self._patience, _SLOWNESS * (self._small_step + self._in_flight[0] * per_token))
 
     def look(self, awake_s: float, vitals: Vitals | None) -> str:
-        """Why the worker counts as hung; "": it does not.
+        """Returns why the rank counts as hung; "" if it does not.
 
-        vitals: None for one that somebody else has started, perhaps on another machine.
+        awake_s: seconds since the last call. vitals: None for a process that others have started, perhaps on
+        another machine.
         """
         before, self._vitals = self._vitals, vitals
         if not self._patience:
             return ""
         if self._loading is not None:
             hangs = self._loading.hangs(awake_s, vitals, LOADING_PATIENCE_S, starts=True)
-            return "it neither loads nor says a word" if hangs and vitals is not None else ""
+            return "it neither loads nor sends a message" if hangs and vitals is not None else ""
         computes = False
         if vitals is not None and before is not None:
             computes = vitals.computes_since(before, awake_s)
             awake_s = max(0.0, awake_s - (vitals.starved_s - before.starved_s))
-        if self._under_way:
+        if self._in_flight:
             return self._look_at_step(awake_s, computes)
         is_stopped = vitals is not None and vitals.state == "T"
         self._stopped = self._stopped + awake_s if is_stopped else 0.0

@@ -1,4 +1,4 @@
-"""What the step loop is told by other threads, and the queue in which it finds that."""
+"""Events that other threads send to the step loop, and the queue in which the loop finds them."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from pagewire.internal.v1.engine_pb2 import FrontendMessage
 
 MAX_EVENTS = 1 << 16
 MAX_BYTES = 256 << 20
-"""What may pile up while a step runs; from then on it piles up at the senders."""
+"""Events and bytes that may be queued; beyond these, messages stay with their senders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ class FrontendGone:
 
 @dataclass(frozen=True, slots=True)
 class SocketsFailed:
-    """The thread that serves the frontends' socket has ended by a bug of ours."""
+    """The thread that serves the frontends' socket has ended by a bug."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Somebody wants to know whether the loop turns."""
+class HealthProbe:
+    """A health check waits for the loop's next turn."""
 
     answer: Callable[[bool], None]
 
 
-Event = Received | FrontendGone | SocketsFailed | Asked
+Event = Received | FrontendGone | SocketsFailed | HealthProbe
 
 
 class Inbox:
-    """Events in order of arrival, with a descriptor to wait for: any thread puts, the loop takes.
+    """Events in order of arrival, with a descriptor to poll: any thread puts, the loop takes.
 
     The descriptor lets an idle loop wait for events, for signals and for the worker's death at once. While
-    a step runs, events pile up. Nobody is kept from putting more, but whoever reads them from a socket asks
-    `is_full` and lets them wait there, so that senders are held back; `room` tells when to go on.
+    a step runs, events are queued. put() never refuses; the thread that reads from a socket checks `is_full`
+    first and leaves messages in the socket, which holds back their senders. `room` tells it when to continue.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
@@ -61,28 +61,28 @@ class Inbox:
         self._bytes_put = self._bytes_taken = 0  # each is written by one side only
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.room = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when events have been taken since somebody found it full."""
+        """Readable when events have been taken since `is_full` was True."""
         self._was_full = False
 
     def __bool__(self) -> bool:
         return bool(self._events)
 
     def fileno(self) -> int:
-        """Readable when there are events (and, now and then, when there are none)."""
+        """Returns a descriptor that is readable when there are events, and sometimes when there are none."""
         return self._eventfd
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be read. For the one thread that reads."""
-        self._was_full = True  # first: what is taken after this is told
+        """Whether to stop reading. For the one thread that reads."""
+        self._was_full = True  # first: what is taken from here on writes to `room`
         full = len(self._events) >= self._max_events or (
             self._bytes_put - self._bytes_taken >= self._max_bytes
         )
         self._was_full = full
         return full
 
-    def found_room(self) -> None:
-        """Takes note of `room`."""
+    def acknowledge_room(self) -> None:
+        """Clears `room`."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.room)
 
@@ -93,27 +93,27 @@ class Inbox:
         self._events.append(event)
         os.eventfd_write(self._eventfd, 1)
 
-    def hear(self) -> None:
-        """Takes note of the descriptor; then take(): what is put after this wakes the loop again."""
+    def acknowledge(self) -> None:
+        """Clears the descriptor; take() must follow. An event that is put after this wakes the loop again."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
 
     def take(self) -> list[Event]:
-        """The events that are there now; never waits. Those that arrive meanwhile are for the next call."""
+        """Returns the events that are there now, without waiting; later ones are left to the next call."""
         if not self._events:  # as in most steps
             return []
-        self.hear()
+        self.acknowledge()
         return self._count([self._events.popleft() for _ in range(len(self._events))])
 
     def take_if(self, wanted: Callable[[Event], bool]) -> list[Event]:
-        """Those of the events that are there now which are wanted; the others keep their order."""
+        """Returns those of the present events that are wanted; the others keep their order."""
         events = [self._events.popleft() for _ in range(len(self._events))]
         taken = [event for event in events if wanted(event)]
         self._events.extendleft(event for event in reversed(events) if not wanted(event))
         return self._count(taken)
 
     def close(self) -> None:
-        """Closes the descriptors; nobody puts any more."""
+        """Closes the descriptors; no thread may put any more."""
         os.close(self._eventfd)
         os.close(self.room)
 

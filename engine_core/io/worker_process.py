@@ -1,38 +1,46 @@
-"""A worker's process, as far as we can reach it: a child of ours, or only a connection."""
+"""A worker's process, as far as the engine core can observe it: a child process, or only a connection."""
 
 import contextlib
 import json
 import os
 import select
-import signal
 import struct
 import subprocess
+from typing import Self
 
 import zmq
 
 from pagewire.errors import PagewireError
+from pagewire.host.exit_codes import describe_exit
+from pagewire.internal.v1.worker_pb2 import Failed
 from pagewire.ipc.transport import is_readable
 
 SEE_ABOVE = "see the lines above, then start again"
 SHUTDOWN_GRACE_S = 0.5
-"""Between Shutdown and SIGKILL. A worker has nothing to save."""
+"""Seconds between Shutdown and SIGKILL. A worker has nothing to save."""
 
 
 class WorkerDied(PagewireError):
-    """The worker is gone, or has said that it cannot go on. Its fields are those of StartupError."""
+    """The worker has ended, or cannot continue. The fields are those of StartupError."""
 
     def __init__(self, what: str, why: str, todo: str = "", *, may_pass: bool = False) -> None:
         super().__init__(what, why, todo)
         self.what, self.why, self.todo, self.may_pass = what, why, todo, may_pass
+
+    @classmethod
+    def reported(cls, failed: Failed) -> Self:
+        """Returns the error that a worker has sent."""
+        return cls(failed.what or "the worker failed", failed.why or failed.type, failed.todo)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
 
 
 class WorkerChild:
-    """A worker that we have started."""
+    """A worker process that the engine core has started."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", status: int) -> None:
+        """status: the reading end of its status pipe. Takes over both."""
         self.pid = child.pid
         self.pidfd = os.pidfd_open(child.pid)
         self._process = child
@@ -42,7 +50,7 @@ class WorkerChild:
         os.set_blocking(status, False)
 
     def read_status(self) -> None:
-        """Takes in what it says on its status pipe: failures from before it could connect."""
+        """Reads its status pipe, on which it reports failures from before it could connect."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._status, 65536):
                 *lines, self._unread = (self._unread + data).split(b"\n")
@@ -50,28 +58,27 @@ class WorkerChild:
                     if event["event"] == "failed":
                         self._failure = event
 
-    def cause_of_death(self, why: str) -> WorkerDied:
-        """Its own words, where it could still say them; else how it ended; else what we saw."""
+    def cause_of_death(self, name: str, why: str) -> WorkerDied:
+        """Returns the error that it reported; else how it ended; else `why`, what is known from outside.
+
+        name: what messages call it.
+        """
         self._wait(SHUTDOWN_GRACE_S)
         self.read_status()
         if self._failure is not None:
             return WorkerDied(self._failure["what"], self._failure["why"], self._failure["todo"])
         code = self._process.poll()
         if code is not None:
-            why = f"it ended with exit code {code}"
-        if code is not None and code < 0:
-            why = f"it was killed by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            why += ", which is also what happens when memory runs out"
+            why = describe_exit(code)
         was_killed = code is not None and code < 0
-        return WorkerDied(f"the worker (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
+        return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
 
     def kill(self) -> None:
-        """It must not wake up and go on."""
+        """Sends SIGKILL: a process that hangs must not wake up and continue."""
         self._process.kill()
 
-    def bury(self, grace: float) -> None:
-        """Waits for its end, for so many seconds; then sees to it."""
+    def close(self, grace: float) -> None:
+        """Waits `grace` seconds for it to end, then kills it."""
         if not self._wait(grace):
             self._process.kill()
         self._process.wait()
@@ -79,15 +86,17 @@ class WorkerChild:
         os.close(self._status)
 
     def _wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Returns whether it ends within so many seconds."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
 
 
 class WorkerConnection:
-    """A worker that somebody else has started, maybe in another process-id namespace: all that we
-    can watch of it is its connection."""
+    """The connections of workers that others have started, perhaps in another process-id namespace.
+
+    Their connections are all that can be observed of them.
+    """
 
     _HANDSHAKE_FAILED = (
         zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -101,14 +110,13 @@ class WorkerConnection:
         self._num_failed = 0
 
     def fileno(self) -> int:
-        """Readable when there is something new since is_lost() has looked."""
+        """Returns a descriptor that is readable when there are events that is_lost() has not seen."""
         return int(self.monitor.getsockopt(zmq.FD))
 
     def is_lost(self) -> bool:
-        """Whether a connection was lost that had been made in full.
+        """Returns whether a connection was lost after its handshake.
 
-        Somebody who only looks whether the address is served is told of twice: as a handshake that
-        failed, then as a connection that was lost.
+        A process that only probes the address causes two events: a failed handshake, then a disconnect.
         """
         while is_readable(self.monitor):
             (kind,) = struct.unpack_from("=H", self.monitor.recv_multipart()[0])

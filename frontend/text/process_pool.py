@@ -18,6 +18,7 @@ from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.text.prompt_encoding import TokenizedPrompt
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
+from pagewire.host.exit_codes import describe_exit
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 
@@ -166,9 +167,9 @@ class _Process:
             self.kill()
         code = await self._child.wait()
         if code >= 0:  # it could not start, or has a bug: its own lines are in the log
-            log.error("a reader ended with exit code %d", code)
+            log.error("a reader has failed: %s", describe_exit(code))
             return InternalError()
-        log.warning("a reader was ended by %s while it read a prompt", signal.Signals(-code).name)
+        log.warning("a reader is gone in the middle of a prompt: %s", describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to tokenize"})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
+from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import read_vitals
 
@@ -88,12 +89,7 @@ class Child:
             todo = "see the lines above; if it was only slow, raise --hang-timeout"
             return StartupError(f"the {self.name} hangs", why, todo)
         self._end()
-        code = self.process.returncode
-        why = f"it ended with exit code {code}"
-        if code < 0:
-            why = f"it was killed by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            why += ", which is also what happens when memory runs out"
+        why = describe_exit(self.process.returncode)
         return StartupError(f"the {self.name} is gone", why, "see the lines above, then start again")
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from engine_core import main
-from engine_core.io import worker_link as workers
+from engine_core.io import worker_group as workers
 from pagewire import logs
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
@@ -16,8 +16,8 @@ from tests.engine_core.processes import spawn_fake_worker
 if __name__ == "__main__":
     folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     logs.setup("engine", "info")
-    main.WorkerLink = functools.partial(  # type: ignore[misc, assignment]
-        workers.WorkerLink, spawn=spawn_fake_worker
+    main.WorkerGroup = functools.partial(  # type: ignore[misc, assignment]
+        workers.WorkerGroup, spawn=spawn_fake_worker
     )
     config = EngineConfig(
         model=str(folder / "model"),

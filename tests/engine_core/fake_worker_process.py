@@ -1,8 +1,9 @@
 """A worker process without a model: speaks worker.proto, computes as FakeWorker does.
 
-Started as the real one is (`worker --engine=ADDRESS --rank=0 ...`). FAKE_WORKER says how it misbehaves:
+Started as the real one is (`worker --engine=ADDRESS --rank=R ...`). FAKE_WORKER says how it misbehaves:
 "" not at all; "refuse": fails before it connects; "fail-load", "fail-step": sends Failed; "die-load",
-"die-step": kills itself; "wrong-step": answers with a token too many; "hang-step": never answers.
+"die-step": kills itself; "wrong-step": answers with a token too many; "hang-step": never answers;
+"few-blocks": has room for half of the blocks; "other-model": loads another model. "FAULT@R": rank R alone.
 """
 
 import json
@@ -35,7 +36,10 @@ FAILED = Failed(type="ValueError", what="cannot load", why="a tensor is missing"
 def main(arguments: list[str]) -> None:
     """Serves until Shutdown."""
     options = dict(argument.removeprefix("--").split("=", 1) for argument in arguments if "=" in argument)
-    fault = os.environ.get("FAKE_WORKER", "")
+    rank = int(options.get("rank", "0"))
+    fault, _, faulty_rank = os.environ.get("FAKE_WORKER", "").partition("@")
+    if faulty_rank and rank != int(faulty_rank):
+        fault = ""
     if fault == "refuse":
         event = {"event": "failed", "what": "cannot start", "why": "no torch", "todo": "install it"}
         os.write(int(os.environ["PAGEWIRE_STATUS_FD"]), json.dumps(event).encode() + b"\n")
@@ -49,13 +53,14 @@ def main(arguments: list[str]) -> None:
     def receive() -> WorkerCommand:
         return WorkerCommand.FromString(transport.unpack(socket.recv()))
 
-    send(hello=WorkerHello(rank=0, pid=os.getpid(), version="test"))
+    send(hello=WorkerHello(rank=rank, pid=os.getpid(), version="test"))
     initialize = receive().initialize
     send(load_progress=LoadProgress(what="weights", fraction=0.5))
     _misbehave(fault, "load", send)
-    worker = FakeWorker(initialize.num_blocks or 256, initialize.block_size)
+    num_blocks = (initialize.num_blocks or 256) // (2 if fault == "few-blocks" else 1)
+    worker = FakeWorker(num_blocks, initialize.block_size)
     facts = ModelFacts(
-        architecture="Fake",
+        architecture="Other" if fault == "other-model" else "Fake",
         vocab_size=VOCAB,
         max_model_len=initialize.max_model_len or MAX_MODEL_LEN,
         eos_token_ids=[EOS],

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from engine_core.intake.validation import Limits, make_request
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
@@ -177,7 +177,7 @@ def expected_output(
 
 def run(
     scheduler: Scheduler,
-    worker: "FakeWorker | WorkerLink",
+    worker: "FakeWorker | WorkerGroup",
     ledger: "Ledger",
     *,
     steps: int = 10_000,
@@ -233,7 +233,7 @@ class FakeWorker:
         self.slots: dict[int, int] = {}  # slot -> history
         self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
-        self.meanwhile: Callable[[], None] = lambda: None  # nothing takes long here
+        self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
         self._results: deque[Result] = deque()
         self._scores: list[Scored] = []  # of the last plan
         self._offers: list[tuple[int, float]] = []  # of its beams

@@ -366,7 +366,7 @@ def test_the_first_sequence_may_be_one_of_them(ended: list[int]) -> None:
 def test_a_long_step_keeps_nobody_in_doubt(house: House) -> None:
     """While a step runs, whoever asks for a sign of life gets one; all the rest waits for its turn."""
     beats: list[float] = []
-    house.core._pulse = lambda: beats.append(house.now)
+    house.core._heartbeat = lambda: beats.append(house.now)
     house.put(add_request(1, max_tokens=9))
     house.step()
     house.put(Hello(known_epoch=0), b"b")
@@ -374,7 +374,7 @@ def test_a_long_step_keeps_nobody_in_doubt(house: House) -> None:
     house.put(Hello(known_epoch=EPOCH), b"a")
     house.put(Hello(known_epoch=EPOCH), b"c")
     before = len(house.sent)
-    house.worker.meanwhile()
+    house.worker.on_wait()
     assert [(name, message.WhichOneof("message")) for name, message in house.sent[before:]] == [
         (b"a", "load"),
         (b"c", "load"),

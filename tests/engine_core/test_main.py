@@ -262,8 +262,8 @@ def test_a_worker_that_is_killed_while_it_loads(folder: Path, monkeypatch: pytes
 
 
 def test_what_is_not_built_is_refused_before_anything_starts(folder: Path) -> None:
-    engine = Engine(folder, tensor_parallel_size=2)
-    assert "--tensor-parallel-size" in str(engine.wait_for("failed")["why"])
+    engine = Engine(folder, pipeline_parallel_size=2)
+    assert "--pipeline-parallel-size" in str(engine.wait_for("failed")["why"])
     assert engine.wait() == 1
     engine.close()
 

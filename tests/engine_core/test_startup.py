@@ -36,7 +36,6 @@ def test_the_default_is_fine() -> None:
 @pytest.mark.parametrize(
     ("change", "flag"),
     [
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size"),
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size"),
         ({"pipeline_parallel_size": 4}, "--pipeline-parallel-size"),
         ({"swap_space": -1.0}, "--swap-space"),
@@ -75,12 +74,8 @@ def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
 def test_a_worker_is_told_how_to_fail() -> None:
     faults = ("die-at-step=3", "slow-factor=1.5")
     config = EngineConfig(worker_fault=faults, log_level="error")
-    assert worker_arguments(config) == [
-        "--log-level=error",
-        "--log-format=text",
-        "--fault-die-at-step=3",
-        "--fault-slow-factor=1.5",
-    ]
+    faults = ["--fault-die-at-step=3", "--fault-slow-factor=1.5"]
+    assert worker_arguments(config) == [["--log-level=error", "--log-format=text", *faults]]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +89,17 @@ def test_a_worker_is_told_how_to_fail() -> None:
 def test_a_fault_that_cannot_be_had(change: dict[str, Any]) -> None:
     with pytest.raises(StartupError, match="--worker-fault"):
         worker_arguments(EngineConfig(**change))
+
+
+def test_each_rank_gets_its_part_of_the_cores() -> None:
+    def cores(**change: Any) -> list[list[str]]:
+        ranks = worker_arguments(EngineConfig(**change))
+        return [[each for each in rank if each.startswith("--cores")] for rank in ranks]
+
+    assert cores() == [[]] and cores(tensor_parallel_size=2) == [[], []]
+    assert cores(worker_cores="0,8,1,9") == [["--cores=0,8,1,9"]]
+    split = cores(worker_cores="2-7", tensor_parallel_size=2)
+    assert split == [["--cores=2-4"], ["--cores=5-7"]]
 
 
 def test_the_context_is_capped_by_the_pool() -> None:

@@ -15,7 +15,7 @@ import zmq
 
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.stop_signal import StopSignal
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
 from pagewire.config import WorkerConfig
@@ -28,7 +28,7 @@ from tests.e2e import services
 from tests.engine_core.conftest import context, folder
 from tests.engine_core.fakes import Ledger, add_request, expected_output
 from tests.engine_core.house import House
-from tests.engine_core.io.test_worker_link import INITIALIZE, one_step
+from tests.engine_core.io.test_worker_group import INITIALIZE, one_step
 from tests.engine_core.processes import FakeFrontend, spawn_fake_worker
 from tests.hostile.bus_messages import bombs, column, frame_sets, frontend_message
 from tests.hostile.messages import any_message
@@ -218,13 +218,13 @@ def test_strangers_on_the_workers_socket(context: Context, folder: Path) -> None
     marker = folder / "marker"
     sets = frame_sets(WorkerMessage, random.Random(2), str(marker))
     with StopSignal() as stop, ExitStack() as stack:
-        link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+        link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
         stack.callback(link.close)
         stranger = transport.connect_dealer(context, link._address, transport.new_identity())
         stack.callback(stranger.close)
         for frames in islice(sets, SETS // 2):
             stranger.send_multipart(frames)
-        link.start(INITIALIZE, [], external=False)
+        link.start(INITIALIZE, [[]], external=False)
         link.wait_ready(lambda what, fraction: None)
         for frames in islice(sets, SETS // 2):
             stranger.send_multipart(frames)

@@ -1,6 +1,6 @@
 """A worker in the same process: the simulated runner with real rows, and its time.
 
-In place of engine_core.io.worker_link.WorkerLink. A plan is computed as soon as it comes, since nothing but
+In place of engine_core.io.worker_group.WorkerGroup. A plan is computed as soon as it comes, since nothing but
 the plans before it decides what it gives; its result is handed out when the device would have it.
 """
 
@@ -50,7 +50,7 @@ class Device:
         self.dies = False  # in the step that comes next
         self._death: float | None = None
         self._kills_core = False  # so that its own death is not noticed
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.on_wait: Callable[[], None] = lambda: None
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
@@ -100,7 +100,7 @@ class Device:
         """As a worker's link does: with looks at who wants to know whether the core lives."""
         while (now := self._machine.loop.time()) + LOOK_S < until:
             self._machine.wait(now + LOOK_S)
-            self.meanwhile()
+            self.on_wait()
         self._machine.wait(until)
 
     def _execute(self, message: worker_pb2.StepPlan) -> worker_pb2.StepResult:

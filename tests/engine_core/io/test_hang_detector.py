@@ -2,20 +2,20 @@
 
 import pytest
 
-from engine_core.io.hang_detector import LOADING_PATIENCE_S, WorkerWatch
+from engine_core.io.hang_detector import LOADING_PATIENCE_S, HangDetector
 from pagewire.host.proc_stat import Vitals
 
 PATIENCE, LOOK = 3.0, 0.25
 ASLEEP, STOPPED = Vitals("S", 1.0, 0.0), Vitals("T", 1.0, 0.0)
 
 
-def loaded(seconds_per_token: float = 0.0) -> WorkerWatch:
-    watch = WorkerWatch(PATIENCE)
+def loaded(seconds_per_token: float = 0.0) -> HangDetector:
+    watch = HangDetector(PATIENCE)
     watch.loaded(seconds_per_token)
     return watch
 
 
-def seconds_until_it_hangs(watch: WorkerWatch, vitals: Vitals | None = None, *, share: float = 0.0) -> float:
+def seconds_until_it_hangs(watch: HangDetector, vitals: Vitals | None = None, *, share: float = 0.0) -> float:
     """share: of a core, on which it computes. Infinite if it does not hang within 10,000 s."""
     cpu_s = 1.0
     for number in range(1, 40_001):
@@ -116,21 +116,21 @@ def test_who_gets_no_core_is_not_to_blame() -> None:
 
 
 def test_a_worker_that_loads_must_do_something() -> None:
-    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), STOPPED) == LOADING_PATIENCE_S
-    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), ASLEEP, share=0.2) == float("inf")
-    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), Vitals("D", 1.0, 0.0)) == float("inf")
-    watch = WorkerWatch(PATIENCE)
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), STOPPED) == LOADING_PATIENCE_S
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), ASLEEP, share=0.2) == float("inf")
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), Vitals("D", 1.0, 0.0)) == float("inf")
+    watch = HangDetector(PATIENCE)
     for _ in range(400):
-        watch.spoke()
+        watch.heard()
         assert not watch.look(LOADING_PATIENCE_S / 2, ASLEEP)
 
 
 def test_of_a_worker_elsewhere_nobody_knows_what_it_does_while_it_loads() -> None:
-    assert seconds_until_it_hangs(WorkerWatch(PATIENCE), None) == float("inf")
+    assert seconds_until_it_hangs(HangDetector(PATIENCE), None) == float("inf")
 
 
 def test_nobody_hangs_where_nobody_minds() -> None:
-    watch = WorkerWatch(0.0)
+    watch = HangDetector(0.0)
     assert seconds_until_it_hangs(watch, STOPPED) == float("inf")
     watch.loaded(0.0)
     watch.sent(1)

@@ -1,4 +1,4 @@
-"""The worker as a process: started, talked to, watched, buried."""
+"""Worker processes: start, steps, faults, end; groups of one rank and of two."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import zmq
 
 from engine_core.io.inbox import Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
-from engine_core.io.worker_link import WorkerLink
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, WorkerHello, WorkerMessage
@@ -30,23 +30,23 @@ def stop() -> Iterator[StopSignal]:
 
 
 @pytest.fixture
-def link(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerLink]:
-    made = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+def link(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerGroup]:
+    made = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     yield made
     made.close()
 
 
-def start(link: WorkerLink) -> Ready:
-    link.start(INITIALIZE, [], external=False)
+def start(link: WorkerGroup) -> Ready:
+    link.start(INITIALIZE, [[]], external=False)
     return link.wait_ready(lambda what, fraction: None)
 
 
-def pid_of(link: WorkerLink) -> int:
-    assert link._child is not None
-    return link._child.pid
+def pid_of(link: WorkerGroup) -> int:
+    assert link._ranks[0].child is not None
+    return link._ranks[0].child.pid
 
 
-def one_step(link: WorkerLink) -> None:
+def one_step(link: WorkerGroup) -> None:
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
     scheduler.add(make(add_request(1)))
     link.submit(scheduler.schedule(0.0))
@@ -54,9 +54,9 @@ def one_step(link: WorkerLink) -> None:
 
 
 def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSignal) -> None:
-    link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     progress: list[tuple[str, float]] = []
-    link.start(INITIALIZE, [], external=False)
+    link.start(INITIALIZE, [[]], external=False)
     ready = link.wait_ready(lambda what, fraction: progress.append((what, fraction)))
     assert ready.num_blocks == 16 and progress == [("weights", 0.5)]
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
@@ -69,7 +69,7 @@ def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSi
         for index in (0, 1):
             key = message.handle, index
             assert (ledger.tokens[key], ledger.ends[key]) == expected_output(message, index)
-    child = link._child
+    child = link._ranks[0].child
     assert child is not None
     link.close()
     assert child._process.returncode == 0, "it left by itself"
@@ -84,7 +84,7 @@ def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSi
     ],
 )
 def test_a_worker_that_does_not_start(
-    link: WorkerLink, monkeypatch: pytest.MonkeyPatch, fault: str, what: str, why: str
+    link: WorkerGroup, monkeypatch: pytest.MonkeyPatch, fault: str, what: str, why: str
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", fault)
     with pytest.raises(WorkerDied) as death:
@@ -101,7 +101,7 @@ def test_a_worker_that_does_not_start(
     ],
 )
 def test_a_worker_that_fails_while_serving(
-    link: WorkerLink, monkeypatch: pytest.MonkeyPatch, fault: str, why: str
+    link: WorkerGroup, monkeypatch: pytest.MonkeyPatch, fault: str, why: str
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", fault)
     start(link)
@@ -109,7 +109,7 @@ def test_a_worker_that_fails_while_serving(
         one_step(link)
 
 
-def test_two_plans_under_way_are_answered_in_order(link: WorkerLink) -> None:
+def test_two_plans_under_way_are_answered_in_order(link: WorkerGroup) -> None:
     start(link)
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
     message = add_request(1, max_tokens=2)
@@ -127,7 +127,7 @@ def test_two_plans_under_way_are_answered_in_order(link: WorkerLink) -> None:
 
 
 def test_a_worker_that_dies_with_two_plans_under_way(
-    link: WorkerLink, monkeypatch: pytest.MonkeyPatch
+    link: WorkerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", "die-step")
     start(link)
@@ -139,12 +139,12 @@ def test_a_worker_that_dies_with_two_plans_under_way(
         link.await_result(60.0)
 
 
-def test_nobody_waits_longer_than_asked_for_a_result(link: WorkerLink) -> None:
+def test_nobody_waits_longer_than_asked_for_a_result(link: WorkerGroup) -> None:
     start(link)
     link.await_result(0.001)
 
 
-def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerLink) -> None:
+def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerGroup) -> None:
     start(link)
     os.kill(pid_of(link), signal.SIGKILL)
     with pytest.raises(WorkerDied, match="SIGKILL"):
@@ -152,7 +152,7 @@ def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerLink) -> None:
 
 
 def test_a_signal_ends_the_wait_for_a_worker_that_hangs(
-    link: WorkerLink, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+    link: WorkerGroup, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", "hang-step")
     start(link)
@@ -165,50 +165,50 @@ def test_a_worker_that_hangs_is_killed(
     context: Context, folder: Path, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER", "hang-load")
-    link = WorkerLink(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     stop.request()
     with pytest.raises(Stopped):
-        link.start(INITIALIZE, [], external=False)
-    child = link._child
+        link.start(INITIALIZE, [[]], external=False)
+    child = link._ranks[0].child
     assert child is not None
     link.close()
     assert child._process.returncode == -signal.SIGKILL
 
 
 @pytest.fixture
-def watchful(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerLink]:
+def watchful(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerGroup]:
     """A link that does not wait for ever."""
     address = transport.workers_address(folder)
-    made = WorkerLink(context, address, stop, spawn_fake_worker, hang_timeout=1.0)
+    made = WorkerGroup(context, address, stop, spawn_fake_worker, hang_timeout=1.0)
     yield made
     made.close()
 
 
-def test_a_step_that_never_ends(watchful: WorkerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_never_ends(watchful: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_WORKER", "hang-step")
     start(watchful)
     beats: list[int] = []
-    watchful.meanwhile = lambda: beats.append(1)
+    watchful.on_wait = lambda: beats.append(1)
     with pytest.raises(WorkerDied, match=r"hangs: a step has taken \d\.\d s.*; it was killed"):
         one_step(watchful)
     assert len(beats) >= 4, "whoever waits for the worker is alive"
-    child = watchful._child
+    child = watchful._ranks[0].child
     assert child is not None and child._process.wait(60) == -signal.SIGKILL
 
 
-def test_an_idle_worker_that_is_stopped(watchful: WorkerLink) -> None:
+def test_an_idle_worker_that_is_stopped(watchful: WorkerGroup) -> None:
     start(watchful)
     os.kill(pid_of(watchful), signal.SIGSTOP)
     with contextlib.closing(Inbox()) as inbox, pytest.raises(WorkerDied, match="hangs: it was stopped"):
         watchful.wait_for(inbox)
 
 
-def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerLink) -> None:
+def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerGroup) -> None:
     """We may not kill it. What it says later, nobody hears."""
     address = f"--engine={watchful._address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "hang-step"})
     try:
-        watchful.start(INITIALIZE, [], external=True)
+        watchful.start(INITIALIZE, [[]], external=True)
         watchful.wait_ready(lambda what, fraction: None)
         with pytest.raises(WorkerDied, match="the worker hangs: a step has taken"):
             one_step(watchful)
@@ -217,7 +217,7 @@ def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerLink) -> None:
         worker.wait()
 
 
-def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerLink, context: Context) -> None:
+def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context: Context) -> None:
     """Only the process that we have started is our worker."""
     with transport.connect_dealer(context, link._address, transport.new_identity()) as stranger:
         stranger.send(transport.pack(WorkerMessage(hello=WorkerHello(pid=1))))
@@ -228,10 +228,10 @@ def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerLink, context: 
         assert link.num_bad_frames == 3
 
 
-def test_a_worker_that_somebody_else_starts(link: WorkerLink) -> None:
+def test_a_worker_that_somebody_else_starts(link: WorkerGroup) -> None:
     worker = python("tests.engine_core.fake_worker_process", f"--engine={link._address}")
     try:
-        link.start(INITIALIZE, [], external=True)
+        link.start(INITIALIZE, [[]], external=True)
         assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
         for _ in range(20):  # somebody looks whether the address is served, and goes again
             assert transport._is_served(link._address)
@@ -243,11 +243,95 @@ def test_a_worker_that_somebody_else_starts(link: WorkerLink) -> None:
         one_step(link)
 
 
-def test_a_worker_of_somebody_else_that_dies_in_a_step(link: WorkerLink) -> None:
+def test_a_worker_of_somebody_else_that_dies_in_a_step(link: WorkerGroup) -> None:
     address = f"--engine={link._address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
-    link.start(INITIALIZE, [], external=True)
+    link.start(INITIALIZE, [[]], external=True)
     link.wait_ready(lambda what, fraction: None)
     with pytest.raises(WorkerDied, match="connection is lost"):
         one_step(link)
     worker.wait()
+
+
+def start_two(link: WorkerGroup) -> Ready:
+    link.start(INITIALIZE, [[], []], external=False)
+    return link.wait_ready(lambda what, fraction: None)
+
+
+def test_a_group_of_two_ranks(context: Context, folder: Path, stop: StopSignal) -> None:
+    """Both execute every plan; the result is that of rank 0."""
+    link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
+    assert start_two(link).num_blocks == 16
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
+    messages = [add_request(handle, prompt=9, n=2, max_tokens=9) for handle in (1, 2)]
+    for message in messages:
+        scheduler.add(make(message))
+    ledger = Ledger()
+    run(scheduler, link, ledger)
+    for message in messages:
+        for index in (0, 1):
+            key = message.handle, index
+            assert (ledger.tokens[key], ledger.ends[key]) == expected_output(message, index)
+    children = [rank.child for rank in link._ranks]
+    assert len(set(link.pids)) == 2
+    link.close()
+    assert all(child is not None and child._process.returncode is not None for child in children)
+
+
+def test_a_group_has_the_blocks_that_all_ranks_have(
+    link: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "few-blocks@1")
+    assert start_two(link).num_blocks == 8
+
+
+@pytest.mark.parametrize(
+    ("fault", "what", "why"),
+    [
+        ("refuse@1", "cannot start", "no torch"),
+        ("fail-load@1", "cannot load", "a tensor is missing"),
+        ("die-load@1", "rank 1 of the worker", "killed by SIGKILL"),
+        ("other-model@1", "disagree", "rank 0 has Fake .* rank 1 has Other"),
+    ],
+)
+def test_a_group_does_not_start_without_each_rank(
+    link: WorkerGroup, monkeypatch: pytest.MonkeyPatch, fault: str, what: str, why: str
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", fault)
+    with pytest.raises(WorkerDied, match=why) as death:
+        start_two(link)
+    assert what in death.value.what
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("die-step@0", r"rank 0 of the worker \(pid \d+\) is gone: it was killed by SIGKILL"),
+        ("die-step@1", r"rank 1 of the worker \(pid \d+\) is gone: it was killed by SIGKILL"),
+        ("fail-step@1", "a tensor is missing"),
+        ("hang-step@1", r"rank 1 of the worker \(pid \d+\) hangs: a step has taken .*; it was killed"),
+        ("wrong-step@1", "cannot talk to rank 1 of the worker: .* its tokens are not those of rank 0"),
+    ],
+)
+def test_the_fault_of_a_rank_is_the_fault_of_the_group(
+    watchful: WorkerGroup, monkeypatch: pytest.MonkeyPatch, fault: str, error: str
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", fault)
+    start_two(watchful)
+    with pytest.raises(WorkerDied, match=error):
+        one_step(watchful)
+
+
+def test_two_ranks_that_others_start_are_told_apart_by_their_numbers(link: WorkerGroup) -> None:
+    address = f"--engine={link._address}"
+    module = "tests.engine_core.fake_worker_process"
+    processes = [python(module, address, f"--rank={rank}") for rank in (1, 0)]
+    try:
+        link.start(INITIALIZE, [[], []], external=True)
+        link.wait_ready(lambda what, fraction: None)
+        one_step(link)
+        assert link.pids == []
+    finally:
+        for worker in processes:
+            worker.kill()
+            worker.wait()

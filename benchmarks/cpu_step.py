@@ -42,25 +42,16 @@ OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu import (
-        activation,
-        attention,
-        attention_parts,
-        compact,
-        greedy,
-        linear,
-        list_pieces,
-        quantize,
-        rms_norm,
-        rotary,
-        store_kv,
-    )
+    from kernels.cpu.attention import attention, kv_prefetch_list, split_kv, store_kv
+    from kernels.cpu.elementwise import activation, rms_norm, rotary
+    from kernels.cpu.matmul import gemm, gemm12, quantize
+    from kernels.cpu.sampling import argmax
 
     return {
-        linear.linear: "product",
-        compact.compact_linear: "product",
-        compact.compact_rows: "embedding",
-        linear.packed_rows: "embedding",
+        gemm.linear: "product",
+        gemm12.compact_linear: "product",
+        gemm12.compact_rows: "embedding",
+        gemm.packed_rows: "embedding",
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",
         rms_norm.rms_norm: "norms",
@@ -68,10 +59,10 @@ def names() -> dict[int, str]:
         rotary.rotary: "rotary",
         store_kv.store_kv: "store",
         attention.attention: "attention",
-        list_pieces.list_pieces: "what to prefetch",
-        attention_parts.combine_parts: "attention, combining",
-        greedy.find_in_pieces: "greedy choice",
-        greedy.merge_pieces: "greedy choice, merging",
+        kv_prefetch_list.list_pieces: "what to prefetch",
+        split_kv.combine_parts: "attention, combining",
+        argmax.find_in_pieces: "greedy choice",
+        argmax.merge_pieces: "greedy choice, merging",
     }
 
 

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,41 @@ def test_grpc_is_one_adapter_of_the_frontend():
         uses = {name for name in names if name.partition(".")[0].startswith("grpc") or "_pb2_grpc" in name}
         uses |= {name for name in names if name.startswith(("frontend.rpc", "frontend.servicers"))}
         assert not uses or relative.startswith((*GRPC_ADAPTERS, "frontend/main.py")), f"{relative}: {uses}"
+
+
+OURS = ROOMS | {"pagewire", "tests", "benchmarks", "scripts"}
+
+
+@cache
+def defined_in(module: str) -> set[str]:
+    """Names that a module of ours defines or imports, and the modules of a package. Empty: no such module."""
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_name(path.name + ".py")
+    names = {child.stem for child in path.iterdir()} if path.is_dir() else set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.exists() else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks", "scripts"])
+def test_what_is_imported_from_rooms_is_there(folder: str):
+    """mypy reads the rooms alone; an import within a function of a test or a benchmark fails late."""
+    missing = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
+                absent = {alias.name for alias in node.names} - defined_in(node.module)
+                missing += [
+                    f"{path.relative_to(ROOT)}: {node.module}.{name}"
+                    for name in absent
+                    if "_pb2" not in f"{node.module}.{name}"
+                ]
+    assert missing == []
 
 
 DANGEROUS_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}

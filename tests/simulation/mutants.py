@@ -25,9 +25,9 @@ from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.trials import Probation
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
-from engine_core.scheduler.admission import Placement
+from engine_core.scheduler.admission import Admission
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.scheduler.timeouts import Expiry
+from engine_core.scheduler.timeouts import Timeouts
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from frontend.engine import journal
@@ -142,23 +142,23 @@ def _tokens_go_to_the_wrong_rows(patch: Callable[..., None]) -> None:
 
 def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
     """A prompt that takes the whole pool waits for ever."""
-    fits = Placement.fits
+    fits = Admission.fits
 
-    def stricter(self: Placement, sequence: CoreSequence, cached: list[int]) -> bool:
+    def stricter(self: Admission, sequence: CoreSequence, cached: list[int]) -> bool:
         missing = self._tables.missing(sequence.num_tokens + 1, cached)
         return missing < self._tables.pool.num_free and fits(self, sequence, cached)
 
-    patch(Placement, "fits", stricter)
+    patch(Admission, "fits", stricter)
 
 
 def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
     """Now and then nobody is admitted, for a reason that no event and no clock gives."""
-    fits, calls = Placement.fits, count()
+    fits, calls = Admission.fits, count()
 
-    def moody(self: Placement, sequence: CoreSequence, cached: list[int]) -> bool:
+    def moody(self: Admission, sequence: CoreSequence, cached: list[int]) -> bool:
         return fits(self, sequence, cached) and (not self._lifecycle.running or next(calls) % 5 > 0)
 
-    patch(Placement, "fits", moody)
+    patch(Admission, "fits", moody)
 
 
 def _ended_sequences_run_again(patch: Callable[..., None]) -> None:
@@ -191,8 +191,8 @@ def _lost_frontends_keep_their_requests(patch: Callable[..., None]) -> None:
 
 def _time_limits_end_nothing(patch: Callable[..., None]) -> None:
     """The clock ends only what has a deadline."""
-    due = Expiry.due
-    patch(Expiry, "due", lambda self, now: [pair for pair in due(self, now) if not pair[1]])
+    due = Timeouts.due
+    patch(Timeouts, "due", lambda self, now: [pair for pair in due(self, now) if not pair[1]])
 
 
 def _a_position_is_repeated_after_a_resume(patch: Callable[..., None]) -> None:

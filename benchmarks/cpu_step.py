@@ -27,6 +27,8 @@ import numpy as np  # noqa: E402
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
 from kernels.cpu.attention.kv_prefetch import LEAST_ROWS  # noqa: E402
+from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
+from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -36,8 +38,9 @@ from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
 
 RUNS = 9
-OPERATION, ROWS, COLUMNS, WORDS, SCALES = 0, 1, 6, 7, 11
-"""Words of records."""
+OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")
+COLUMNS, WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
+SCALES = LinearRecord.word("scales")
 
 
 def names() -> dict[int, str]:

@@ -15,6 +15,7 @@ import torch
 
 from kernels.cpu.attention.block_attention import BlockKernels
 from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
+from kernels.cpu.step.records import PrepareInputsJob
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
 from worker.model_input import StepBatch, build_input_batch
@@ -23,8 +24,6 @@ from worker.step.rows import RowTable
 
 CONTEXT_STEP = 256
 """Plans for attention are made for so many positions more than there are, at most, and last as long."""
-_COLUMNS, _NUM_ROWS, _RESULTS, _SOURCES, _ROOM = 5, 8, 12, 19, 23
-"""Words of a job of kernels.cpu.step.prepare_inputs."""
 
 
 BuildInputs = Callable[[Step, bool], StepBatch]
@@ -68,16 +67,16 @@ class BlockInputs:
         self._kernels, self._tables, self._specs = kernels, rows.blocks, tuple(specs)
         (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
         self._joins = all(spec.window is None for spec in specs)
-        self._job = np.array(
-            (
-                *(rows.token_ids.ctypes.data, rows.token_ids.strides[0]),
-                *(rows.blocks.ctypes.data, rows.blocks.strides[0], rows.prompt_lens.ctypes.data),
-                *(0, 0, 0, 0, kernels.block_size, self._num_kv_heads, kernels.group),
-                *[0] * 13,
-            ),
-            np.int64,
+        self._job = PrepareInputsJob(
+            token_ids=rows.token_ids.ctypes.data,
+            token_ids_stride=rows.token_ids.strides[0],
+            blocks=rows.blocks.ctypes.data,
+            blocks_stride=rows.blocks.strides[0],
+            prompt_lens=rows.prompt_lens.ctypes.data,
+            block_size=kernels.block_size,
+            kv_heads=self._num_kv_heads,
+            group=kernels.group,
         )
-        self._address = self._job.ctypes.data
         self._layout: _Layout | None = None
         self._batch: StepBatch
         self._made = np.zeros(1, np.int64)
@@ -88,11 +87,12 @@ class BlockInputs:
         layout, limits = self._layout_of(step, greedy)
         if layout != self._layout:
             self._batch, self._layout, self._items = self._make(layout), layout, 0
-        rows, column = layout.num_rows, 8 * layout.num_rows
-        job, address = self._job, step.address
-        job[_COLUMNS : _NUM_ROWS + 1] = address, address + column, address + 2 * column, rows
-        job[_SOURCES:_ROOM] = address + 3 * column + 8 * layout.num_samples, layout.num_samples, *limits
-        self._kernels.prepare(self._address)
+        job, address, column = self._job, step.address, 8 * layout.num_rows
+        job.rows, job.starts, job.counts = address, address + column, address + 2 * column
+        job.sources = address + 3 * column + 8 * layout.num_samples
+        job.num_rows, job.num_samples = layout.num_rows, layout.num_samples
+        job.whole, job.joined = limits
+        self._kernels.prepare(job)
         if self._made[0] != self._items:
             self._batch, self._items = replace(self._batch), int(self._made[0])
         return self._batch
@@ -123,9 +123,13 @@ class BlockInputs:
             1,
         )
         parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
-        self._job[_RESULTS:_SOURCES] = [part.ctypes.data for part in parts[:-1]]
-        self._job[_ROOM:] = layout.num_items, parts[-1].ctypes.data
         ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, self._made = parts
+        job = self._job
+        job.out_ids, job.out_positions = ids.ctypes.data, positions.ctypes.data
+        job.out_prompt_lens, job.out_slots = prompt_lens.ctypes.data, slot_rows.ctypes.data
+        job.out_items, job.out_row_starts = items.ctypes.data, row_starts.ctypes.data
+        job.out_logit_tokens, job.out_made = logit_tokens.ctypes.data, self._made.ctypes.data
+        job.num_items = layout.num_items
         items = items.reshape(layout.num_items, ITEM_WORDS)
         step = BlockStep(
             self._kernels,

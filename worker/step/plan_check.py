@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.cpu.step.records import CheckStepJob
 from kernels.ops.attention.ragged import Integers
 from worker.step.rows import RowTable
-
-_TOKENS, _CONTEXT, _IN_ORDER = 10, 11, 12
-"""Words of a job."""
 
 
 class Measures(NamedTuple):
@@ -28,24 +26,29 @@ class Measures(NamedTuple):
 class StepCheck:
     """Of one row table. Its twin is check_by_numpy()."""
 
-    def __init__(self, rows: RowTable, kernel: Callable[[int], None]) -> None:
+    def __init__(self, rows: RowTable, kernel: Callable[[CheckStepJob], None]) -> None:
         """kernel: kernels.cpu.step.check_step.check_step."""
         self._rows, self._kernel = rows, kernel
         self._marks = np.zeros(rows.max_num_rows, np.int64)
-        lengths = rows.num_tokens, rows.num_computed, rows.num_blocks, self._marks
-        sizes = rows.max_num_rows, rows.block_size, rows.max_model_len
-        self._job = np.array((*(each.ctypes.data for each in lengths), *sizes, *[0] * 6), np.int64)
-        self._address = self._job.ctypes.data
+        self._job = CheckStepJob(
+            num_tokens=rows.num_tokens.ctypes.data,
+            num_computed=rows.num_computed.ctypes.data,
+            num_blocks=rows.num_blocks.ctypes.data,
+            marks=self._marks.ctypes.data,
+            max_rows=rows.max_num_rows,
+            block_size=rows.block_size,
+            max_length=rows.max_model_len,
+        )
 
     def __call__(self, columns: Integers, address: int, num_rows: int, num_samples: int) -> Measures:
         """columns: rows, starts, counts [R], sample rows and sources [A], one after another, int64; and their
         address. Raises PlanError when it does not fit."""
         job = self._job
-        job[7:10] = address, num_rows, num_samples
-        self._kernel(self._address)
-        if job[_TOKENS] < 0:
+        job.columns, job.num_rows, job.num_samples = address, num_rows, num_samples
+        self._kernel(job)
+        if job.tokens < 0:
             return check_by_numpy(self._rows, columns, num_rows, num_samples)  # which says why
-        return Measures(int(job[_TOKENS]), int(job[_CONTEXT]), bool(job[_IN_ORDER]))
+        return Measures(job.tokens, job.context, bool(job.in_order))
 
 
 def check_by_numpy(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures:

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kernels.cpu.attention.records import AttentionPlan, AttentionRecord, StoreKVRecord
 from kernels.cpu.attention.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
-from kernels.cpu.elementwise.row_kernels import float_bits, row_grain
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.runtime.arena import zeros
+from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob
 from kernels.ops.attention.ragged import Integers
 
 if TYPE_CHECKING:
@@ -48,11 +51,11 @@ class BlockKernels:
     """The compiled operations on a cache in this order."""
 
     team: "Team"
-    store: int  # kernels.cpu.attention.store_kv.store_kv
-    attend: int  # kernels.cpu.attention.attention.attention
-    combine: int  # kernels.cpu.attention.split_kv.combine_parts
-    check: Callable[[int], None]  # kernels.cpu.step.check_step.check_step
-    prepare: Callable[[int], None]  # kernels.cpu.step.prepare_inputs.prepare_inputs
+    store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
+    attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
+    combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts
+    check: Callable[[CheckStepJob], None]  # kernels.cpu.step.check_step.check_step
+    prepare: Callable[[PrepareInputsJob], None]  # kernels.cpu.step.prepare_inputs.prepare_inputs
     scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
     partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
     part: int  # kernels.cpu.attention.vector_loops.PART
@@ -73,17 +76,17 @@ class BlockKernels:
         tokens, heads, head_dim = key.shape
         if key.stride() != value.stride() or key.stride()[1:] != (head_dim, 1):
             key, value = key.contiguous(), value.contiguous()
-        fields = (
-            key.data_ptr(),
-            value.data_ptr(),
-            key_cache.data_ptr(),
-            value_cache.data_ptr(),
-            rows.data_ptr(),
-            2 * key.stride(0),
-            heads,
-            head_dim,
+        record = StoreKVRecord(
+            key=key.data_ptr(),
+            value=value.data_ptr(),
+            key_cache=key_cache.data_ptr(),
+            value_cache=value_cache.data_ptr(),
+            slot_rows=rows.data_ptr(),
+            stride=2 * key.stride(0),
+            heads=heads,
+            head_dim=head_dim,
         )
-        self.team.run_one(self.store, tokens, fields, row_grain(2 * heads * head_dim))
+        self.team.run_one(self.store, tokens, record, row_grain(2 * heads * head_dim))
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,17 @@ class BlockPlan:
     """What the layers of one step with one window share."""
 
     kernels: BlockKernels
-    items: Int64s  # [I, 9]: see kernels.cpu.attention.work_items_kernel
-    made: Int64s  # [1]: so many of them are taken by themselves; behind these is the company of others
-    addresses: Int64s  # [6]: the plan as kernels.cpu.attention.attention reads it
+    items: Int64s  # [I, ITEM_WORDS]: kernels.cpu.attention.records.AttentionItem
+    made: Int64s  # [1]: so many of them are taken by themselves; those that are paired with others follow
+    record: AttentionPlan  # the plan as the kernels read it
     tables: Int64s  # that the items point at
     context: int  # the most positions of a row
     partials: torch.Tensor  # [bytes]: the places for results of parts; empty where no row is split
+
+    @property
+    def address(self) -> int:
+        """Address of the plan's record."""
+        return self.record.address
 
 
 def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
@@ -167,11 +175,18 @@ def block_plan(
     scratch = kernels.scratch.address(kernels.team.threads * size)
     set_bytes = places * kv_heads * kernels.partial_bytes(head_dim)
     partials = torch.empty(SETS * set_bytes, dtype=torch.uint8)
-    addresses = items.ctypes.data, window or 0, scratch, size, partials.data_ptr(), set_bytes
-    return BlockPlan(kernels, items, made, np.array(addresses, np.int64), tables, context, partials)
+    record = AttentionPlan(
+        items=items.ctypes.data,
+        window=window or 0,
+        scratch=scratch,
+        scratch_bytes=size,
+        partials=partials.data_ptr(),
+        set_bytes=set_bytes,
+    )
+    return BlockPlan(kernels, items, made, record, tables, context, partials)
 
 
-def attention_fields(
+def attention_record(
     query: int,
     out: int,
     cache: tuple[torch.Tensor, torch.Tensor],
@@ -180,23 +195,27 @@ def attention_fields(
     num_heads: int,
     scale: float,
     places: int = 0,
-) -> tuple[int, ...]:
-    """Of a record (kernels.cpu.attention.attention), and of that of combine_parts() after it. query, out,
-    plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of queries and
-    results. places: which set of them the layer has."""
+) -> AttentionRecord:
+    """Returns the record of attention() and of combine_parts() after it.
+
+    query, out, plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of
+    queries and results. places: which set of AttentionPlan.partials the layer has.
+    """
     _, num_kv_heads, block_size, head_dim = cache[0].shape
-    return (
-        query,
-        cache[0].data_ptr(),
-        cache[1].data_ptr(),
-        out,
-        plan,
-        *strides,
-        num_kv_heads,
-        num_heads // num_kv_heads,
-        head_dim,
-        block_size,
-        float_bits(scale) & 0xFFFFFFFF | places << 32,
+    return AttentionRecord(
+        query=query,
+        key_cache=cache[0].data_ptr(),
+        value_cache=cache[1].data_ptr(),
+        out=out,
+        plan=plan,
+        query_stride=strides[0],
+        out_stride=strides[1],
+        kv_heads=num_kv_heads,
+        group=num_heads // num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        scale=scale,
+        partial_set=places,
     )
 
 
@@ -212,17 +231,17 @@ def block_attention(
     if query.stride()[1:] != (head_dim, 1):
         query = query.contiguous()
     out = query.new_empty(query.shape)
-    fields = attention_fields(
+    record = attention_record(
         query.data_ptr(),
         out.data_ptr(),
         (key_cache, value_cache),
-        plan.addresses.ctypes.data,
+        plan.address,
         (2 * query.stride(0), 2 * num_heads * head_dim),
         num_heads,
         scale,
     )
     units = int(plan.made[0]) * key_cache.shape[1]
-    plan.kernels.team.run_one(plan.kernels.attend, units, fields, 1)
+    plan.kernels.team.run_one(plan.kernels.attend, units, record, 1)
     if len(plan.partials):
-        plan.kernels.team.run_one(plan.kernels.combine, units, fields, 1)
+        plan.kernels.team.run_one(plan.kernels.combine, units, record, 1)
     return out

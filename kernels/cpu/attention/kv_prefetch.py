@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from kernels.cpu.attention.records import PrefetchRecord, PrefetchStep, PrefetchStream
+
 if TYPE_CHECKING:
     from kernels.cpu.attention.block_attention import BlockPlan
 
@@ -27,18 +29,24 @@ class KVPrefetch:
         from kernels.cpu.attention.kv_prefetch_kernel import MOST_PIECES
         from kernels.cpu.attention.kv_prefetch_list import list_pieces
 
-        self.operation: int = list_pieces
+        self.operation = list_pieces
         self._list = np.zeros(MOST_PIECES + _SLACK, np.int64)
-        self._step = np.array((self._list.ctypes.data, 0), np.int64)
-        self._streams: list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]] = []
+        self._step = PrefetchStep(pieces=self._list.ctypes.data)
+        self._streams: list[PrefetchStream] = []
 
-    def fields(self, plan: "BlockPlan", cache: tuple[torch.Tensor, torch.Tensor]) -> tuple[int, ...]:
-        """Of the record that makes the list, for each step anew. plan: of any step; its address and how many
+    def record(self, plan: "BlockPlan", cache: tuple[torch.Tensor, torch.Tensor]) -> PrefetchRecord:
+        """The record that makes the list, for each step anew. plan: of any step; its address and how many
         items it has change. cache: keys and values of a layer, [B, K, S, D] each."""
         key, value = cache
-        sizes = key.shape[2], key[0].nbytes, value.data_ptr() - key.data_ptr()
-        items, group = int(plan.made[0]), plan.kernels.group
-        return plan.addresses.ctypes.data, self._step.ctypes.data, items, group, *sizes
+        return PrefetchRecord(
+            plan=plan.address,
+            step=self._step.address,
+            items=int(plan.made[0]),
+            group=plan.kernels.group,
+            block_size=key.shape[2],
+            block_bytes=key[0].nbytes,
+            to_values=value.data_ptr() - key.data_ptr(),
+        )
 
     def streams(self, key: torch.Tensor, products: Sequence[tuple[int, int]]) -> list[int]:
         """Addresses of the streams of the products that come before an attention. key: what it reads,
@@ -47,10 +55,10 @@ class KVPrefetch:
         from kernels.cpu.runtime.work_split import COLUMNS
 
         sizes = [-(-columns // COLUMNS) * (words // LINES) for columns, words in products]
-        total = sum(sizes)
-        before = accumulate(sizes[:-1], initial=0)
-        streams = np.array(
-            [(self._step.ctypes.data, key.data_ptr(), each, total) for each in before], np.int64
-        )
-        self._streams.append(streams)
-        return [stream.ctypes.data for stream in streams]
+        step, keys, total = self._step.address, key.data_ptr(), sum(sizes)
+        streams = [
+            PrefetchStream(step=step, keys=keys, before=before, total=total)
+            for before in accumulate(sizes[:-1], initial=0)
+        ]
+        self._streams += streams
+        return [stream.address for stream in streams]

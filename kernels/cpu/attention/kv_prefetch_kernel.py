@@ -5,10 +5,9 @@ step that decodes waits for memory. So products ask for what the next attention 
 of a tile's rows. It goes through the second-level cache of whoever asks, and waits in the third. No result
 depends on it.
 
-    list     [count] int64: pieces of 2 KiB, as bytes from a layer's keys; the same for all layers
-    step     address of the list, count: written by kernels.cpu.attention.kv_prefetch_list
-    stream   of a product: address of the step, address of the layer's keys, how many pieces the products
-             since the last attention ask for before this one, and all of them, with each tile of 8 rows
+    list            [count] int64: pieces of 2 KiB, as bytes from a layer's keys; the same for all layers
+    PrefetchStep    the list of a step: written by kernels.cpu.attention.kv_prefetch_list
+    PrefetchStream  of a product: which part of the list it asks for
 
 The last pieces of the list are asked for by the last products, so that as little as can be comes between.
 """
@@ -16,7 +15,8 @@ The last pieces of the list are asked for by the last products, so that as littl
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.cpu.isa.vectors import I64, load, prefetch, read_i64, word
+from kernels.cpu.attention.records import PrefetchStep, PrefetchStream
+from kernels.cpu.isa.vectors import I64, load, prefetch, word
 
 LINES = 32
 """Of 64 bytes, in a piece."""
@@ -75,10 +75,10 @@ def pieces_of_block(stream: int, block: int, words: int, tiles: int) -> int:
     """Address in the list of what `tiles` tiles of a block of columns ask for; 0 where that is nothing."""
     if stream == 0 or tiles <= 0:
         return 0
-    step = read_i64(stream)
-    skipped = tiles * read_i64(stream + 24) - read_i64(step + 8)
-    first = tiles * (read_i64(stream + 16) + block * (words // LINES)) - max(0, skipped)
-    if first < 0 or skipped < 0 and first >= read_i64(step + 8):
+    own = PrefetchStream.at(stream)
+    step = PrefetchStep.at(own.step)
+    skipped = tiles * own.total - step.count
+    first = tiles * (own.before + block * (words // LINES)) - max(0, skipped)
+    if first < 0 or skipped < 0 and first >= step.count:
         return 0
-    address: int = read_i64(step) + 8 * first
-    return address
+    return step.pieces + 8 * first

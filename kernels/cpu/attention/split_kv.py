@@ -19,9 +19,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from kernels.cpu.attention.records import AttentionItem, AttentionPlan, AttentionRecord
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear
-from kernels.cpu.attention.work_items_kernel import ITEM
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
@@ -34,8 +34,6 @@ from kernels.cpu.isa.vectors import (
     broadcast,
     call,
     load,
-    read_i64,
-    read_u32,
     repeat,
     store,
     word,
@@ -106,52 +104,50 @@ def merge_part(to: int, part: int, head_dim: int) -> None:
     _merge(to, part, 32 * head_dim, head_dim // 16)
 
 
-def write_result(record: int, item: int, head: int, partial: int, lane: int) -> None:
+def write_result(record: AttentionRecord, item: AttentionItem, head: int, partial: int, lane: int) -> None:
     """Of all parts, rounded: what the item's queries get. lane: the first one's number in the result."""
-    stride, group, head_dim = read_i64(record + 64), read_i64(record + 80), read_i64(record + 88)
-    token, first, pairs = read_i64(item + 16), read_i64(item + 24), read_i64(item + 32)
-    out = read_i64(record + 40) + token * stride + 2 * head * group * head_dim
-    for m in range(pairs):
+    stride, group, head_dim, first = record.out_stride, record.group, record.head_dim, item.first
+    out = record.out + item.token * stride + 2 * head * group * head_dim
+    for m in range(item.pairs):
         to = out + (first + m) // group * stride + 2 * ((first + m) % group * head_dim)
         sums, total = 4 * head_dim * (lane + m), 32 * head_dim + 4 * (lane + m)
         _divide(partial + sums, partial + total, to, head_dim // 16)
 
 
-def first_part(plan: int, item: int, group: int) -> int:
+def first_part(plan: AttentionPlan, item: AttentionItem, group: int) -> int:
     """That the first query of an item sees something of."""
-    window = read_i64(plan + 8)
-    if window == 0:
+    if plan.window == 0:
         return 0
-    return max(0, read_i64(item) + read_i64(item + 24) // group - window + 1) // PART
+    return max(0, item.start + item.first // group - plan.window + 1) // PART
 
 
-def last_part(item: int, group: int) -> int:
+def last_part(item: AttentionItem, group: int) -> int:
     """That the last query of an item sees something of."""
-    return (read_i64(item) + (read_i64(item + 24) + read_i64(item + 32) - 1) // group) // PART
+    return (item.start + (item.first + item.pairs - 1) // group) // PART
 
 
-def place_of_part(plan: int, record: int, item: int, head: int, part: int) -> int:
+def place_of_part(
+    plan: AttentionPlan, record: AttentionRecord, item: AttentionItem, head: int, part: int
+) -> int:
     """Address of the result of a part of a row that is split. item: of any of its parts."""
-    slot = read_i64(item + 48) - read_i64(item + 40) + part
-    index = slot * read_i64(record + 72) + head
-    set_at = read_u32(record + 108) * read_i64(plan + 40)
-    return read_i64(plan + 32) + set_at + index * partial_bytes(read_i64(record + 88))
+    index = (item.slot - item.part + part) * record.kv_heads + head
+    return plan.partials + record.partial_set * plan.set_bytes + index * partial_bytes(record.head_dim)
 
 
 @operation
-def combine_parts(record: int, first: int, count: int, thread: int) -> None:
-    """record: that of kernels.cpu.attention.attention.attention, and after it. Items of a row's last part
-    make the result of all; the others have nothing to do.
+def combine_parts(record: AttentionRecord, first: int, count: int, thread: int) -> None:
+    """After kernels.cpu.attention.attention.attention with the same record. Items of a row's last part make
+    the result of all; the others have nothing to do.
 
     Nothing is changed in place: the sums are in the thread's scratch memory.
     """
-    plan = read_i64(record + 48)
-    kv_heads, group, head_dim = read_i64(record + 72), read_i64(record + 80), read_i64(record + 88)
-    sums = read_i64(plan + 16) + thread * read_i64(plan + 24)
+    plan = AttentionPlan.at(record.plan)
+    kv_heads, group, head_dim = record.kv_heads, record.group, record.head_dim
+    sums = plan.scratch + thread * plan.scratch_bytes
     for unit in range(first, first + count):
-        item, head = read_i64(plan) + ITEM * (unit // kv_heads), unit % kv_heads
+        item, head = AttentionItem.at(plan.items, unit // kv_heads), unit % kv_heads
         last = last_part(item, group)
-        if read_i64(item + 40) != last:
+        if item.part != last:
             continue
         clear(sums, head_dim // 2 + 1)
         _write_nothing(sums + 32 * head_dim + 64)

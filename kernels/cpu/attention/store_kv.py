@@ -10,6 +10,7 @@ So the scores of 16 positions, and the values of two, are dot products of pairs 
 reordering, as in a packed weight.
 """
 
+from kernels.cpu.attention.records import StoreKVRecord
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import read_i64, read_u16, read_u32, write_u16, write_u32
 
@@ -37,15 +38,11 @@ def _token(
 
 
 @operation
-def store_kv(record: int, first: int, count: int, thread: int) -> None:
-    """record: tokens, addresses of keys, values, key cache, value cache and slot rows, stride, heads, head
-    size.
-
-    Keys, values: [tokens, heads, D], `stride` bytes from token to token. Slot rows: [tokens * heads] int64.
-    Tokens differ in their slots, so that threads never write to one address.
-    """
-    key, value = read_i64(record + 16), read_i64(record + 24)
-    key_cache, value_cache, rows = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
-    stride, heads, head_dim = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
+def store_kv(record: StoreKVRecord, first: int, count: int, thread: int) -> None:
+    """Tokens first .. first + count - 1. Tokens differ in their slots, so that threads never write to one
+    address."""
+    key, value, rows = record.key, record.value, record.slot_rows
+    key_cache, value_cache = record.key_cache, record.value_cache
+    stride, heads, head_dim = record.stride, record.heads, record.head_dim
     for token in range(first, first + count):
         _token(token, key, value, stride, key_cache, value_cache, rows, heads, head_dim)

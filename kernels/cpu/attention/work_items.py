@@ -2,9 +2,8 @@
 
 An item is up to 8 (query, head) pairs of a row that share a KV head: the group of one decoding token, or some
 tokens of a prompt. Long rows that decode are split into parts, an item each. Two rows that decode and begin
-with the same blocks are one item, where that leaves work enough for every thread: the second row's item is
-the company of the first. kernels.cpu.attention.work_items_kernel has an item's words, and finds the same
-ones in compiled code.
+with the same blocks are computed together, where that leaves work enough for every thread: the second row's
+item is paired with the first. kernels.cpu.attention.work_items_kernel finds the same ones in compiled code.
 """
 
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.attention.records import AttentionItem
 from kernels.ops.attention.ragged import Integers
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 Int64s = npt.NDArray[np.int64]
 
-ITEM_WORDS = 9
-START, COMPANY = 0, 7
+ITEM_WORDS = AttentionItem.size() // 8
 QUERIES = 8
 """(query, head) pairs that are computed together; kernels.cpu.attention.attention has registers for so
 many."""
@@ -34,7 +33,7 @@ JOINED_SHARES = 2
 LEAST_SHARED = 64
 """Positions that two rows in an item have in common; as in kernels.cpu.attention.work_items_kernel."""
 LOOKED_AT = 32
-"""Items among which a row looks for company; as in kernels.cpu.attention.work_items_kernel."""
+"""Earlier items with which a row may be paired; as in kernels.cpu.attention.work_items_kernel."""
 JOINED_GROUPS = (3, 4)
 """Query heads per KV head for whose pairs, of one row and of two, attention has loops of just as many."""
 
@@ -71,32 +70,32 @@ def plan_sizes(
 
 @dataclass
 class _Item:
-    """As numbers, but for the row's block table [its blocks], and its company."""
+    """An item, with its row's block table [its blocks], and the one that is paired with it."""
 
-    words: tuple[int, ...]  # [7]: see kernels.cpu.attention.work_items_kernel
+    record: AttentionItem
     table: Int64s
-    company: "_Item | None" = None
-    shared: int = 0  # of a company: positions that it has in common with the other row
+    paired: "_Item | None" = None
 
 
 def list_items(
     kernels: "BlockKernels", starts: Integers, counts: Integers, tables: Int64s, sizes: PlanSizes
 ) -> tuple[Int64s, int]:
-    """[I, 9], and how many of them are taken by themselves: what is in company is behind them. Long ones
-    come first, so that no thread begins one when the others are done."""
+    """[I, ITEM_WORDS], and how many of them are taken by themselves: those that are paired with others come
+    last. Long ones come first, so that no thread begins one when the others are done."""
     items: list[_Item] = []
-    places = token = 0
+    slots = token = 0
     for start, count, table in zip(starts.tolist(), counts.tolist(), tables, strict=True):
-        pairs, end = count * kernels.group, start + count
-        split = count <= SPLIT_TOKENS and end > sizes.whole
-        for first in range(0, pairs, QUERIES):
-            item = start, table.ctypes.data, token, first, min(QUERIES, pairs - first)
-            if split:
-                parts = -(-end // kernels.part)
-                items += [_Item((*item, part, places + part), table) for part in range(parts)]
-                places += parts
-            else:
-                items.append(_Item((*item, -1, 0), table))
+        end = start + count
+        row = AttentionItem(start=start, table=table.ctypes.data, token=token, first=0, pairs=0, part=-1)
+        parts = -(-end // kernels.part) if count <= SPLIT_TOKENS and end > sizes.whole else 0
+        for first in range(0, count * kernels.group, QUERIES):
+            row.first, row.pairs = first, min(QUERIES, count * kernels.group - first)
+            for part in range(parts) if parts else (-1,):
+                item = AttentionItem.from_buffer_copy(row)
+                if parts:
+                    item.part, item.slot = part, slots
+                    slots += 1
+                items.append(_Item(item, table))
         _join(kernels, items, sizes.joined)
         token += count
     items.sort(key=lambda item: _length(kernels, item), reverse=True)
@@ -104,7 +103,7 @@ def list_items(
 
 
 def _join(kernels: "BlockKernels", items: list[_Item], most: int) -> None:
-    """The last one becomes the company of an earlier one, if there is one for it."""
+    """Pairs the last item with an earlier one, if there is one for it."""
     item = items[-1]
     if not _may_join(kernels, item):
         return
@@ -112,43 +111,46 @@ def _join(kernels: "BlockKernels", items: list[_Item], most: int) -> None:
         shared = _shared_positions(kernels, item, other)
         if shared >= LEAST_SHARED and _may_join(kernels, other) and _fit(kernels, item, other, most):
             items.pop()
-            other.company, item.shared = item, shared
+            other.paired, item.record.shared = item, shared
             return
 
 
 def _may_join(kernels: "BlockKernels", item: _Item) -> bool:
     """A whole row that decodes, alone."""
-    _, _, _, first, pairs, part, _ = item.words
-    return item.company is None and part < 0 and first == 0 and pairs == kernels.group
+    record = item.record
+    whole = record.part < 0 and record.first == 0 and record.pairs == kernels.group
+    return whole and item.paired is None
 
 
 def _fit(kernels: "BlockKernels", item: _Item, other: _Item, most: int) -> bool:
     """Both rows end in the same part, and are not too long for one thread."""
-    start, other_start = item.words[START], other.words[START]
+    start, other_start = item.record.start, other.record.start
     return start // kernels.part == other_start // kernels.part and start + other_start + 2 <= most
 
 
 def _shared_positions(kernels: "BlockKernels", item: _Item, other: _Item) -> int:
     """In the blocks that two rows have in common at their beginning, and that both have filled."""
-    blocks = min(item.words[START], other.words[START]) // kernels.block_size
+    blocks = min(item.record.start, other.record.start) // kernels.block_size
     equal = item.table[:blocks] == other.table[:blocks]
     return kernels.block_size * (blocks if equal.all() else int(equal.argmin()))
 
 
 def _length(kernels: "BlockKernels", item: _Item) -> int:
-    """The positions that an item looks at, with its company's."""
-    start, _, _, first, pairs, part, _ = item.words
-    end = start + (first + pairs - 1) // kernels.group + 1
-    if part >= 0:
-        return min(end - part * kernels.part, kernels.part)
-    return end if item.company is None else end + item.company.words[START] + 1
+    """The positions that an item looks at, with those of the paired one."""
+    record = item.record
+    end = record.start + (record.first + record.pairs - 1) // kernels.group + 1
+    if record.part >= 0:
+        return min(end - record.part * kernels.part, kernels.part)
+    return end if item.paired is None else end + item.paired.record.start + 1
 
 
 def _words(items: list[_Item]) -> Int64s:
     """See list_items()."""
-    companies = [item.company for item in items if item.company is not None]
-    words = np.array([(*item.words, 0, item.shared) for item in [*items, *companies]], np.int64)
-    joined = [number for number, item in enumerate(items) if item.company is not None]
-    behind = np.arange(len(items), len(words))
-    words[joined, COMPANY] = words.ctypes.data + behind * words.strides[0]
+    pairs = [(item, item.paired) for item in items if item.paired is not None]
+    words = np.empty((len(items) + len(pairs), ITEM_WORDS), np.int64)
+    for number, (item, paired) in enumerate(pairs, len(items)):
+        item.record.paired = words[number].ctypes.data
+        words[number] = np.frombuffer(bytes(paired.record), np.int64)
+    for number, item in enumerate(items):
+        words[number] = np.frombuffer(bytes(item.record), np.int64)
     return words

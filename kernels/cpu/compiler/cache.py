@@ -20,6 +20,8 @@ from typing import Any, TypeVar, cast
 
 from kernels.cpu.compiler.llvm import assemble, load, target_name
 from kernels.cpu.compiler.lowering import lower
+from kernels.cpu.compiler.record_values import is_record
+from kernels.cpu.compiler.records import Operation, OwnRecord
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +33,22 @@ _C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, ty
 def compiled(kernel: Kernel) -> Kernel:
     """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
     hints = typing.get_type_hints(kernel)
-    kinds: list[Any] = [_C_TYPES[hints[name]] for name in ("return", *signature(kernel).parameters)]
+    kinds: list[Any] = [_c_type(hints[name]) for name in ("return", *signature(kernel).parameters)]
     return cast(Kernel, ctypes.CFUNCTYPE(*kinds)(_address(kernel)))
 
 
-def operation(kernel: Callable[[int, int, int, int], None]) -> int:
+def _c_type(annotation: Any) -> Any:
+    """What ctypes passes: a record by its address."""
+    return ctypes.POINTER(annotation) if is_record(annotation) else _C_TYPES[annotation]
+
+
+def operation(kernel: Callable[[OwnRecord, int, int, int], None]) -> Operation[OwnRecord]:
     """Decorates an operation of a program: it becomes its address.
 
     (record, first, count, thread): computes units first .. first + count of a record; see
     kernels.cpu.runtime.program.
     """
-    return _address(kernel)
+    return Operation(_address(kernel))
 
 
 def _address(kernel: Callable[..., Any]) -> int:

@@ -4,13 +4,13 @@ import ast
 import builtins
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.compiler import language
 from kernels.cpu.compiler.arithmetic import (
-    BOOL,
     FLOAT,
     FLOAT32,
     INT,
@@ -26,10 +26,20 @@ from kernels.cpu.compiler.arithmetic import (
     type_of,
     unary,
 )
-from kernels.cpu.compiler.types import Type
+from kernels.cpu.compiler.record_values import RecordValue, is_record, locate, record_at, widen
 
-FunctionOf = Callable[[Any], Any]
-"""LLVM's function for a Python function, compiled when it is asked for first."""
+
+@dataclass(frozen=True)
+class Callee:
+    """A function of the same module."""
+
+    function: Any  # LLVM's
+    parameters: list[Any]  # annotations
+    result: Any  # annotation
+
+
+FunctionOf = Callable[[Any], Callee]
+"""The compiled function for a Python function, which is compiled at the first call."""
 
 
 class Expressions:
@@ -38,7 +48,8 @@ class Expressions:
     def __init__(self, builder: Any, names: dict[str, Any], function_of: FunctionOf) -> None:
         """names: globals of the function."""
         self.builder, self._names, self._function_of = builder, names, function_of
-        self.variables: dict[str, Any] = {}  # their places on the stack
+        self.variables: dict[str, Any] = {}  # name -> place on the stack
+        self.records: dict[str, Any] = {}  # name -> type of the record whose address is there
 
     def evaluate(self, node: ast.expr) -> Value:
         """Raises CompileError."""
@@ -46,7 +57,10 @@ class Expressions:
             case ast.Constant(value=value) if is_constant(value):
                 return value
             case ast.Name(id=name) if name in self.variables:
-                return self.builder.load(self.variables[name])
+                value = self.builder.load(self.variables[name])
+                return RecordValue(self.records[name], value) if name in self.records else value
+            case ast.Attribute(value=owner, attr=name) if not self._is_global(owner):
+                return self.record(owner).load(self.builder, name)
             case ast.Name() | ast.Attribute():
                 return self._global_number(node)
             case ast.Tuple(elts=elements):
@@ -72,6 +86,19 @@ class Expressions:
     def condition(self, node: ast.expr) -> Any:
         """A BOOL, or a Python bool."""
         return truth(self.builder, self.evaluate(node))
+
+    def record(self, node: ast.expr) -> RecordValue:
+        """A record."""
+        value = self.evaluate(node)
+        if not isinstance(value, RecordValue):
+            raise CompileError(f"{ast.unparse(node)} is no record")
+        return value
+
+    def _is_global(self, node: ast.expr) -> bool:
+        """Whether an expression is a name outside the function, or an attribute of one."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id not in self.variables
 
     def _global(self, node: ast.expr) -> Any:
         """What a name outside the function stands for."""
@@ -153,28 +180,39 @@ class Expressions:
         if isinstance(function, language.Intrinsic):
             kind = function.signature
             given = self._given(arguments, [one.llvm for one in kind.arguments])
-            return self._widened(function.write(builder, *given), kind.result)
+            result = function.write(builder, *given)
+            return None if isinstance(kind.result.llvm, ir.VoidType) else widen(builder, result, kind.result)
         if isinstance(function, language.External):
             kind = function.signature
             return self._in_c(function.name, kind.result.llvm, arguments, [a.llvm for a in kind.arguments])
-        callee = self._function_of(function)
-        result = builder.call(callee, self._given(arguments, callee.function_type.args))
-        if isinstance(callee.function_type.return_type, ir.LiteralStructType):
-            count = len(callee.function_type.return_type.elements)
-            return tuple(builder.extract_value(result, i) for i in range(count))
-        return None if isinstance(callee.function_type.return_type, ir.VoidType) else result
+        located = record_at(function)
+        if located is not None:
+            return locate(builder, located, arguments[0], arguments[1] if len(arguments) > 1 else 0)
+        return self._call_kernel(self._function_of(function), arguments)
+
+    def _call_kernel(self, callee: Callee, arguments: list[Value]) -> Value:
+        """Calls a function that is compiled along."""
+        kind, wanted = callee.function.function_type, callee.parameters + [None] * len(arguments)
+        plain = [self._address_of(one, of_it) for one, of_it in zip(arguments, wanted, strict=False)]
+        result = self.builder.call(callee.function, self._given(plain, kind.args))
+        if isinstance(kind.return_type, ir.LiteralStructType):
+            return tuple(self.builder.extract_value(result, i) for i in range(len(kind.return_type.elements)))
+        if is_record(callee.result):
+            return RecordValue(callee.result, result)
+        return None if isinstance(kind.return_type, ir.VoidType) else result
+
+    def _address_of(self, argument: Value, wanted: Any) -> Value:
+        """An argument as it is passed: of a record its address."""
+        if not is_record(wanted):
+            return argument
+        if not isinstance(argument, RecordValue) or not issubclass(argument.kind, wanted):
+            raise CompileError(f"an argument must be a {wanted.__name__}")
+        return argument.address
 
     def _given(self, arguments: list[Value], kinds: Any) -> list[Any]:
         if len(arguments) != len(kinds):
             raise CompileError(f"{len(kinds)} arguments are needed, not {len(arguments)}")
         return [convert(self.builder, one, kind) for one, kind in zip(arguments, kinds, strict=True)]
-
-    def _widened(self, value: Any, kind: Type) -> Value:
-        """What an intrinsic returned, as a type of the language."""
-        if isinstance(kind.llvm, ir.VoidType):
-            return None
-        wanted = kind.llvm if kind.llvm in (BOOL, FLOAT, FLOAT32) else INT
-        return convert(self.builder, value, wanted, kind.signed)
 
     def _in_c(self, name: str, result: Any, arguments: list[Value], kinds: list[Any] | None = None) -> Value:
         kinds = kinds or [FLOAT] * len(arguments)

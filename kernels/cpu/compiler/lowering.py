@@ -25,7 +25,8 @@ from kernels.cpu.compiler.arithmetic import (
     is_constant,
     type_of,
 )
-from kernels.cpu.compiler.expressions import Expressions
+from kernels.cpu.compiler.expressions import Callee, Expressions
+from kernels.cpu.compiler.record_values import RecordValue, is_record
 
 KINDS = {int: INT, float: FLOAT, bool: BOOL, type(None): ir.VoidType()}
 
@@ -33,14 +34,14 @@ KINDS = {int: INT, float: FLOAT, bool: BOOL, type(None): ir.VoidType()}
 def lower(kernel: Callable[..., Any], name: str) -> str:
     """LLVM code in which the kernel has that name. Raises CompileError, which says where."""
     module = ir.Module(name)
-    functions: dict[Any, Any] = {}
+    functions: dict[Any, Callee] = {}
 
-    def function_of(python: Any) -> Any:
+    def function_of(python: Any) -> Callee:
         if not inspect.isfunction(python):
             raise CompileError(f"{python} cannot be called in a kernel")
         if python not in functions:
             functions[python] = _declare(python, module, f"{python.__name__}.{len(functions)}")
-            functions[python].linkage = "internal"
+            functions[python].function.linkage = "internal"
             _define(python, functions[python], function_of)
         return functions[python]
 
@@ -58,8 +59,8 @@ def _place(python: Any, line: int) -> str:
     return f"{python.__code__.co_filename}:{python.__code__.co_firstlineno + line - 1}"
 
 
-def _declare(python: Any, module: Any, name: str) -> Any:
-    """By its annotations."""
+def _declare(python: Any, module: Any, name: str) -> Callee:
+    """Declares a function by its annotations."""
     hints = typing.get_type_hints(python)
     parameters = list(inspect.signature(python).parameters)
     if not {"return", *parameters} <= hints.keys():
@@ -67,11 +68,13 @@ def _declare(python: Any, module: Any, name: str) -> Any:
     kinds = [_kind(hints[parameter]) for parameter in parameters]
     function = ir.Function(module, ir.FunctionType(_kind(hints["return"]), kinds), name)
     function.attributes.add("nounwind")
-    return function
+    return Callee(function, [hints[parameter] for parameter in parameters], hints["return"])
 
 
 def _kind(annotation: Any) -> Any:
     """LLVM's type."""
+    if is_record(annotation):
+        return INT
     if typing.get_origin(annotation) is tuple:
         return ir.LiteralStructType([_kind(one) for one in typing.get_args(annotation)])
     if annotation not in KINDS:
@@ -79,10 +82,10 @@ def _kind(annotation: Any) -> Any:
     return KINDS[annotation]
 
 
-def _define(python: Any, function: Any, function_of: Callable[[Any], Any]) -> None:
+def _define(python: Any, declared: Callee, function_of: Callable[[Any], Callee]) -> None:
     tree = ast.parse(textwrap.dedent(inspect.getsource(python))).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    body = _Body(function, python.__globals__, function_of)
+    body = _Body(declared, python.__globals__, function_of)
     try:
         body.write(tree)
     except CompileError as error:
@@ -93,17 +96,19 @@ def _define(python: Any, function: Any, function_of: Callable[[Any], Any]) -> No
 class _Body(Expressions):
     """Statements of one function."""
 
-    def __init__(self, function: Any, names: dict[str, Any], function_of: Callable[[Any], Any]) -> None:
+    def __init__(self, declared: Callee, names: dict[str, Any], function_of: Callable[[Any], Callee]) -> None:
+        function = declared.function
         self._places = ir.IRBuilder(function.append_basic_block("places"))
         super().__init__(ir.IRBuilder(function.append_basic_block("body")), names, function_of)
-        self._function = function
+        self._function, self._declared = function, declared
         self._loops: list[tuple[Any, Any]] = []  # where continue and break go
         self.line = 1
 
     def write(self, tree: ast.FunctionDef) -> None:
         """The whole function."""
-        for name, value in zip((one.arg for one in tree.args.args), self._function.args, strict=True):
-            self._assign(name, value)
+        arguments = zip(tree.args.args, self._function.args, self._declared.parameters, strict=True)
+        for one, value, kind in arguments:
+            self._assign(one.arg, RecordValue(kind, value) if is_record(kind) else value)
         self._block(tree.body)
         if not self.builder.block.is_terminated:
             if isinstance(self._function.function_type.return_type, ir.VoidType):
@@ -134,6 +139,11 @@ class _Body(Expressions):
             case ast.AugAssign(target=ast.Name(id=name) as target, op=operation, value=value):
                 before = self.evaluate(ast.Name(id=name, ctx=ast.Load()))
                 self._assign(name, binary(self.builder, type(operation), before, self.evaluate(value)))
+            case ast.AugAssign(target=ast.Attribute(value=owner, attr=name), op=operation, value=value):
+                changed = self.record(owner)
+                before = changed.load(self.builder, name)
+                result = binary(self.builder, type(operation), before, self.evaluate(value))
+                changed.store(self.builder, name, result)
             case ast.If():
                 self._if(node)
             case ast.While(test=test, body=body, orelse=[]):
@@ -152,6 +162,8 @@ class _Body(Expressions):
         match target:
             case ast.Name(id=name):
                 self._assign(name, value)
+            case ast.Attribute(value=owner, attr=name):
+                self.record(owner).store(self.builder, name, value)
             case ast.Tuple(elts=targets) if isinstance(value, tuple) and len(targets) == len(value):
                 for one, part in zip(targets, value, strict=True):
                     self._assign_to(one, part)
@@ -159,6 +171,8 @@ class _Body(Expressions):
                 raise CompileError("values go to names, as many as there are")
 
     def _assign(self, name: str, value: Value) -> None:
+        if name in self.variables or isinstance(value, RecordValue):
+            value = self._record_address(name, value)
         kind = type_of(value)
         if name not in self.variables:
             self.variables[name] = self._places.alloca(kind)
@@ -167,6 +181,16 @@ class _Body(Expressions):
         if wanted not in (kind, FLOAT):
             raise CompileError(f"{name} is {wanted}, and this is {kind}")
         self.builder.store(convert(self.builder, value, wanted), place)
+
+    def _record_address(self, name: str, value: Value) -> Value:
+        """What is kept of a value under a name, which is that of one type of records, or of none."""
+        kind = value.kind if isinstance(value, RecordValue) else None
+        if name in self.variables and self.records.get(name) is not kind:
+            raise CompileError(f"{name} is {self.records.get(name, 'no record')}, and this is {kind}")
+        if not isinstance(value, RecordValue):
+            return value
+        self.records[name] = value.kind
+        return value.address
 
     def _if(self, node: ast.If) -> None:
         test = self.condition(node.test)
@@ -230,6 +254,7 @@ class _Body(Expressions):
 
     def _return(self, value: Value) -> None:
         kind = self._function.function_type.return_type
+        value = self._address_of(value, self._declared.result)
         if isinstance(kind, ir.VoidType):
             self.builder.ret_void()
             return

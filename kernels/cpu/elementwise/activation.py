@@ -15,9 +15,10 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.elementwise.records import GatedSiluRecord
 from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, rough_power
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.vectors import F32S, LANES, call, read_i64, repeat, store, widened, word
+from kernels.cpu.isa.vectors import F32S, LANES, call, repeat, store, widened, word
 
 
 def _silu(builder: Any, x: Any) -> Any:
@@ -47,9 +48,9 @@ def _gated_silu(builder: Any, gate: Any, up: Any, out: Any, vectors: Any) -> Non
 
 
 @operation
-def gated_silu(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, address of [rows, 2 * width], of [rows, width], width."""
-    gate_up, out, width = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
+def gated_silu(record: GatedSiluRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1."""
+    width = record.width
     for row in range(first, first + count):
-        gate = gate_up + 4 * width * row
-        _gated_silu(gate, gate + 2 * width, out + 2 * width * row, width // 16)
+        gate = record.gate_up + 4 * width * row
+        _gated_silu(gate, gate + 2 * width, record.out + 2 * width * row, width // 16)

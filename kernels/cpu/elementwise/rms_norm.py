@@ -8,13 +8,12 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.elementwise.records import NormRecord
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     F32,
     broadcast,
     call,
-    read_f32,
-    read_i64,
     repeat,
     store,
     widened,
@@ -64,17 +63,12 @@ def _add_norm(
 
 
 @operation
-def rms_norm(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, residual, weight, normed and total, width, eps, heads, stride.
-
-    x, residual, normed, total: [rows, heads, width] bfloat16, heads side by side, `stride` bytes from row
-    to row; weight: [width]. residual: 0 for none; then total is x.
-    """
-    x, residual, weight = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    normed, total, width = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
-    eps, heads, stride = read_f32(record + 64), read_i64(record + 72), read_i64(record + 80)
+def rms_norm(record: NormRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1."""
+    x, residual, normed, total = record.x, record.residual, record.normed, record.total
+    width, eps = record.width, record.eps
     for row in range(first, first + count):
-        for head in range(heads):
-            at = stride * row + 2 * width * head
+        for head in range(record.heads):
+            at = record.stride * row + 2 * width * head
             other = residual + at if residual else 0
-            _add_norm(x + at, other, weight, normed + at, total + at, width // 16, width, eps)
+            _add_norm(x + at, other, record.weight, normed + at, total + at, width // 16, width, eps)

@@ -6,6 +6,7 @@ from typing import Any
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.elementwise.records import RotaryRecord
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import F32S, load, read_i64, repeat, store, widened, word
 
@@ -31,24 +32,12 @@ def _rotate(builder: Any, x: Any, out: Any, cos: Any, sin: Any, half: Any) -> No
 
 
 @operation
-def rotary(record: int, first: int, count: int, thread: int) -> None:
-    """record: tokens, addresses of x, cos, sin and rows, stride, heads, head size, address of the result.
-
-    x, result: [tokens, heads, D], `stride` bytes from token to token; they may be the same. cos, sin:
-    [P, D] float32, see kernels.ops.layers.rotary; their second halves are as the formula has them. rows:
-    [tokens] int64, those of cos and sin; 0: one after the other.
-    """
-    x, cos, sin, rows = (
-        read_i64(record + 16),
-        read_i64(record + 24),
-        read_i64(record + 32),
-        read_i64(record + 40),
-    )
-    stride, heads, head_dim = read_i64(record + 48), read_i64(record + 56), read_i64(record + 64)
-    out = read_i64(record + 72)
+def rotary(record: RotaryRecord, first: int, count: int, thread: int) -> None:
+    """Tokens first .. first + count - 1. The second halves of cos and sin are as the formula has them."""
+    x, out, head_dim = record.x, record.out, record.head_dim
     for token in range(first, first + count):
-        row = read_i64(rows + 8 * token) if rows else token
+        row = read_i64(record.index + 8 * token) if record.index else token
         at = 4 * head_dim * row + 2 * head_dim
-        for head in range(heads):
-            offset = stride * token + 2 * head_dim * head
-            _rotate(x + offset, out + offset, cos + at, sin + at, head_dim // 2)
+        for head in range(record.heads):
+            offset = record.stride * token + 2 * head_dim * head
+            _rotate(x + offset, out + offset, record.cos + at, record.sin + at, head_dim // 2)

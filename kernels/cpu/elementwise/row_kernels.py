@@ -10,9 +10,10 @@ are multiples of 16 and head sizes of 32, otherwise torch computes.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.elementwise.records import GatedSiluRecord, NormRecord, RotaryRecord
 from kernels.cpu.runtime.arena import Arena
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ class RowKernels:
     """The compiled operations."""
 
     team: "Team"
-    norm: int  # kernels.cpu.elementwise.rms_norm.rms_norm
-    silu: int  # kernels.cpu.elementwise.activation.gated_silu
-    rotary: int  # kernels.cpu.elementwise.rotary.rotary
+    norm: Operation[NormRecord]  # kernels.cpu.elementwise.rms_norm.rms_norm
+    silu: Operation[GatedSiluRecord]  # kernels.cpu.elementwise.activation.gated_silu
+    rotary: Operation[RotaryRecord]  # kernels.cpu.elementwise.rotary.rotary
     arena: Arena  # of the model's packed weights
     quantized: bool = False  # these are integers of 8 bits
 
@@ -57,17 +58,26 @@ class RowKernels:
     ) -> None:
         """residual: address, or 0."""
         width = weight.shape[0]
-        addresses = x.data_ptr(), residual, weight.data_ptr(), normed.data_ptr(), total.data_ptr()
-        fields = norm_fields(addresses, width, eps)
-        self.team.run_one(self.norm, x.numel() // width, fields, row_grain(width))
+        record = NormRecord(
+            x=x.data_ptr(),
+            residual=residual,
+            weight=weight.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=eps,
+            heads=1,
+            stride=2 * width,
+        )
+        self.team.run_one(self.norm, x.numel() // width, record, row_grain(width))
 
     def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]."""
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, width))
-        fields = (gate_up.data_ptr(), out.data_ptr(), width)
-        self.team.run_one(self.silu, rows, fields, row_grain(width))
+        record = GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
+        self.team.run_one(self.silu, rows, record, row_grain(width))
         return out
 
     def rotate(
@@ -78,29 +88,23 @@ class RowKernels:
         cos, sin: [P, D] float32. index: [T] int64, rows of these; None: one after the other."""
         tokens, heads, head_dim = x.shape
         assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
-        rows = 0 if index is None else index.data_ptr()
-        angles = cos.data_ptr(), sin.data_ptr(), rows
-        fields = x.data_ptr(), *angles, 2 * x.stride(0), heads, head_dim, x.data_ptr()
-        self.team.run_one(self.rotary, tokens, fields, row_grain(heads * head_dim))
+        record = RotaryRecord(
+            x=x.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            index=0 if index is None else index.data_ptr(),
+            stride=2 * x.stride(0),
+            heads=heads,
+            head_dim=head_dim,
+            out=x.data_ptr(),
+        )
+        self.team.run_one(self.rotary, tokens, record, row_grain(heads * head_dim))
         return x
-
-
-def norm_fields(
-    addresses: tuple[int, int, int, int, int], width: int, eps: float, heads: int = 1, stride: int = 0
-) -> tuple[int, ...]:
-    """Of a record (kernels.cpu.elementwise.rms_norm). addresses: x, residual or 0, weight, normed, total.
-    stride: bytes from row to row; 0: rows lie side by side."""
-    return (*addresses, width, float_bits(eps), heads, stride or 2 * width * heads)
 
 
 def row_grain(width: int) -> int:
     """The fewest rows that a thread takes: below a microsecond or two, another thread only costs."""
     return max(1, 4096 // width)
-
-
-def float_bits(value: float) -> int:
-    """A float32 as a field of a record holds it."""
-    return int(np.float32(value).view(np.int32))
 
 
 def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKernels:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.cpu.attention.kv_prefetch_kernel import LINES, Ahead, part_of_tile, pieces_of_block
+from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
@@ -46,6 +47,7 @@ from kernels.cpu.isa.vectors import (
     word,
     write_u32,
 )
+from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.matmul.split_inputs import split_integers, split_pairs
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -247,22 +249,11 @@ BLOCK_ROWS = OPERATIONS.block_rows
 
 
 @operation
-def linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
-    needed next, of the stream (kernels.cpu.attention.kv_prefetch_kernel) and of the scales of x; 0: there is
-    none; without scales x is no integers; address of the addresses of each thread's scratch memory
-    (kernels.cpu.matmul.split_inputs.scratch_bytes), if x's words are split. What is needed next: the
-    addresses of two blocks of the next product's weight, where threads begin (PackedWeight.halves).
-
-    x: [rows, words], a word two bfloat16 or four uint8. Weight: packed (kernels.ops.layers.linear,
-    kernels.cpu.matmul.int8). Params: of every 16 columns the biases [16] float32; in integers then the
-    scales [16] float32 and the corrections [16] int32. Result: [rows, columns], float32 where width is 4,
-    bfloat16 where it is 2.
-    """
-    rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
-    params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
-    words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    stream, scales, scratch = read_i64(record + 80), read_i64(record + 88), read_i64(record + 96)
+def linear(record: LinearRecord, first: int, count: int, thread: int) -> None:
+    """Units first .. first + count - 1: strips, within a chunk of rows."""
+    rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
+    columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
+    stream, scales, scratch = record.stream, record.scales, record.scratch
     strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
@@ -281,7 +272,7 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
         soon = following_block(following, thread, w_at) if block == last else w_at + words * 4 * COLUMNS
         whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
         pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
-        keys = read_i64(stream + 8) if pieces else 0
+        keys = PrefetchStream.at(stream).keys if pieces else 0
         if whole and scales:
             _block_int8(
                 x,
@@ -314,15 +305,11 @@ def linear(record: int, first: int, count: int, thread: int) -> None:
 
 
 @operation
-def packed_rows(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of indexes, weight and result, pairs. Rows of a packed weight as they were.
-
-    Indexes: [rows] int64. Result: [rows, 2 * pairs] bfloat16.
-    """
-    indexes, w, out = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    pairs = read_i64(record + 40)
+def packed_rows(record: PackedRowsRecord, first: int, count: int, thread: int) -> None:
+    """Rows of a packed weight as they were."""
+    w, out, pairs = record.weight, record.out, record.words
     for row in range(first, first + count):
-        index = read_i64(indexes + 8 * row)
+        index = read_i64(record.indexes + 8 * row)
         at = w + index // COLUMNS * pairs * 4 * COLUMNS + index % COLUMNS * 4
         for k in range(pairs):
             write_u32(out + 4 * (row * pairs + k), read_u32(at + 4 * COLUMNS * k))

@@ -7,6 +7,7 @@ have unpacked, into a place that stays in the second-level cache.
 """
 
 from kernels.cpu.attention.kv_prefetch_kernel import pieces_of_block
+from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.gemm import packed_block, packed_strip
@@ -19,6 +20,7 @@ from kernels.cpu.matmul.gemm12_tiles import (
     one_row_of_strip,
     unpack_strip,
 )
+from kernels.cpu.matmul.records import Linear12Record, Rows12Record
 from kernels.cpu.matmul.unpack12 import GROUP, STRIP, WORDS
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -27,19 +29,12 @@ SOON = 1
 
 
 @operation
-def compact_linear(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, weight, params and result, columns, words, width, addresses of what is
-    needed next and of the stream (both as kernels.cpu.matmul.gemm.linear has them), of the addresses of the
-    strips' lists, base, and address of the addresses of each thread's scratch memory (words * 192 bytes).
-
-    As kernels.cpu.matmul.gemm.linear, with a weight of kernels.cpu.matmul.packed12; words is a multiple of
-    4, and at least 8.
-    """
-    rows, x, w = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
-    params, out, columns = read_i64(record + 32), read_i64(record + 40), read_i64(record + 48)
-    words, width, following = read_i64(record + 56), read_i64(record + 64), read_i64(record + 72)
-    stream, lists, base = read_i64(record + 80), read_i64(record + 88), read_i64(record + 96)
-    scratch = read_i64(read_i64(record + 104) + 8 * thread)
+def compact_linear(record: Linear12Record, first: int, count: int, thread: int) -> None:
+    """Units first .. first + count - 1, as kernels.cpu.matmul.gemm.linear."""
+    rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
+    columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
+    stream, lists, base = record.stream, record.lists, record.base
+    scratch = read_i64(record.scratch + 8 * thread)
     strips, groups = (columns + LANES - 1) // LANES, words // WORDS
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
@@ -91,7 +86,7 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
                     soon,
                     SOON,
                     pieces,
-                    read_i64(stream + 8) if pieces else 0,
+                    PrefetchStream.at(stream).keys if pieces else 0,
                     p_at,
                     out_at + FIRST * out_stride,
                     out_stride,
@@ -110,18 +105,13 @@ def compact_linear(record: int, first: int, count: int, thread: int) -> None:
 
 
 @operation
-def compact_rows(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of indexes, weight and result, words, address of the addresses of the strips'
-    lists, base, address of the addresses of each thread's scratch memory. Rows of a weight as they were.
-
-    Indexes: [rows] int64. Result: [rows, 2 * words] bfloat16.
-    """
-    indexes, w, out = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    words, lists, base = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
-    scratch = read_i64(read_i64(record + 64) + 8 * thread)
+def compact_rows(record: Rows12Record, first: int, count: int, thread: int) -> None:
+    """Rows of a weight as they were."""
+    w, out, words = record.weight, record.out, record.words
+    lists, base, scratch = record.lists, record.base, read_i64(record.scratch + 8 * thread)
     groups = words // WORDS
     for row in range(first, first + count):
-        index = read_i64(indexes + 8 * row)
+        index = read_i64(record.indexes + 8 * row)
         strip = index // LANES
         at = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
         unpack_strip(at, lists + 8 * strip, base, groups, scratch)

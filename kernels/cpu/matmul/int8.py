@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.matmul.records import LinearRecord, QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.arena import Arena
 from kernels.ops.layers.linear import middle_block
 
@@ -42,9 +44,9 @@ class QuantizedWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: int  # kernels.cpu.matmul.gemm.linear
-    quantize: int  # kernels.cpu.matmul.quantize.quantize_rows
-    gather: int  # kernels.cpu.matmul.quantize.quantized_rows
+    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear
+    quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.quantize.quantize_rows
+    gather: Operation[QuantizedRowsRecord]  # kernels.cpu.matmul.quantize.quantized_rows
     scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
 
     @property
@@ -57,33 +59,34 @@ class QuantizedWeight:
         """Of memory."""
         return self.words.nbytes + self.params.nbytes
 
-    def fields(self, x: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.matmul.gemm). x: [T, padded K] uint8, scales: [T] float32."""
-        addresses = x.data_ptr(), self.words.data_ptr(), self.params.data_ptr(), out.data_ptr()
-        return (
-            *addresses,
-            self.out_features,
-            self.words.shape[1],
-            out.dtype.itemsize,
-            0,
-            0,
-            scales.data_ptr(),
-            self.team.scratch(self.scratch_bytes),
+    def record(self, x: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> LinearRecord:
+        """The product's record. x: [T, padded K] uint8, scales: [T] float32."""
+        return LinearRecord(
+            x=x.data_ptr(),
+            weight=self.words.data_ptr(),
+            params=self.params.data_ptr(),
+            out=out.data_ptr(),
+            columns=self.out_features,
+            words=self.words.shape[1],
+            out_bytes=out.dtype.itemsize,
+            scales=scales.data_ptr(),
+            scratch=self.team.scratch(self.scratch_bytes),
         )
 
-    def quantize_fields(self, x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor) -> tuple[int, ...]:
-        """Of the record before it (kernels.cpu.matmul.quantize). x: [T, padded K] bfloat16."""
-        return x.data_ptr(), out.data_ptr(), scales.data_ptr(), 4 * self.words.shape[1]
+    def quantize_record(self, x: torch.Tensor, out: torch.Tensor, scales: torch.Tensor) -> QuantizeRecord:
+        """The record before it, which makes its input. x: [T, padded K] bfloat16."""
+        width = 4 * self.words.shape[1]
+        return QuantizeRecord(x=x.data_ptr(), out=out.data_ptr(), scales=scales.data_ptr(), width=width)
 
-    def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
-        """Of a record that looks up rows (kernels.cpu.matmul.quantize). Addresses."""
-        return (
-            indexes,
-            self.words.data_ptr(),
-            self.params.data_ptr(),
-            out,
-            self.words.shape[1],
-            self.in_features,
+    def rows_record(self, indexes: int, out: int) -> QuantizedRowsRecord:
+        """The record that looks up rows. Addresses."""
+        return QuantizedRowsRecord(
+            indexes=indexes,
+            weight=self.words.data_ptr(),
+            params=self.params.data_ptr(),
+            out=out,
+            words=self.words.shape[1],
+            width=self.in_features,
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
@@ -93,8 +96,8 @@ class QuantizedWeight:
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:
         """Rows of the weight as it is computed with: [T] int64 -> [T, K] bfloat16."""
         out = torch.empty((len(indexes), self.in_features), dtype=torch.bfloat16)
-        fields = self.row_fields(indexes.data_ptr(), out.data_ptr())
-        self.team.run_one(self.gather, len(indexes), fields, 8)
+        record = self.rows_record(indexes.data_ptr(), out.data_ptr())
+        self.team.run_one(self.gather, len(indexes), record, 8)
         return out
 
 
@@ -124,9 +127,9 @@ def quantized_linear(x: torch.Tensor, weight: QuantizedWeight, wide: bool = Fals
     scales = torch.empty(tokens)
     out = x.new_empty((tokens, weight.out_features), dtype=torch.float32 if wide else torch.bfloat16)
     weight.team.run_one(
-        weight.quantize, tokens, weight.quantize_fields(x, integers, scales), row_grain(padded)
+        weight.quantize, tokens, weight.quantize_record(x, integers, scales), row_grain(padded)
     )
-    weight.team.run_one(weight.product, tokens, weight.fields(integers, scales, out), 0)
+    weight.team.run_one(weight.product, tokens, weight.record(integers, scales, out), 0)
     return out
 
 

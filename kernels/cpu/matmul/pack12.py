@@ -9,6 +9,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
+from kernels.cpu.matmul.records import Pack12Record
 from kernels.cpu.matmul.unpack12 import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP, WORDS, each
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
@@ -88,27 +89,23 @@ def _list(builder: Any, halves: Any, chosen: Any, to: Any) -> Any:
 
 def _packed_strip_at(pairs: int, strip: int, words: int) -> int:
     """Address, in a weight of kernels.ops.layers.linear."""
-    address: int = pairs + strip // VECTORS * words * 4 * COLUMNS + strip % VECTORS * 4 * LANES
-    return address
+    return pairs + strip // VECTORS * words * 4 * COLUMNS + strip % VECTORS * 4 * LANES
 
 
 @operation
-def count_rare(record: int, first: int, count: int, thread: int) -> None:
-    """record: strips, addresses of a packed weight (kernels.ops.layers.linear), of the compact one and of
-    numbers, words, base. The numbers become: how many halves of each strip are rare, [strips] int64."""
-    pairs, numbers = read_i64(record + 16), read_i64(record + 32)
-    words, base = read_i64(record + 40), read_i64(record + 48)
+def count_rare(record: Pack12Record, first: int, count: int, thread: int) -> None:
+    """Writes to the numbers how many halves of each strip are rare."""
+    words, base = record.words, record.base
     for strip in range(first, first + count):
-        write_i64(numbers + 8 * strip, _count_rare(_packed_strip_at(pairs, strip, words), words, base))
+        at = _packed_strip_at(record.pairs, strip, words)
+        write_i64(record.numbers + 8 * strip, _count_rare(at, words, base))
 
 
 @operation
-def make_compact(record: int, first: int, count: int, thread: int) -> None:
-    """record: as count_rare has it; the numbers are the addresses of the strips' lists, which are filled."""
-    pairs, w, lists = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    words, base = read_i64(record + 40), read_i64(record + 48)
-    groups = words // WORDS
+def make_compact(record: Pack12Record, first: int, count: int, thread: int) -> None:
+    """Packs strips. The numbers are the addresses of the strips' lists, which are filled."""
+    words, base, groups = record.words, record.base, record.words // WORDS
     for strip in range(first, first + count):
-        to = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
-        at = _packed_strip_at(pairs, strip, words)
-        _make_compact(at, to, read_i64(lists + 8 * strip), groups, base)
+        to = record.weight + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
+        at = _packed_strip_at(record.pairs, strip, words)
+        _make_compact(at, to, read_i64(record.numbers + 8 * strip), groups, base)

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.isa.sets import target_set
+from kernels.cpu.matmul.records import Linear12Record, Pack12Record, Rows12Record
 from kernels.cpu.runtime.arena import Arena
 from kernels.ops.layers.linear import PackedWeight, middle_block, pack_weight
 
@@ -58,8 +60,8 @@ class CompactWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: int  # kernels.cpu.matmul.gemm12.compact_linear
-    gather: int  # kernels.cpu.matmul.gemm12.compact_rows
+    product: Operation[Linear12Record]  # kernels.cpu.matmul.gemm12.compact_linear
+    gather: Operation[Rows12Record]  # kernels.cpu.matmul.gemm12.compact_rows
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -71,33 +73,49 @@ class CompactWeight:
         """Of memory."""
         return sum(part.nbytes for part in (self.data, self.bias, self.starts, *self.lists))
 
-    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.matmul.gemm12). x: [T, K], out: [T, N], contiguous."""
+    def record(self, x: torch.Tensor, out: torch.Tensor) -> Linear12Record:
+        """The product's record. x: [T, K], out: [T, N], contiguous."""
         words = self.in_features // 2
-        addresses = x.data_ptr(), self.data.data_ptr(), self.bias.data_ptr(), out.data_ptr()
-        sizes = self.out_features, words, out.dtype.itemsize, 0, 0
-        return *addresses, *sizes, self.starts.data_ptr(), self.base, self.team.scratch(_scratch(words))
+        return Linear12Record(
+            x=x.data_ptr(),
+            weight=self.data.data_ptr(),
+            params=self.bias.data_ptr(),
+            out=out.data_ptr(),
+            columns=self.out_features,
+            words=words,
+            out_bytes=out.dtype.itemsize,
+            lists=self.starts.data_ptr(),
+            base=self.base,
+            scratch=self.team.scratch(_scratch(words)),
+        )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
         """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
         assert x.dtype == torch.bfloat16 and x.shape[1] == self.in_features
         x, dtype = x.contiguous(), torch.float32 if wide else torch.bfloat16
         out = x.new_empty((x.shape[0], self.out_features), dtype=dtype)
-        self.team.run_one(self.product, x.shape[0], self.fields(x, out), 0)
+        self.team.run_one(self.product, x.shape[0], self.record(x, out), 0)
         return out
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:
         """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
         out = torch.empty((len(indexes), self.in_features), dtype=torch.bfloat16)
-        fields = self.row_fields(indexes.data_ptr(), out.data_ptr())
-        self.team.run_one(self.gather, len(indexes), fields, 1)
+        record = self.rows_record(indexes.data_ptr(), out.data_ptr())
+        self.team.run_one(self.gather, len(indexes), record, 1)
         return out
 
-    def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
-        """Of a record that looks up rows (kernels.cpu.matmul.gemm12). Addresses."""
+    def rows_record(self, indexes: int, out: int) -> Rows12Record:
+        """The record that looks up rows. Addresses."""
         words = self.in_features // 2
-        lists = self.starts.data_ptr(), self.base, self.team.scratch(_scratch(words))
-        return indexes, self.data.data_ptr(), out, words, *lists
+        return Rows12Record(
+            indexes=indexes,
+            weight=self.data.data_ptr(),
+            out=out,
+            words=words,
+            lists=self.starts.data_ptr(),
+            base=self.base,
+            scratch=self.team.scratch(_scratch(words)),
+        )
 
 
 def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -173,12 +191,18 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
         count = min(some, blocks - first)
         numbers = starts[3 * first : 3 * (first + count)]
         copy[:count] = packed.pairs[first : first + count]
-        addresses = copy.data_ptr(), result.data_ptr(), numbers.data_ptr()
-        TEAM.run_one(count_rare, 3 * count, (*addresses, words, base), 1)
+        record = Pack12Record(
+            pairs=copy.data_ptr(),
+            weight=result.data_ptr(),
+            numbers=numbers.data_ptr(),
+            words=words,
+            base=base,
+        )
+        TEAM.run_one(count_rare, 3 * count, record, 1)
         ends = numbers.cumsum(0)
         rare = torch.zeros(int(ends[-1]) + _SLACK, dtype=torch.int16)
         numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
-        TEAM.run_one(make_compact, 3 * count, (*addresses, words, base), 1)
+        TEAM.run_one(make_compact, 3 * count, record, 1)
         data[first : first + count] = result[:count]
         lists.append(rare)
     sizes = packed.out_features, packed.in_features

@@ -27,6 +27,7 @@ from kernels.cpu.isa.vectors import (
     word,
     write_u16,
 )
+from kernels.cpu.matmul.records import QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.work_split import COLUMNS
 
 
@@ -61,15 +62,12 @@ def _quantize(builder: Any, x: Any, out: Any, scale: Any, vectors: Any) -> None:
 
 
 @operation
-def quantize_rows(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of x, result and scales, width.
-
-    x: [rows, width] bfloat16, width a multiple of 16. Result: [rows, width] uint8. Scales: [rows] float32.
-    """
-    x, out, scales = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    width = read_i64(record + 40)
+def quantize_rows(record: QuantizeRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1."""
+    width = record.width
     for row in range(first, first + count):
-        _quantize(x + 2 * width * row, out + width * row, scales + 4 * row, width // 16)
+        x, out = record.x + 2 * width * row, record.out + width * row
+        _quantize(x, out, record.scales + 4 * row, width // 16)
 
 
 @intrinsic(types.uint16(types.float32))
@@ -84,17 +82,13 @@ def _signed(byte: int) -> int:
 
 
 @operation
-def quantized_rows(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, addresses of indexes, weight, params and result, words, width of the result.
-
-    Rows of a packed weight of integers (kernels.cpu.matmul.gemm), as bfloat16. Indexes: [rows] int64.
-    """
-    indexes, w, params = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    out, words, width = read_i64(record + 40), read_i64(record + 48), read_i64(record + 56)
+def quantized_rows(record: QuantizedRowsRecord, first: int, count: int, thread: int) -> None:
+    """Rows of a packed weight of integers (kernels.cpu.matmul.gemm), as bfloat16."""
+    out, words, width = record.out, record.words, record.width
     for row in range(first, first + count):
-        index = read_i64(indexes + 8 * row)
-        at = w + index // COLUMNS * words * 4 * COLUMNS + index % COLUMNS * 4
-        scale = read_f32(params + 192 * (index // LANES) + 64 + 4 * (index % LANES))
+        index = read_i64(record.indexes + 8 * row)
+        at = record.weight + index // COLUMNS * words * 4 * COLUMNS + index % COLUMNS * 4
+        scale = read_f32(record.params + 192 * (index // LANES) + 64 + 4 * (index % LANES))
         for k in range(width):
             value = _signed((read_u32(at + 4 * COLUMNS * (k // 4)) >> (8 * (k % 4))) & 0xFF)
             write_u16(out + 2 * (row * width + k), _bfloat(scale * value))

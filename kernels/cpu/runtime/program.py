@@ -1,13 +1,6 @@
 """A program: operations one after the other, each shared among threads. A whole forward pass is one call.
 
-    head     256 bytes       0  number of records            8  slack: by how many records a thread may be
-                                                            behind the others; 0: nothing is computed twice
-    record   256 bytes       0  address of the operation     8  rows     16 .. 111  its own fields
-                           112  units     120  grain: the fewest rows that a thread takes; 0: a product;
-                                               with REPEATABLE: it may be computed twice
-                           128  claim: run << 44 | next unit of the first half << 22 | of the second
-                           136  middle: where the second half begins
-                           192  done: units that are computed
+A ProgramHead is followed by its records (ProgramRecord), 256 bytes each.
 
 A thread takes some units of the operation at hand, computes them, and takes more; when all are taken it
 waits until they are done, then goes on to the next operation. Threads with even numbers take from the
@@ -29,14 +22,12 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa import atomics
-from kernels.cpu.isa.vectors import I64, read_i64, write_i64
+from kernels.cpu.isa.vectors import I64
 from kernels.cpu.runtime import straggler_recovery as stragglers
+from kernels.cpu.runtime.records import ProductRecord, ProgramHead, ProgramRecord
 from kernels.cpu.runtime.work_split import linear_middle, linear_share, linear_units
 
-RECORD = 256
-SLACK = 8
-_UNITS, _GRAIN, _CLAIM, _MIDDLE, _DONE = 112, 120, 128, 136, 192
-REPEATABLE = 1 << 32
+_CLAIM, _DONE = ProgramRecord.offset("claim"), ProgramRecord.offset("done")
 _HALF = 22
 """Bits of a unit's number: 4 million units, more than 16 thousand rows times a vocabulary of a million."""
 _NEXT = (1 << _HALF) - 1
@@ -51,31 +42,21 @@ CONTROL = _POSTS + 64 * MOST_THREADS
 kernels.cpu.runtime.straggler_recovery."""
 
 
-def _units(record: int) -> int:
+def _units(record: ProgramRecord) -> int:
     """A unit is a row, except in products."""
-    units: int = read_i64(record + 8) if _grain(record) else linear_units(record)
-    return units
+    return record.rows if record.grain else linear_units(ProductRecord.at(record.address))
 
 
-def _middle(record: int, units: int) -> int:
-    middle: int = units // 2 if _grain(record) else linear_middle(record, units)
-    return middle
+def _middle(record: ProgramRecord, units: int) -> int:
+    return units // 2 if record.grain else linear_middle(ProductRecord.at(record.address), units)
 
 
-def _grain(record: int) -> int:
-    grain: int = read_i64(record + _GRAIN) & (REPEATABLE - 1)
-    return grain
-
-
-def _share(record: int, unit: int, left: int, threads: int) -> int:
+def _share(record: ProgramRecord, unit: int, left: int, threads: int) -> int:
     """Large shares first, small ones at the end, so that all threads end at about the same time. left: units
     of this half."""
-    grain = _grain(record)
-    if grain == 0:
-        share: int = linear_share(record, unit, left, threads)
-    else:
-        share = min(left, max(grain, left // max(2, threads)))
-    return share
+    if record.grain == 0:
+        return linear_share(ProductRecord.at(record.address), unit, left, threads)
+    return min(left, max(record.grain, left // max(2, threads)))
 
 
 @intrinsic(types.void(*[types.int64] * 5))
@@ -87,30 +68,30 @@ def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, 
 
 def _take_part(control: int, program: int, run: int, thread: int, threads: int) -> None:
     """program: address of its head. Until all is done, or another run has begun."""
-    slack = read_i64(program + SLACK)
-    for index in range(read_i64(program)):
-        record = program + RECORD * (index + 1)
-        if slack > 0 and atomics.read(control + _LATE) > 0:
-            _wait_for_stragglers(control, record, run, threads, index - slack)
-        repeatable = slack > 0 and read_i64(record + _GRAIN) >= REPEATABLE
+    head = ProgramHead.at(program)
+    for index in range(head.count):
+        record = ProgramRecord.at(program, index + 1)
+        if head.slack > 0 and atomics.read(control + _LATE) > 0:
+            _wait_for_stragglers(control, record, run, threads, index - head.slack)
+        repeatable = head.slack > 0 and record.repeatable != 0
         if not _compute_shares(control, record, run, index, thread, threads, repeatable):
             return
-        units, spins = read_i64(record + _UNITS), 0
-        while atomics.read(record + _DONE) < units:
-            if atomics.read(record + _CLAIM) >> 2 * _HALF != run:
+        units, spins = record.units, 0
+        while atomics.read(record.address + _DONE) < units:
+            if atomics.read(record.address + _CLAIM) >> 2 * _HALF != run:
                 return
             if repeatable and stragglers.lost_patience(spins):
                 _compute_too(control, record, run, index, thread, threads)
             spins = stragglers.pause_or_give_way(spins)
 
 
-def _goes_on(record: int, run: int) -> bool:
+def _goes_on(record: ProgramRecord, run: int) -> bool:
     """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
-    claim: int = atomics.read(record + _CLAIM)
+    claim: int = atomics.read(record.address + _CLAIM)
     return claim >> 2 * _HALF == run and claim & _TAKEN != _TAKEN
 
 
-def _wait_for_stragglers(control: int, record: int, run: int, threads: int, behind: int) -> None:
+def _wait_for_stragglers(control: int, record: ProgramRecord, run: int, threads: int, behind: int) -> None:
     """Until nobody is at a record up to number `behind`. record: the one at hand."""
     for other in range(threads):
         spins = 0
@@ -119,43 +100,47 @@ def _wait_for_stragglers(control: int, record: int, run: int, threads: int, behi
 
 
 def _compute_shares(
-    control: int, record: int, run: int, index: int, thread: int, threads: int, repeatable: bool
+    control: int, record: ProgramRecord, run: int, index: int, thread: int, threads: int, repeatable: bool
 ) -> bool:
     """Until all units are taken. False: another run has begun."""
     own = control + _POSTS + 64 * thread
     while True:
-        claim = atomics.read(record + _CLAIM)
+        claim = atomics.read(record.address + _CLAIM)
         if claim >> 2 * _HALF != run:
             return False
         unit, left, step = _next_units(record, claim, thread)
         if left <= 0:
             return True
         count = _share(record, unit, left, threads)
-        if atomics.replace(record + _CLAIM, claim, claim + count * step):
+        if atomics.replace(record.address + _CLAIM, claim, claim + count * step):
             word = stragglers.post(index, unit, count)
             if repeatable:
                 atomics.write(own, word)
-            _compute(read_i64(record), record, unit, count, thread)
+            _compute(record.operation, record.address, unit, count, thread)
             if not repeatable or stragglers.was_in_time(own, word, control + _LATE):
-                atomics.add(record + _DONE, count)
+                atomics.add(record.address + _DONE, count)
 
 
-def _next_units(record: int, claim: int, thread: int) -> tuple[int, int, int]:
+def _next_units(record: ProgramRecord, claim: int, thread: int) -> tuple[int, int, int]:
     """The next unit for a thread, how many are left from there on, and what a unit adds to the claim."""
     first, second = claim >> _HALF & _NEXT, claim & _NEXT
-    left, left_behind = read_i64(record + _MIDDLE) - first, read_i64(record + _UNITS) - second
+    left, left_behind = record.middle - first, record.units - second
     if left > 0 and (thread % 2 == 0 or left_behind <= 0):
         return first, left, 1 << _HALF
     return second, left_behind, 1
 
 
-def next_unit(record: int, thread: int) -> int:
-    """Which this thread would take next; as many as there are, or more: all are taken."""
-    unit, left, _ = _next_units(record, atomics.read(record + _CLAIM), thread)
-    return unit if left > 0 else read_i64(record + _UNITS)
+def next_unit(address: int, thread: int) -> int:
+    """Which this thread would take next, of the record at an address; as many as there are, or more: all are
+    taken."""
+    record = ProgramRecord.at(address)
+    unit, left, _ = _next_units(record, atomics.read(address + _CLAIM), thread)
+    return unit if left > 0 else record.units
 
 
-def _compute_too(control: int, record: int, run: int, index: int, thread: int, threads: int) -> None:
+def _compute_too(
+    control: int, record: ProgramRecord, run: int, index: int, thread: int, threads: int
+) -> None:
     """What the others are at. Whoever does this may be late itself, and is counted before it looks whether
     the run still goes on: _end() looks at the number after it has ended the run."""
     own, late = control + _POSTS + 64 * thread, control + _LATE
@@ -168,10 +153,10 @@ def _compute_too(control: int, record: int, run: int, index: int, thread: int, t
         word = atomics.read(at)
         first, count = stragglers.first_and_count(word)
         if word >> 40 == index + 1:
-            _compute(read_i64(record), record, first, count, thread)
+            _compute(record.operation, record.address, first, count, thread)
             atomics.add(late, 1)
             if stragglers.take_over(at, word):
-                atomics.add(record + _DONE, count)
+                atomics.add(record.address + _DONE, count)
             else:
                 atomics.add(late, -1)
     atomics.write(own, 0)
@@ -181,14 +166,12 @@ def _compute_too(control: int, record: int, run: int, index: int, thread: int, t
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
     run: int = (atomics.read(control + _RUN) + 1) & _RUNS
-    for index in range(read_i64(program)):
-        record = program + RECORD * (index + 1)
-        units = _units(record)
-        middle = _middle(record, units)
-        write_i64(record + _UNITS, units)
-        write_i64(record + _MIDDLE, middle)
-        atomics.write(record + _DONE, 0)
-        atomics.write(record + _CLAIM, run << 2 * _HALF | middle)
+    for index in range(ProgramHead.at(program).count):
+        record = ProgramRecord.at(program, index + 1)
+        record.units = _units(record)
+        record.middle = _middle(record, record.units)
+        atomics.write(record.address + _DONE, 0)
+        atomics.write(record.address + _CLAIM, run << 2 * _HALF | record.middle)
     atomics.write(control + _PROGRAM, program)
     atomics.add(control + _RUN, run - atomics.read(control + _RUN))
     if atomics.read(control + _SLEEPERS):
@@ -198,8 +181,9 @@ def _begin(control: int, program: int) -> int:
 
 def _end(control: int, program: int, run: int) -> None:
     """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
-    for index in range(read_i64(program)):
-        atomics.write(program + RECORD * (index + 1) + _CLAIM, run << 2 * _HALF | _TAKEN)
+    for index in range(ProgramHead.at(program).count):
+        at = ProgramRecord.at(program, index + 1).address
+        atomics.write(at + _CLAIM, run << 2 * _HALF | _TAKEN)
     spins = 0
     while atomics.add(control + _LATE, 0) > 0:
         spins = stragglers.pause_or_give_way(spins)

@@ -3,9 +3,14 @@ lock. Each row is computed by one thread, as if it were alone."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-RowKernel = Callable[[int, int, int, int], None]
-"""Of the address of a record, the first row, the number of rows, and the address of a thread's scratch."""
+from kernels.cpu.compiler.records import Record
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+RowKernel = Callable[[AnyRecord, int, int, int], None]
+"""Of a record, the first row, the number of rows, and the address of a thread's scratch."""
 
 WORTH_IT = 1 << 18
 """Values: a thread takes some 50 us to wake up, in which another one reads that many."""
@@ -18,7 +23,9 @@ class RowThreads:
         self.count = count
         self._helpers = ThreadPoolExecutor(max(1, count - 1), "rows")
 
-    def run(self, kernel: RowKernel, record: int, rows: int, values: int, scratches: list[int]) -> None:
+    def run(
+        self, kernel: RowKernel[AnyRecord], record: AnyRecord, rows: int, values: int, scratches: list[int]
+    ) -> None:
         """kernel(record, row, 1, scratch) for each row. values: of all rows; few are left to one thread.
         scratches: an address for each thread.
 

@@ -5,15 +5,18 @@ runs they look for work for about 50 us, then sleep. There is one team in a proc
 it runs waits.
 """
 
+import ctypes
 import threading
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.compiler.records import Operation, OwnRecord
 from kernels.cpu.runtime import program
+from kernels.cpu.runtime.records import FIELDS_BYTES, ProgramHead, ProgramRecord
 
 Words = npt.NDArray[np.int64]
-WORDS = program.RECORD // 8
+WORDS = ProgramRecord.size() // 8
 LINE = 64
 
 
@@ -27,35 +30,37 @@ class Program:
         does no harm; 0: all threads wait. See kernels.cpu.runtime.straggler_recovery."""
         self._memory = _zeros((1 + size) * WORDS)
         self._all.append(self._memory)
-        self._memory[0], self.slack = size, slack
         self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
         self.address = int(self._memory.ctypes.data)
+        self._head = ProgramHead.at(self.address)
+        self._head.count, self._head.slack = size, slack
 
     @property
     def slack(self) -> int:
         """See __init__(). It may be changed between runs."""
-        return int(self._memory[program.SLACK // 8])
+        return self._head.slack
 
     @slack.setter
     def slack(self, slack: int) -> None:
-        self._memory[program.SLACK // 8] = slack
+        self._head.slack = slack
 
     def put(
         self,
         index: int,
-        operation: int,
+        operation: Operation[OwnRecord],
         rows: int,
-        fields: tuple[int, ...],
+        record: OwnRecord,
         grain: int,
         repeatable: bool = False,
     ) -> None:
-        """operation: its address. fields: as it has them; those that are left out are 0. grain: the fewest
-        rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it reads."""
-        record = self.records[index]
-        record[0], record[1] = operation, rows
-        record[15] = grain | (program.REPEATABLE if repeatable else 0)
-        record[2 : 2 + len(fields)] = fields
-        record[2 + len(fields) : 14] = 0
+        """Copies an operation's record to an index. grain: the fewest rows that a thread takes; 0 for a
+        product. repeatable: it writes to nothing that it reads."""
+        size = record.size()
+        assert size <= FIELDS_BYTES
+        record.operation, record.rows = operation, rows
+        own = ProgramRecord.at(self.address, index + 1)
+        own.grain, own.repeatable = grain, repeatable
+        ctypes.memmove(own.address, record.address, size)
 
 
 class Team:
@@ -107,10 +112,10 @@ class Team:
         with self._lock:
             program.enter(self._address, work.address, 0)
 
-    def run_one(self, operation: int, rows: int, fields: tuple[int, ...], grain: int) -> None:
-        """A program of one record."""
+    def run_one(self, operation: Operation[OwnRecord], rows: int, record: OwnRecord, grain: int) -> None:
+        """Runs a program of one record."""
         with self._lock:
-            self._one.put(0, operation, rows, fields, grain)
+            self._one.put(0, operation, rows, record, grain)
             program.enter(self._address, self._one.address, 0)
 
 

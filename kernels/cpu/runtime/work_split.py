@@ -5,6 +5,7 @@ the units, those with odd ones with the second (kernels.cpu.runtime.program).
 """
 
 from kernels.cpu.isa.vectors import LANES, read_i64
+from kernels.cpu.runtime.records import ProductRecord
 
 VECTORS = 3
 COLUMNS = VECTORS * LANES
@@ -15,24 +16,22 @@ ROWS = 256
 weights come from memory once per chunk."""
 
 
-def linear_units(record: int) -> int:
+def linear_units(record: ProductRecord) -> int:
     """Strips of 16 columns, once per chunk of rows."""
-    rows, columns = read_i64(record + 8), read_i64(record + 48)
-    return (rows + ROWS - 1) // ROWS * ((columns + LANES - 1) // LANES)
+    return (record.rows + ROWS - 1) // ROWS * ((record.columns + LANES - 1) // LANES)
 
 
-def linear_middle(record: int, units: int) -> int:
+def linear_middle(record: ProductRecord, units: int) -> int:
     """Where the second half of the units begins: at a block."""
-    strips = (read_i64(record + 48) + LANES - 1) // LANES
-    middle: int = units // 2 - units // 2 % strips % VECTORS
-    return middle
+    strips = (record.columns + LANES - 1) // LANES
+    return units // 2 - units // 2 % strips % VECTORS
 
 
-def linear_share(record: int, unit: int, left: int, threads: int) -> int:
+def linear_share(record: ProductRecord, unit: int, left: int, threads: int) -> int:
     """How many units to take from `unit` on, of those that are left of its half: whole blocks within one
     chunk of rows. Where their number does not come out even, strips at the very end, so that threads end
     together: the strips of a block take half as long again as the block."""
-    strips = (read_i64(record + 48) + LANES - 1) // LANES
+    strips = (record.columns + LANES - 1) // LANES
     at = unit % strips
     uneven = (strips + VECTORS - 1) // VECTORS % threads
     if left <= VECTORS and uneven and (threads > 2 or at + left == strips):
@@ -54,5 +53,4 @@ def following_block(following: int, thread: int, own: int) -> int:
     that is there."""
     if following == 0:
         return own
-    address: int = read_i64(following + 8 * (thread % 2))
-    return address
+    return read_i64(following + 8 * (thread % 2))

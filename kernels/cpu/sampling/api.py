@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from kernels.cpu.runtime.row_threads import RowKernel, RowThreads
+from kernels.cpu.sampling.records import ChooseRecord, PenaltiesRecord
 
 
 @dataclass(frozen=True)
@@ -16,10 +17,10 @@ class SamplingKernels:
     """What kernels.cpu.sampling.chooser and kernels.ops.logits.penalties call."""
 
     threads: RowThreads
-    choose_rows: RowKernel  # kernels.cpu.sampling.choose
+    choose_rows: RowKernel[ChooseRecord]  # kernels.cpu.sampling.choose
     scratch_bytes: Callable[[int], int]  # of a thread, for a vocabulary
-    penalize_rows: RowKernel  # kernels.cpu.sampling.penalties
-    note_tokens: Callable[[int, int, int], None]
+    penalize_rows: RowKernel[PenaltiesRecord]  # kernels.cpu.sampling.penalties
+    note_tokens: Callable[[PenaltiesRecord, int, int], None]
 
 
 def sampling_kernels(threads: int) -> SamplingKernels | None:

@@ -28,6 +28,7 @@ from kernels.cpu.isa.vectors import (
     repeat,
     word,
 )
+from kernels.cpu.sampling.records import FindRecord, MergeRecord
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN, read_f32, read_f64, write_f64, write_i64
 
 PIECE = 128 * CHUNK
@@ -98,26 +99,23 @@ def _find_in_piece(x: int, size: int, found: int) -> int:
 
 
 @operation
-def find_in_pieces(record: int, first: int, count: int, thread: int) -> None:
-    """record: units, address of logits [rows, V] float32, V, rows, address of what is found [units, 2]: the
-    largest as float64 and its token."""
-    logits, vocab_size, rows = read_i64(record + 16), read_i64(record + 24), read_i64(record + 32)
-    found = read_i64(record + 40)
+def find_in_pieces(record: FindRecord, first: int, count: int, thread: int) -> None:
+    """Pieces first .. first + count - 1."""
+    vocab_size, rows = record.vocab_size, record.logit_rows
     for unit in range(first, first + count):
         row, begin = unit % rows, PIECE * (unit // rows)
-        x, at = logits + 4 * (vocab_size * row + begin), found + 16 * unit
+        x, at = record.logits + 4 * (vocab_size * row + begin), record.found + 16 * unit
         place = _find_in_piece(x, min(PIECE, vocab_size - begin), at)
         write_i64(at + 8, begin + place if place != NO_TOKEN else NO_TOKEN)
 
 
 @operation
-def merge_pieces(record: int, first: int, count: int, thread: int) -> None:
-    """record: rows, address of what is found [pieces, rows, 2], pieces, address of tokens [rows] int64."""
-    rows, found, pieces = read_i64(record + 8), read_i64(record + 16), read_i64(record + 24)
-    tokens = read_i64(record + 32)
+def merge_pieces(record: MergeRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1."""
+    rows, found = record.rows, record.found
     for row in range(first, first + count):
         best, token = -inf, NO_TOKEN
-        for piece in range(pieces):
+        for piece in range(record.pieces):
             at = found + 16 * (rows * piece + row)
             score = read_f64(at)
             if score == inf:
@@ -125,4 +123,4 @@ def merge_pieces(record: int, first: int, count: int, thread: int) -> None:
                 break
             if score > best:
                 best, token = score, read_i64(at + 8)
-        write_i64(tokens + 8 * row, token)
+        write_i64(record.tokens + 8 * row, token)

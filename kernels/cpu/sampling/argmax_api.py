@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.runtime.arena import zeros
+from kernels.cpu.sampling.records import FindRecord, MergeRecord
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Program
 
 RECORDS = 2
-_ROWS, _LOGIT_ROWS = 1, 4
-"""Words of records that change from step to step."""
+_ROWS, _LOGIT_ROWS = FindRecord.word("rows"), FindRecord.word("logit_rows")
 _MERGED_TOGETHER = 32
 """Rows: merging one takes some ten nanoseconds."""
 
@@ -32,8 +33,8 @@ _MERGED_TOGETHER = 32
 class GreedyKernels:
     """The compiled operations."""
 
-    find: int  # kernels.cpu.sampling.argmax.find_in_pieces
-    merge: int  # kernels.cpu.sampling.argmax.merge_pieces
+    find: Operation[FindRecord]  # kernels.cpu.sampling.argmax.find_in_pieces
+    merge: Operation[MergeRecord]  # kernels.cpu.sampling.argmax.merge_pieces
     piece: int  # logits in one
 
 
@@ -52,10 +53,11 @@ class GreedyChoice:
     def put(self, program: "Program", index: int) -> None:
         """At an index and the one after it, for no rows."""
         kernels, found = self._kernels, self._found.data_ptr()
-        fields: tuple[int, ...] = (self._logits.data_ptr(), self._logits.shape[1], 0, found)
-        program.put(index, kernels.find, 0, fields, 1, repeatable=True)
-        fields = found, self._pieces, self.tokens.data_ptr()
-        program.put(index + 1, kernels.merge, 0, fields, _MERGED_TOGETHER, repeatable=True)
+        logits, vocab_size = self._logits.data_ptr(), self._logits.shape[1]
+        find = FindRecord(logits=logits, vocab_size=vocab_size, found=found)
+        program.put(index, kernels.find, 0, find, 1, repeatable=True)
+        merge = MergeRecord(found=found, pieces=self._pieces, tokens=self.tokens.data_ptr())
+        program.put(index + 1, kernels.merge, 0, merge, _MERGED_TOGETHER, repeatable=True)
 
     def set_rows(self, records: npt.NDArray[np.int64], rows: int) -> None:
         """records: the two. rows: the first ones, that are chosen for from now on."""

@@ -17,6 +17,7 @@ from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.vectors import read_i64
 from kernels.cpu.sampling.candidates import collect, keep_best, keep_typical, pick, total_of
 from kernels.cpu.sampling.full_vocab import draw_from_all
+from kernels.cpu.sampling.records import ChooseRecord
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNKS,
@@ -44,24 +45,6 @@ from kernels.cpu.sampling.vector_loops import (
     weigh,
     write_f64,
     write_i64,
-)
-
-# Of a record, each of 8 bytes: addresses but for V.
-FIELDS = (
-    "logits",  # [A, V] float32, contiguous
-    "tokens",  # [A] int64: where a row's parameters are in what follows; then the result
-    "vocab_size",  # V
-    "positions",  # int64: output tokens that it has
-    "temperature",  # float64; 0: greedy
-    "top_k",  # int64; 0: all
-    "top_p",  # float64; 1: all
-    "min_p",  # float64; 0: all
-    "typical_p",  # float64; 1: all
-    "keys",  # [2] int64 each: low and high word of the seed
-    "indexes",  # int64: sequence index
-)
-_LOGITS, _TOKENS, _V, _POSITIONS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _TYPICAL_P, _KEYS, _INDEXES = range(
-    0, 8 * len(FIELDS), 8
 )
 
 
@@ -115,15 +98,12 @@ def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: flo
     return token
 
 
-def _draw(record: int, row: int, scratch: int) -> int:
+def _draw(record: ChooseRecord, row: int, scratch: int) -> int:
     """By the row's parameters."""
-    k = read_i64(read_i64(record + _TOP_K) + 8 * row)
-    top_p = read_f64(read_i64(record + _TOP_P) + 8 * row)
-    min_p = read_f64(read_i64(record + _MIN_P) + 8 * row)
-    typical_p = read_f64(read_i64(record + _TYPICAL_P) + 8 * row)
-    key = read_i64(record + _KEYS) + 16 * row
-    index = read_i64(read_i64(record + _INDEXES) + 8 * row)
-    position = read_i64(read_i64(record + _POSITIONS) + 8 * row)
+    k = read_i64(record.top_k + 8 * row)
+    top_p, min_p = read_f64(record.top_p + 8 * row), read_f64(record.min_p + 8 * row)
+    typical_p, key = read_f64(record.typical_p + 8 * row), record.keys + 16 * row
+    index, position = read_i64(record.indexes + 8 * row), read_i64(record.positions + 8 * row)
     u = uniform(read_i64(key), read_i64(key + 8), index, position)
     if k > 0:
         return _draw_from_best(k, top_p, min_p, typical_p, u, scratch)
@@ -131,17 +111,17 @@ def _draw(record: int, row: int, scratch: int) -> int:
 
 
 @compiled
-def choose_rows(record: int, first: int, count: int, scratch: int) -> None:
-    """Rows first .. first + count - 1. record: address of FIELDS. scratch: of scratch_bytes(V)."""
-    vocab_size = read_i64(record + _V)
+def choose_rows(record: ChooseRecord, first: int, count: int, scratch: int) -> None:
+    """Rows first .. first + count - 1. scratch: of scratch_bytes(V)."""
+    vocab_size = record.vocab_size
     for a in range(first, first + count):
-        at = read_i64(record + _TOKENS) + 8 * a
+        at = record.tokens + 8 * a
         row = read_i64(at)
-        begin_row(read_i64(record + _LOGITS) + 4 * vocab_size * a, vocab_size, scratch)
+        begin_row(record.logits + 4 * vocab_size * a, vocab_size, scratch)
         token = chunk = _find_largest(scratch)
         if chunk != NO_TOKEN:
             best = read_f32(scratch + LARGEST + 4 * chunk)
-            temperature = read_f64(read_i64(record + _TEMPERATURE) + 8 * row)
+            temperature = read_f64(record.temperature + 8 * row)
             write_f64(scratch + BEST, best)
             write_f64(scratch + TEMPERATURE, temperature)
             if temperature == 0:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels
+from kernels.cpu.sampling.records import ChooseRecord
 from kernels.ops.logits.temperature import temperature_weights
 from kernels.ops.sampling.argmax import argmax
 from kernels.ops.sampling.inverse_cdf import inverse_cdf
@@ -90,18 +91,17 @@ class TokenChooser:
     def __init__(self, kernels: SamplingKernels, params: ChoiceParams, vocab_size: int) -> None:
         self._kernels, self._vocab_size = kernels, vocab_size
         self._params = params  # keeps in memory what the record points to
-        tables = (
-            params.positions,
-            params.temperature,
-            params.top_k,
-            params.top_p,
-            params.min_p,
-            params.typical_p,
-            params.keys,
-            params.indexes,
+        self._record = ChooseRecord(
+            vocab_size=vocab_size,
+            positions=params.positions.data_ptr(),
+            temperature=params.temperature.data_ptr(),
+            top_k=params.top_k.data_ptr(),
+            top_p=params.top_p.data_ptr(),
+            min_p=params.min_p.data_ptr(),
+            typical_p=params.typical_p.data_ptr(),
+            keys=params.keys.data_ptr(),
+            indexes=params.indexes.data_ptr(),
         )
-        self._record = array("q", [0, 0, vocab_size, *(table.data_ptr() for table in tables)])
-        self._record_at, _ = self._record.buffer_info()
         # Pages are taken when they are first written.
         size = -(-kernels.scratch_bytes(vocab_size) // LINE) * LINE
         self._scratch = torch.empty(kernels.threads.count, size, dtype=torch.uint8)
@@ -113,9 +113,9 @@ class TokenChooser:
         assert logits.is_contiguous() and logits.dtype == torch.float32
         assert logits.shape == (count, self._vocab_size)
         tokens = array("q", rows)
-        self._record[0] = logits.data_ptr()
-        self._record[1], _ = tokens.buffer_info()
+        self._record.logits = logits.data_ptr()
+        self._record.tokens, _ = tokens.buffer_info()
         self._kernels.threads.run(
-            self._kernels.choose_rows, self._record_at, count, count * self._vocab_size, self._scratches
+            self._kernels.choose_rows, self._record, count, count * self._vocab_size, self._scratches
         )
         return tokens

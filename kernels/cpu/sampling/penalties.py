@@ -8,6 +8,7 @@ passes: 24 ms.
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.sampling.records import PenaltiesRecord
 from kernels.cpu.sampling.vector_loops import (
     read_f32,
     read_i32,
@@ -18,31 +19,13 @@ from kernels.cpu.sampling.vector_loops import (
     write_u8,
 )
 
-# Of a record, each of 8 bytes: addresses, sizes and strides.
-FIELDS = (
-    "logits",  # [A, V] float32, contiguous, changed
-    "vocab_size",  # V
-    "batch_index",  # [U] int64: which rows of the logits
-    "slots",  # [U] int64: where they are in what follows
-    "lengths",  # [U] int64: tokens of the history
-    "history",  # [slots, L] int64
-    "history_stride",  # L
-    "counts",  # [slots, V] int32
-    "strengths",  # [slots, 3] float32
-    "tokens",  # [A] int64: what rows were given; negative: nothing
-)
-_LOGITS, _V, _INDEX, _SLOTS, _LENGTHS, _HISTORY, _STRIDE, _COUNTS, _STRENGTHS, _TOKENS = range(
-    0, 8 * len(FIELDS), 8
-)
 
-
-def _penalize(record: int, u: int, seen: int) -> None:
-    vocab_size, slot = read_i64(record + _V), read_i64(read_i64(record + _SLOTS) + 8 * u)
-    x = read_i64(record + _LOGITS) + 4 * vocab_size * read_i64(read_i64(record + _INDEX) + 8 * u)
-    length = read_i64(read_i64(record + _LENGTHS) + 8 * u)
-    history = read_i64(record + _HISTORY) + 8 * slot * read_i64(record + _STRIDE)
-    counts = read_i64(record + _COUNTS) + 4 * vocab_size * slot
-    strengths = read_i64(record + _STRENGTHS) + 12 * slot
+def _penalize(record: PenaltiesRecord, u: int, seen: int) -> None:
+    vocab_size, slot = record.vocab_size, read_i64(record.slots + 8 * u)
+    x = record.logits + 4 * vocab_size * read_i64(record.batch_index + 8 * u)
+    length = read_i64(record.lengths + 8 * u)
+    history = record.history + 8 * slot * record.history_stride
+    counts, strengths = record.counts + 4 * vocab_size * slot, record.strengths + 12 * slot
     repetition, frequency = read_f32(strengths), read_f32(strengths + 4)
     presence = read_f32(strengths + 8)
     for i in range(length):
@@ -59,21 +42,20 @@ def _penalize(record: int, u: int, seen: int) -> None:
 
 
 @compiled
-def penalize_rows(record: int, first: int, count: int, seen: int) -> None:
-    """Rows first .. first + count - 1 of U. record: address of FIELDS. seen: of [V] bytes, all 0, as they are
-    afterwards."""
+def penalize_rows(record: PenaltiesRecord, first: int, count: int, seen: int) -> None:
+    """Rows first .. first + count - 1 of U. seen: of [V] bytes, all 0, as they are afterwards."""
     for u in range(first, first + count):
         _penalize(record, u, seen)
 
 
 @compiled
-def note_tokens(record: int, first: int, count: int) -> None:
+def note_tokens(record: PenaltiesRecord, first: int, count: int) -> None:
     """Rows first .. first + count - 1 of U: their tokens go to the end of their histories, and are counted; 0
-    instead of none. record: address of FIELDS; logits and strengths are not looked at."""
+    instead of none. Logits and strengths are not looked at."""
     for u in range(first, first + count):
-        row, slot = read_i64(read_i64(record + _INDEX) + 8 * u), read_i64(read_i64(record + _SLOTS) + 8 * u)
-        token = max(read_i64(read_i64(record + _TOKENS) + 8 * row), 0)
-        place = slot * read_i64(record + _STRIDE) + read_i64(read_i64(record + _LENGTHS) + 8 * u)
-        write_i64(read_i64(record + _HISTORY) + 8 * place, token)
-        times = read_i64(record + _COUNTS) + 4 * (slot * read_i64(record + _V) + token)
+        row, slot = read_i64(record.batch_index + 8 * u), read_i64(record.slots + 8 * u)
+        token = max(read_i64(record.tokens + 8 * row), 0)
+        place = slot * record.history_stride + read_i64(record.lengths + 8 * u)
+        write_i64(record.history + 8 * place, token)
+        times = record.counts + 4 * (slot * record.vocab_size + token)
         write_i32(times, read_i32(times) + 1)

@@ -7,29 +7,30 @@ Rows compute [R] and sample [A]. It fits when
     samples   are of rows, each there once, at the end of what their source computes, which is all their
               tokens, and below the greatest length
 
-What does not fit is said by the twin, RowTable.check_compute() and check_sample() (worker.step.rows).
+The reference, which says what does not fit: RowTable.check_compute() and check_sample() (worker.step.rows).
 """
 
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.isa.vectors import read_i64, write_i64
+from kernels.cpu.step.records import CheckStepJob
 
 COMPUTES, SAMPLES = 1, 2
 """Marks of a row that was met."""
 
 
-def _meet(job: int, row: int, mark: int) -> bool:
+def _meet(job: CheckStepJob, row: int, mark: int) -> bool:
     """Whether it is a row, and is met so for the first time."""
-    if row < 0 or row >= read_i64(job + 32):
+    if row < 0 or row >= job.max_rows:
         return False
-    at = read_i64(job + 24) + 8 * row
+    at = job.marks + 8 * row
     marks = read_i64(at)
     write_i64(at, marks | mark)
     return marks & mark == 0
 
 
-def _check_rows(job: int) -> int:
+def _check_rows(job: CheckStepJob) -> int:
     """How many tokens they compute; -1: they cannot. Writes the largest end."""
-    columns, rows = read_i64(job + 56), read_i64(job + 64)
+    columns, rows = job.columns, job.num_rows
     tokens = 0
     for i in range(rows):
         row = read_i64(columns + 8 * i)
@@ -37,18 +38,18 @@ def _check_rows(job: int) -> int:
         end = start + count
         if not _meet(job, row, COMPUTES) or count <= 0:
             return -1
-        if end > read_i64(read_i64(job) + 8 * row) or start > read_i64(read_i64(job + 8) + 8 * row):
+        if end > read_i64(job.num_tokens + 8 * row) or start > read_i64(job.num_computed + 8 * row):
             return -1
-        if end > read_i64(read_i64(job + 16) + 8 * row) * read_i64(job + 40):
+        if end > read_i64(job.num_blocks + 8 * row) * job.block_size:
             return -1
-        write_i64(job + 88, max(read_i64(job + 88), end))
+        job.context = max(job.context, end)
         tokens += count
     return tokens
 
 
-def _check_samples(job: int) -> int:
+def _check_samples(job: CheckStepJob) -> int:
     """1: row i samples from the last token of row i, for all of them; 0: otherwise; -1: they cannot."""
-    columns, rows, samples = read_i64(job + 56), read_i64(job + 64), read_i64(job + 72)
+    columns, rows, samples = job.columns, job.num_rows, job.num_samples
     in_order = 1 if samples == rows else 0
     for i in range(samples):
         at = columns + 8 * (3 * rows + i)
@@ -56,36 +57,28 @@ def _check_samples(job: int) -> int:
         if source < 0 or source >= rows or not _meet(job, row, SAMPLES):
             return -1
         end = read_i64(columns + 8 * (rows + source)) + read_i64(columns + 8 * (2 * rows + source))
-        if read_i64(read_i64(job) + 8 * row) != end or end >= read_i64(job + 48):
+        if read_i64(job.num_tokens + 8 * row) != end or end >= job.max_length:
             return -1
         if source != i:
             in_order = 0
     return in_order
 
 
-def _forget(job: int, first: int, count: int) -> None:
+def _forget(job: CheckStepJob, first: int, count: int) -> None:
     """The marks of these rows."""
     for i in range(count):
         row = read_i64(first + 8 * i)
-        if 0 <= row < read_i64(job + 32):
-            write_i64(read_i64(job + 24) + 8 * row, 0)
+        if 0 <= row < job.max_rows:
+            write_i64(job.marks + 8 * row, 0)
 
 
 @compiled
-def check_step(job: int) -> None:
-    """job: address of 13 words:
-
-    0   addresses of num_tokens, num_computed, num_blocks, and of marks: int64, one for each row, all 0
-    32  rows, block size, greatest length of a row
-    56  address of the columns, int64: rows, starts, counts [R], sample rows, sample sources [A]; R; A
-    80  results: tokens, -1 where the step does not fit; the largest end; 1: each row that computes samples,
-        in the same order
-    """
-    columns, rows, samples = read_i64(job + 56), read_i64(job + 64), read_i64(job + 72)
-    write_i64(job + 88, 0)
+def check_step(job: CheckStepJob) -> None:
+    """Writes the job's results."""
+    job.context = 0
     tokens = _check_rows(job)
     in_order = _check_samples(job) if tokens >= 0 else -1
-    write_i64(job + 80, tokens if in_order >= 0 else -1)
-    write_i64(job + 96, in_order)
-    _forget(job, columns, rows)
-    _forget(job, columns + 24 * rows, samples)
+    job.tokens = tokens if in_order >= 0 else -1
+    job.in_order = in_order
+    _forget(job, job.columns, job.num_rows)
+    _forget(job, job.columns + 24 * job.num_rows, job.num_samples)

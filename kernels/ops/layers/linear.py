@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ class PackedWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: int  # kernels.cpu.matmul.gemm.linear
-    gather: int  # kernels.cpu.matmul.gemm.packed_rows
+    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear
+    gather: Operation[PackedRowsRecord]  # kernels.cpu.matmul.gemm.packed_rows
     scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
 
     @property
@@ -55,19 +57,17 @@ class PackedWeight:
         """Of memory."""
         return self.pairs.nbytes + self.bias.nbytes
 
-    def fields(self, x: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
-        """Of a product's record (kernels.cpu.matmul.gemm). x: [T, 2 * ceil(K / 2)], out: [T, N],
-        contiguous."""
-        return (
-            x.data_ptr(),
-            self.pairs.data_ptr(),
-            self.bias.data_ptr(),
-            out.data_ptr(),
-            self.out_features,
-            self.pairs.shape[1],
-            out.dtype.itemsize,
-            *(0, 0, 0),
-            self.team.scratch(self.scratch_bytes),
+    def record(self, x: torch.Tensor, out: torch.Tensor) -> LinearRecord:
+        """The product's record. x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous."""
+        return LinearRecord(
+            x=x.data_ptr(),
+            weight=self.pairs.data_ptr(),
+            params=self.bias.data_ptr(),
+            out=out.data_ptr(),
+            columns=self.out_features,
+            words=self.pairs.shape[1],
+            out_bytes=out.dtype.itemsize,
+            scratch=self.team.scratch(self.scratch_bytes),
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
@@ -78,13 +78,15 @@ class PackedWeight:
         """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
         half = self.pairs.shape[1]
         out = torch.empty((len(indexes), 2 * half), dtype=torch.bfloat16)
-        fields = self.row_fields(indexes.data_ptr(), out.data_ptr())
-        self.team.run_one(self.gather, len(indexes), fields, 8)
+        record = self.rows_record(indexes.data_ptr(), out.data_ptr())
+        self.team.run_one(self.gather, len(indexes), record, 8)
         return out[:, : self.in_features]
 
-    def row_fields(self, indexes: int, out: int) -> tuple[int, ...]:
-        """Of a record that looks up rows (kernels.cpu.matmul.gemm.packed_rows). Addresses."""
-        return indexes, self.pairs.data_ptr(), out, self.pairs.shape[1]
+    def rows_record(self, indexes: int, out: int) -> PackedRowsRecord:
+        """The record that looks up rows. Addresses."""
+        return PackedRowsRecord(
+            indexes=indexes, weight=self.pairs.data_ptr(), out=out, words=self.pairs.shape[1]
+        )
 
 
 def middle_block(out_features: int) -> int:
@@ -121,7 +123,7 @@ def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> 
         x = F.pad(x, (0, 1))
     x = x.contiguous()
     out = x.new_empty((tokens, columns), dtype=torch.float32 if wide else torch.bfloat16)
-    weight.team.run_one(weight.product, tokens, weight.fields(x, out), 0)
+    weight.team.run_one(weight.product, tokens, weight.record(x, out), 0)
     return out
 
 

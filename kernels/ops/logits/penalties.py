@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels
+from kernels.cpu.sampling.records import PenaltiesRecord
 
 
 def penalties_reference(
@@ -90,24 +91,32 @@ class TablePenalties:
         record = self._record(users, lines, logits.data_ptr(), 0)
         # A token costs some ten times as much as one that is read in order.
         values = 10 * sum(users.lengths)
-        self._kernels.threads.run(
-            self._kernels.penalize_rows, _address(record), len(users.rows), values, self._seen_at
-        )
+        self._kernels.threads.run(self._kernels.penalize_rows, record, len(users.rows), values, self._seen_at)
 
     def note(self, tokens: torch.Tensor, users: Users) -> None:
         """The users' tokens become part of their histories, in which there is room. tokens [A] int64."""
         assert tokens.is_contiguous() and tokens.dtype == torch.int64
         lines = _lines(users)
         record = self._record(users, lines, 0, tokens.data_ptr())
-        self._kernels.note_tokens(_address(record), 0, len(users.rows))
+        self._kernels.note_tokens(record, 0, len(users.rows))
 
-    def _record(self, users: Users, lines: "array[int]", logits: int, tokens: int) -> "array[int]":
-        """See kernels.cpu.sampling.penalties. logits, tokens: addresses."""
+    def _record(self, users: Users, lines: "array[int]", logits: int, tokens: int) -> PenaltiesRecord:
+        """logits, tokens: addresses."""
         history, counts, strengths = users.history, users.counts, users.strengths
         assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()
         at, line = _address(lines), 8 * len(users.rows)
-        tables = history.data_ptr(), history.shape[1], counts.data_ptr(), strengths.data_ptr()
-        return array("q", (logits, self._vocab_size, at, at + line, at + 2 * line, *tables, tokens))
+        return PenaltiesRecord(
+            logits=logits,
+            vocab_size=self._vocab_size,
+            batch_index=at,
+            slots=at + line,
+            lengths=at + 2 * line,
+            history=history.data_ptr(),
+            history_stride=history.shape[1],
+            counts=counts.data_ptr(),
+            strengths=strengths.data_ptr(),
+            tokens=tokens,
+        )
 
 
 def _lines(users: Users) -> "array[int]":

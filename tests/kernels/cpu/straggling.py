@@ -5,18 +5,26 @@ the straggler. RELEASE: the straggler may go on. LEFT: it has gone on. GAVE_UP: 
 """
 
 from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
 from kernels.cpu.isa import atomics
-from kernels.cpu.isa.vectors import read_i64
 
 ENTERED, FINISHED, RELEASE, LEFT, GAVE_UP = range(5)
 PATIENCE = 1 << 28
 """Looks at a word: many seconds, after which the test fails instead of waiting for ever."""
 
 
+@record
+class Shared(OperationRecord):
+    """Of all operations."""
+
+    words: Address
+    own: i64 = 0
+
+
 @operation
-def stumble(record: int, first: int, count: int, thread: int) -> None:
+def stumble(record: Shared, first: int, count: int, thread: int) -> None:
     """Whoever comes first waits until it is released."""
-    words, turns = read_i64(record + 16), 0
+    words, turns = record.words, 0
     if atomics.add(words + 8 * ENTERED, 1) > 0:
         atomics.add(words + 8 * FINISHED, 1)
         return
@@ -31,13 +39,13 @@ def stumble(record: int, first: int, count: int, thread: int) -> None:
 
 
 @operation
-def release(record: int, first: int, count: int, thread: int) -> None:
+def release(record: Shared, first: int, count: int, thread: int) -> None:
     """The straggler gets its core back."""
-    atomics.write(read_i64(record + 16) + 8 * RELEASE, 1)
+    atomics.write(record.words + 8 * RELEASE, 1)
 
 
 @operation
-def mark(record: int, first: int, count: int, thread: int) -> None:
+def mark(record: Shared, first: int, count: int, thread: int) -> None:
     """Its own word: 1, or 2 if the straggler has left its unit."""
-    words, own = read_i64(record + 16), read_i64(record + 24)
-    atomics.add(words + 8 * own, 1 + atomics.read(words + 8 * LEFT))
+    words = record.words
+    atomics.add(words + 8 * record.own, 1 + atomics.read(words + 8 * LEFT))

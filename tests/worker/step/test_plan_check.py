@@ -33,11 +33,12 @@ def compiled(rows: RowTable) -> StepCheck:
 
 
 def compiled_answer(check: StepCheck, columns: Integers, num_rows: int, num_samples: int) -> Measures | None:
-    """None: it does not fit, without asking the twin."""
-    check._job[7:10] = columns.ctypes.data, num_rows, num_samples
-    check._kernel(check._address)
+    """None: it does not fit, without asking the reference."""
+    job = check._job
+    job.columns, job.num_rows, job.num_samples = columns.ctypes.data, num_rows, num_samples
+    check._kernel(job)
     assert not check._marks.any(), "nothing is remembered of a step"
-    tokens, context, in_order = check._job[10:].tolist()
+    tokens, context, in_order = job.tokens, job.context, job.in_order
     return Measures(tokens, context, bool(in_order)) if tokens >= 0 else None
 
 

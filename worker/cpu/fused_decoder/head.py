@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.cpu.compiler.records import OperationRecord
 from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.sampling.argmax_api import RECORDS, GreedyChoice, greedy_kernels
 from worker.model_input import InputBatch
@@ -20,8 +21,7 @@ from worker.model_input import InputBatch
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Program
 
-ROWS = 1
-"""A word of records."""
+ROWS = OperationRecord.word("rows")
 CHOICE = RECORDS
 
 

@@ -19,15 +19,20 @@ nobody. So what is computed twice has a buffer of its own in the layer, which no
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_attention import SETS, BlockPlan, attention_fields
+from kernels.cpu.attention.block_attention import SETS, BlockPlan, attention_record
 from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
-from kernels.cpu.elementwise.row_kernels import RowKernels, norm_fields, row_grain
+from kernels.cpu.attention.records import AttentionRecord, PrefetchRecord, StoreKVRecord
+from kernels.cpu.compiler.records import Operation, OwnRecord
+from kernels.cpu.elementwise.records import GatedSiluRecord, NormRecord, RotaryRecord
+from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.cpu.matmul.int8 import QuantizedWeight
+from kernels.cpu.matmul.records import PackedRowsRecord
+from kernels.cpu.runtime.records import ProductRecord
 from worker.attention.block_plan import BlockAttentionPlan
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache, Rotation
@@ -41,12 +46,13 @@ from worker.model_input import InputBatch
 if TYPE_CHECKING:
     from worker.models.llama import LlamaAttention, LlamaBlock, LlamaModel
 
-INDEXES, COS, SIN, TURNS, SLOTS, PLAN = 2, 3, 4, 5, 6, 6
-"""Words of records that change from step to step."""
-COLUMNS, WORDS, FOLLOWING, STREAM = 6, 7, 9, 10
-"""Of products."""
-LISTED_PLAN, LISTED_ITEMS = 2, 4
-"""Of kernels.cpu.attention.kv_prefetch."""
+INDEXES = PackedRowsRecord.word("indexes")
+COS, ANGLES_END = RotaryRecord.word("cos"), RotaryRecord.word("index") + 1
+SLOTS, PLAN = StoreKVRecord.word("slot_rows"), AttentionRecord.word("plan")
+COLUMNS, WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
+FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
+LISTED_PLAN, LISTED_ITEMS = PrefetchRecord.word("plan"), PrefetchRecord.word("items")
+"""Words of records that are written after they were put into the program."""
 FEW = 64
 """Tokens of a step whose layers are so short that they do not wait for a thread without a core, and whose
 attention waits for memory."""
@@ -98,8 +104,8 @@ class DecoderProgram:
         self._attentions: dict[KVCacheSpec, list[int]] = {}
         self._prefetches = {spec: KVPrefetch() for spec in specs}
         for prefetch in self._prefetches.values():
-            fields = prefetch.fields(plan, (caches[0][0], caches[0][1]))
-            self._put(prefetch.operation, fields, 1)
+            record = prefetch.record(plan, (caches[0][0], caches[0][1]))
+            self._put(prefetch.operation, record, 1)
         self._add_embedding()
         to_add = None
         for number, (block, cache) in enumerate(zip(model.layers, caches, strict=True)):
@@ -122,7 +128,7 @@ class DecoderProgram:
         index = 0 if rotation.index is None else rotation.index.data_ptr()
         if (*angles, index) != self._turns:
             self._turns = *angles, index
-            self._program.records[self._rotaries, COS : TURNS + 1] = self._turns
+            self._program.records[self._rotaries, COS:ANGLES_END] = self._turns
         if self._embedding.packed is None:
             self._buffers.residual[: self._hidden.shape[0]] = self._embedding(batch.token_ids)
         self._rows.team.run(self._program)
@@ -145,7 +151,7 @@ class DecoderProgram:
         for index, spec in enumerate(self._prefetches):
             plan = _block_plan(batch, spec).plan
             records[index, ROWS] = tokens >= LEAST_ROWS
-            records[index, LISTED_PLAN : LISTED_ITEMS + 1 : 2] = plan.addresses.ctypes.data, plan.made[0]
+            records[index, LISTED_PLAN], records[index, LISTED_ITEMS] = plan.address, plan.made[0]
         if self._embedding.packed is not None:
             records[len(self._prefetches), INDEXES] = batch.token_ids.data_ptr()
         for spec, indexes in self._attentions.items():
@@ -153,10 +159,10 @@ class DecoderProgram:
             plan, units = planned.plan, int(planned.plan.made[0]) * self._kv_heads
             records[[index - 1 for index in indexes], SLOTS] = planned.slot_rows.data_ptr()
             records[indexes, ROWS] = units
-            records[indexes, PLAN] = plan.addresses.ctypes.data
+            records[indexes, PLAN] = plan.address
             combining = [index + 1 for index in indexes]
             records[combining, ROWS] = units if len(plan.partials) else 0
-            records[combining, PLAN] = plan.addresses.ctypes.data
+            records[combining, PLAN] = plan.address
         self._batch, self._hidden = batch, self._buffers.normed[:tokens]
         if self._head is not None:
             self._head.read_from(batch)
@@ -165,8 +171,9 @@ class DecoderProgram:
         """Where it is packed, since it is the head as well."""
         packed = self._embedding.packed
         if packed is not None:
-            fields = packed.row_fields(0, self._buffers.residual.data_ptr())
-            self._put(packed.gather, fields, row_grain(self._embedding.width))
+            record = packed.rows_record(0, self._buffers.residual.data_ptr())
+            gather: Operation[Any] = packed.gather
+            self._put(gather, record, row_grain(self._embedding.width))
 
     def _add_block(
         self, block: "LlamaBlock", cache: LayerCache, layer: LayerBuffers, to_add: torch.Tensor | None
@@ -180,8 +187,9 @@ class DecoderProgram:
         self._add_norm(block.mlp_norm, layer.attended)
         self._add_product(mlp.gate_up, normed, layer.gate_up)
         width = layer.gated.shape[1]
-        fields = (layer.gate_up.data_ptr(), layer.gated.data_ptr(), width)
-        self._put(self._rows.silu, fields, row_grain(width), repeatable=True)
+        gate_up, gated = layer.gate_up.data_ptr(), layer.gated.data_ptr()
+        record = GatedSiluRecord(gate_up=gate_up, out=gated, width=width)
+        self._put(self._rows.silu, record, row_grain(width), repeatable=True)
         self._add_product(mlp.down, layer.gated, layer.down)
         return layer.down
 
@@ -189,9 +197,18 @@ class DecoderProgram:
         """Of the residual stream, after something has been added to it."""
         buffers, width = self._buffers, norm.weight.shape[0]
         residual = buffers.residual.data_ptr()
-        x, other = (residual, 0) if to_add is None else (to_add.data_ptr(), residual)
-        addresses = x, other, norm.weight.data_ptr(), buffers.normed.data_ptr(), residual
-        self._put(self._rows.norm, norm_fields(addresses, width, norm.eps), row_grain(width))
+        record = NormRecord(
+            x=residual if to_add is None else to_add.data_ptr(),
+            residual=0 if to_add is None else residual,
+            weight=norm.weight.data_ptr(),
+            normed=buffers.normed.data_ptr(),
+            total=residual,
+            width=width,
+            eps=norm.eps,
+            heads=1,
+            stride=2 * width,
+        )
+        self._put(self._rows.norm, record, row_grain(width))
 
     def _add_head(self, head: VocabEmbedding) -> DecoderHead:
         """To the hidden states."""
@@ -206,14 +223,15 @@ class DecoderProgram:
         packed, buffers = layer.packed, self._buffers
         assert packed is not None
         if isinstance(packed, QuantizedWeight):
-            fields = packed.quantize_fields(x, buffers.integers, buffers.scales)
-            self._put(packed.quantize, fields, row_grain(packed.in_features))
-            fields = packed.fields(buffers.integers, buffers.scales, out)
+            quantize = packed.quantize_record(x, buffers.integers, buffers.scales)
+            self._put(packed.quantize, quantize, row_grain(packed.in_features))
+            record: ProductRecord = packed.record(buffers.integers, buffers.scales, out)
         else:
-            fields = packed.fields(x, out)
+            record = packed.record(x, out)
         self._products.append(self._next)
         self._halves_of_products.append(packed.halves)
-        self._put(packed.product, fields, 0, repeatable=True)
+        product: Operation[Any] = packed.product
+        self._put(product, record, 0, repeatable=True)
 
     def _add_attention(self, attention: "LlamaAttention", cache: LayerCache, layer: LayerBuffers) -> None:
         """Head norms, rotation, cache, attention: from qkv to mixed."""
@@ -223,23 +241,39 @@ class DecoderProgram:
         qkv, query, to_key = layer.qkv.data_ptr(), layer.turned.data_ptr(), 2 * head_dim * heads
         source, to_value = qkv, 2 * head_dim * (heads + kv_heads)
         for norm, at, count in _head_norms(attention, to_key):
-            addresses = qkv + at, 0, norm.weight.data_ptr(), query + at, qkv + at
-            fields = norm_fields(addresses, head_dim, norm.eps, count, stride)
-            self._put(self._rows.norm, fields, row_grain(count * head_dim))
+            head_norm = NormRecord(
+                x=qkv + at,
+                weight=norm.weight.data_ptr(),
+                normed=query + at,
+                total=qkv + at,
+                width=head_dim,
+                eps=norm.eps,
+                heads=count,
+                stride=stride,
+            )
+            self._put(self._rows.norm, head_norm, row_grain(count * head_dim))
             source = query
         turned = heads + kv_heads
         self._rotaries.append(self._next)
-        fields = source, 0, 0, 0, stride, turned, head_dim, query
-        self._put(self._rows.rotary, fields, row_grain(turned * head_dim), repeatable=source == qkv)
-        fields = query + to_key, qkv + to_value, cache[0].data_ptr(), cache[1].data_ptr()
-        fields = *fields, 0, stride, kv_heads, head_dim
-        self._put(self._blocks.store, fields, row_grain(2 * kv_heads * head_dim), repeatable=True)
+        rotate = RotaryRecord(x=source, stride=stride, heads=turned, head_dim=head_dim, out=query)
+        self._put(self._rows.rotary, rotate, row_grain(turned * head_dim), repeatable=source == qkv)
+        store = StoreKVRecord(
+            key=query + to_key,
+            value=qkv + to_value,
+            key_cache=cache[0].data_ptr(),
+            value_cache=cache[1].data_ptr(),
+            slot_rows=0,
+            stride=stride,
+            heads=kv_heads,
+            head_dim=head_dim,
+        )
+        self._put(self._blocks.store, store, row_grain(2 * kv_heads * head_dim), repeatable=True)
         self._attentions.setdefault(attention.attention.spec, []).append(self._next)
         strides, mixed = (stride, 2 * heads * head_dim), layer.mixed.data_ptr()
         both, scale = (cache[0], cache[1]), attention.attention.scale
-        fields = attention_fields(query, mixed, both, 0, strides, heads, scale, layer.number)
-        self._put(self._blocks.attend, fields, 1, repeatable=True)
-        self._put(self._blocks.combine, fields, 1, repeatable=True)
+        record = attention_record(query, mixed, both, 0, strides, heads, scale, layer.number)
+        self._put(self._blocks.attend, record, 1, repeatable=True)
+        self._put(self._blocks.combine, record, 1, repeatable=True)
 
     def _add_streams(self, caches: Sequence[LayerCache]) -> None:
         """What products ask for from memory: those between one attention and the next."""
@@ -255,8 +289,10 @@ class DecoderProgram:
                 sizes = records[products][:, [COLUMNS, WORDS]].tolist()
                 records[products, STREAM] = self._prefetches[spec].streams(cache[0], sizes)
 
-    def _put(self, operation: int, fields: tuple[int, ...], grain: int, repeatable: bool = False) -> None:
-        self._program.put(self._next, operation, 0, fields, grain, repeatable)
+    def _put(
+        self, operation: Operation[OwnRecord], record: OwnRecord, grain: int, repeatable: bool = False
+    ) -> None:
+        self._program.put(self._next, operation, 0, record, grain, repeatable)
         self._next += 1
 
 

@@ -28,8 +28,8 @@ def listed(starts: list[int], counts: list[int], window: int | None = None, shar
     tables[:, :shared] = tables[0, :shared]
     plan = plan_blocks(kernels, np.array(starts), np.array(counts), tables, window, HEAD, KV_HEADS)
     prefetch = KVPrefetch()
-    TEAM.run_one(prefetch.operation, 1, prefetch.fields(plan, cache()), 1)
-    return prefetch._list[: prefetch._step[1]].tolist()
+    TEAM.run_one(prefetch.operation, 1, prefetch.record(plan, cache()), 1)
+    return prefetch._list[: prefetch._step.count].tolist()
 
 
 def cache() -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,7 +108,7 @@ EACH = 12 * 9 + 64 * 9 + 12 * 24 + 20 * 9
 def test_each_piece_is_asked_for_once(tiles: int, count: int, first_piece):
     """All of them, or those that come first."""
     prefetch = KVPrefetch()
-    prefetch._step[1] = count
+    prefetch._step.count = count
     asked: list[int] = []
     streams = prefetch.streams(cache()[0], PRODUCTS)
     for stream, (columns, words) in zip(streams, PRODUCTS, strict=True):
@@ -128,7 +128,8 @@ def test_each_piece_is_asked_for_once(tiles: int, count: int, first_piece):
 
 
 def test_who_asks_for_nothing(first_piece):
-    stream = KVPrefetch().streams(cache()[0], PRODUCTS)[0]
+    prefetch = KVPrefetch()
+    stream = prefetch.streams(cache()[0], PRODUCTS)[0]
     assert first_piece(0, 0, 288, 3) == 0
     assert first_piece(stream, 0, 288, 0) == 0  # too few rows
     assert first_piece(stream, 0, 288, 3) == 0  # an empty list

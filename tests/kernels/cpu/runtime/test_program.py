@@ -30,7 +30,7 @@ def test_a_chain_of_products(tokens: int, threads: int):
     buffers = [torch.empty(tokens, WIDTH, dtype=BF16) for _ in range(DEPTH + 1)]
     work = Program(DEPTH)
     for i, weight in enumerate(weights):
-        work.put(i, weight.product, tokens, weight.fields(buffers[i], buffers[i + 1]), 0)
+        work.put(i, weight.product, tokens, weight.record(buffers[i], buffers[i + 1]), 0)
     for seed in range(5):
         x = random(tokens, WIDTH, dtype=BF16, seed=seed)
         buffers[0].copy_(x)
@@ -50,7 +50,7 @@ def test_nothing_to_do(threads: int):
     x, out, none = random(3, WIDTH, dtype=BF16), torch.empty(3, WIDTH, dtype=BF16), torch.empty(0, WIDTH)
     work = Program(3)
     for i, (rows, result) in enumerate(((0, none), (3, out), (0, none))):
-        work.put(i, weight.product, rows, weight.fields(x, result.to(BF16) if rows == 0 else result), 0)
+        work.put(i, weight.product, rows, weight.record(x, result.to(BF16) if rows == 0 else result), 0)
     TEAM.run(work)
     assert torch.equal(out, packed_linear(x, weight))
 
@@ -63,7 +63,7 @@ def test_rows_change_from_run_to_run(threads: int):
     x, out = random(200, WIDTH, dtype=BF16), torch.empty(200, WIDTH, dtype=BF16)
     expected = packed_linear(x, weight)
     work = Program(1)
-    work.put(0, weight.product, 0, weight.fields(x, out), 0)
+    work.put(0, weight.product, 0, weight.record(x, out), 0)
     for turn in range(300):
         rows = (turn * 37) % 200 + 1
         out.fill_(torch.nan)
@@ -97,17 +97,17 @@ def test_a_thread_that_lost_its_core():
     """One of two threads stops in the middle of a unit, until the other one is four records further: as far
     as the slack allows. The unit is computed twice, and the straggler is waited for at the fifth."""
     from kernels.cpu.runtime.thread_pool import TEAM, Program
-    from tests.kernels.cpu.straggling import GAVE_UP, LEFT, RELEASE, mark, release, stumble
+    from tests.kernels.cpu.straggling import GAVE_UP, LEFT, RELEASE, Shared, mark, release, stumble
 
     slack = 4
     words = torch.zeros(16, dtype=torch.int64)
     work = Program(slack + 2, slack=slack)
-    work.put(0, stumble, 1, (words.data_ptr(),), 1, repeatable=True)
+    work.put(0, stumble, 1, Shared(words=words.data_ptr()), 1, repeatable=True)
     for index in range(1, slack - 1):
-        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1)
-    work.put(slack - 1, release, 1, (words.data_ptr(),), 1)
+        work.put(index, mark, 1, Shared(words=words.data_ptr(), own=8 + index), 1)
+    work.put(slack - 1, release, 1, Shared(words=words.data_ptr()), 1)
     for index in range(slack, slack + 2):
-        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1)
+        work.put(index, mark, 1, Shared(words=words.data_ptr(), own=8 + index), 1)
     before = TEAM.threads
     TEAM.set_threads(2)
     for run in range(1, 50):
@@ -123,12 +123,12 @@ def test_a_thread_that_lost_its_core():
 def test_without_slack_everybody_is_waited_for():
     """The unit is computed once."""
     from kernels.cpu.runtime.thread_pool import TEAM, Program
-    from tests.kernels.cpu.straggling import mark
+    from tests.kernels.cpu.straggling import Shared, mark
 
     words = torch.zeros(16, dtype=torch.int64)
     work = Program(8)
     for index in range(8):
-        work.put(index, mark, 1, (words.data_ptr(), 8 + index), 1, repeatable=True)
+        work.put(index, mark, 1, Shared(words=words.data_ptr(), own=8 + index), 1, repeatable=True)
     before = TEAM.threads
     TEAM.set_threads(2)
     for _ in range(200):

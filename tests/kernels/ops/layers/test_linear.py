@@ -68,7 +68,7 @@ def test_nothing_is_written_past_the_result():
     packed = pack_weight(weight, bias)
     for dtype in (torch.float32, torch.bfloat16):
         memory = torch.full((3 * 50 + 64,), 7.0, dtype=dtype)
-        packed.team.run_one(packed.product, 3, packed.fields(x, memory), 0)
+        packed.team.run_one(packed.product, 3, packed.record(x, memory), 0)
         assert torch.equal(memory[:150].view(3, 50), packed_linear(x, packed, wide=dtype == torch.float32))
         assert (memory[150:] == 7).all()
 

@@ -1,0 +1,113 @@
+"""Records of attention: what the layers of a step share (AttentionPlan), what a step is divided into
+(AttentionItem), what a layer computes, and what products prefetch for it. Strides are in bytes."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
+
+
+@record
+class AttentionItem(Record):
+    """Up to 8 (query, head) pairs of a row of the step that share a KV head."""
+
+    start: i64  # of the row: its first position in this step
+    table: Address  # of the row: [blocks] int64
+    token: i64  # of the row: its first token in this step
+    first: i64  # the first (query, head) pair, counted from the row's first one
+    pairs: i64
+    part: i64  # of the row's positions; -1: all of them
+    slot: i64 = 0  # for the part's result
+    paired: Address = 0  # an item of another row, that is computed together with this one; 0: none
+    shared: i64 = 0  # of a paired item: positions, from the first on, in the same blocks as the other row's
+
+
+@record
+class AttentionPlan(Record):
+    """What the layers of a step that have the same window share."""
+
+    items: Address  # of AttentionItem
+    window: i64  # 0: none
+    scratch: Address  # of the first thread
+    scratch_bytes: i64  # of each thread
+    partials: Address  # of the results of parts
+    set_bytes: i64  # of partials, for one layer
+
+
+@record
+class AttentionRecord(OperationRecord):
+    """kernels.cpu.attention.attention.attention and kernels.cpu.attention.split_kv.combine_parts.
+
+    rows: items * kv_heads. query, out: [T, H, head_dim] bfloat16, the heads of a token contiguous.
+    """
+
+    query: Address
+    key_cache: Address  # [B, K, S, head_dim] of a layer, as kernels.cpu.attention.store_kv writes it
+    value_cache: Address
+    out: Address
+    plan: Address  # of AttentionPlan
+    query_stride: i64  # from token to token
+    out_stride: i64
+    kv_heads: i64
+    group: i64  # query heads per KV head
+    head_dim: i64
+    block_size: i64
+    scale: f32
+    partial_set: u32  # which set of AttentionPlan.partials the layer has
+
+
+@record
+class StoreKVRecord(OperationRecord):
+    """kernels.cpu.attention.store_kv.store_kv. key, value: [rows, heads, head_dim] bfloat16."""
+
+    key: Address
+    value: Address
+    key_cache: Address
+    value_cache: Address
+    slot_rows: Address  # [rows * heads] int64
+    stride: i64  # of key and value, from token to token
+    heads: i64
+    head_dim: i64
+
+
+@record
+class PrefetchStep(Record):
+    """What kernels.cpu.attention.kv_prefetch_list finds out about a step."""
+
+    pieces: Address  # [count] int64
+    count: i64 = 0
+
+
+@record
+class PrefetchRecord(OperationRecord):
+    """kernels.cpu.attention.kv_prefetch_list.list_pieces."""
+
+    plan: Address  # of AttentionPlan
+    step: Address  # of PrefetchStep
+    items: i64
+    group: i64  # query heads per KV head
+    block_size: i64
+    block_bytes: i64  # of the keys of a block
+    to_values: i64  # from a layer's keys to its values
+
+
+@record
+class PrefetchStream(Record):
+    """What a product prefetches for the next attention. Of the products since the last attention, with each
+    tile of 8 rows:"""
+
+    step: Address  # of PrefetchStep
+    keys: Address  # of the layer
+    before: i64  # pieces that those before this one prefetch
+    total: i64  # pieces that all of them prefetch
+
+
+@record
+class PartPlace(Record):
+    """Where a part of a unit of attention is (kernels.cpu.attention.tile_addresses). The list follows."""
+
+    begin: i64  # first position, a multiple of 16
+    tiles: i64
+    item: Address  # of AttentionItem
+    head: i64  # KV head
+    end: i64  # last position of the item's row, and one
+    shared: i64  # tiles that the item's row shares with the paired one
+    own: i64  # tiles of the item's row only
+    paired_end: i64  # last position of the paired row, and one

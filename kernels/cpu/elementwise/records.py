@@ -1,0 +1,48 @@
+"""Records of the operations on rows. Addresses are in memory of this process, strides in bytes."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, f32, i64, record
+
+
+@record
+class NormRecord(OperationRecord):
+    """kernels.cpu.elementwise.rms_norm.rms_norm.
+
+    x, residual, normed, total: [rows, heads, width] bfloat16, the heads of a row contiguous.
+    """
+
+    x: Address
+    residual: Address = 0  # 0: none, and total is x
+    weight: Address  # [width] bfloat16
+    normed: Address
+    total: Address
+    width: i64
+    eps: f32
+    heads: i64
+    stride: i64  # from row to row
+
+
+@record
+class GatedSiluRecord(OperationRecord):
+    """kernels.cpu.elementwise.activation.gated_silu."""
+
+    gate_up: Address  # [rows, 2 * width] bfloat16
+    out: Address  # [rows, width] bfloat16
+    width: i64
+
+
+@record
+class RotaryRecord(OperationRecord):
+    """kernels.cpu.elementwise.rotary.rotary.
+
+    x, out: [rows, heads, head_dim] bfloat16, the heads of a row contiguous; they may be the same memory.
+    cos, sin: [positions, head_dim] float32 (kernels.ops.layers.rotary).
+    """
+
+    x: Address
+    cos: Address = 0
+    sin: Address = 0
+    index: Address = 0  # [rows] int64: rows of cos and sin; 0: row i has row i of them
+    stride: i64  # from row to row
+    heads: i64
+    head_dim: i64
+    out: Address

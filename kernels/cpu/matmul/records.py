@@ -1,0 +1,80 @@
+"""Records of the matrix products, and of what prepares weights and inputs for them.
+
+A strip is 16 columns of a weight, a block 48; see kernels.cpu.runtime.records.ProductRecord.
+"""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
+from kernels.cpu.runtime.records import ProductRecord
+
+
+@record
+class LinearRecord(ProductRecord):
+    """kernels.cpu.matmul.gemm.linear.
+
+    weight: kernels.ops.layers.linear, or of integers kernels.cpu.matmul.int8; then params of a strip are the
+    biases, the scales [16] float32 and the corrections [16] int32.
+    """
+
+    scales: Address = 0  # [rows] float32, of x in 8-bit integers; 0: x is bfloat16
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.split_inputs.scratch_bytes
+
+
+@record
+class Linear12Record(ProductRecord):
+    """kernels.cpu.matmul.gemm12.compact_linear. words: a multiple of 4, and at least 8."""
+
+    lists: Address  # [strips] int64: addresses of the strips' rare numbers
+    base: i64
+    scratch: Address  # [threads] int64: addresses of words * 192 bytes
+
+
+@record
+class PackedRowsRecord(OperationRecord):
+    """kernels.cpu.matmul.gemm.packed_rows."""
+
+    indexes: Address  # [rows] int64
+    weight: Address
+    out: Address  # [rows, 2 * words] bfloat16
+    words: i64
+
+
+@record
+class Rows12Record(PackedRowsRecord):
+    """kernels.cpu.matmul.gemm12.compact_rows. lists, base, scratch: see Linear12Record."""
+
+    lists: Address
+    base: i64
+    scratch: Address
+
+
+@record
+class QuantizedRowsRecord(OperationRecord):
+    """kernels.cpu.matmul.quantize.quantized_rows."""
+
+    indexes: Address  # [rows] int64
+    weight: Address
+    params: Address
+    out: Address  # [rows, width] bfloat16
+    words: i64
+    width: i64
+
+
+@record
+class QuantizeRecord(OperationRecord):
+    """kernels.cpu.matmul.quantize.quantize_rows."""
+
+    x: Address  # [rows, width] bfloat16
+    out: Address  # [rows, width] uint8
+    scales: Address  # [rows] float32
+    width: i64  # a multiple of 16
+
+
+@record
+class Pack12Record(OperationRecord):
+    """kernels.cpu.matmul.pack12.count_rare and make_compact, whose rows are strips."""
+
+    pairs: Address  # of a weight of kernels.ops.layers.linear
+    weight: Address  # of kernels.cpu.matmul.packed12
+    numbers: Address  # [rows] int64: count_rare() writes how many are rare, make_compact() reads addresses
+    words: i64
+    base: i64

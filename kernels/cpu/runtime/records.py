@@ -1,0 +1,52 @@
+"""How a program lies in memory: a head and its records, 256 bytes each (kernels.cpu.runtime.program)."""
+
+import ctypes
+from typing import Annotated
+
+from kernels.cpu.compiler.records import Address, OperationRecord, Record, i64, record, u32
+
+FIELDS_BYTES = 112
+"""Operation, rows and the fields of an operation, which a program copies from its record."""
+
+
+@record
+class ProgramHead(Record):
+    """Stands before the records."""
+
+    count: i64  # of records
+    slack: i64  # by how many records a thread may be behind the others; 0: nothing is computed twice
+    padding: Annotated[object, ctypes.c_int64 * 30] = None
+
+
+@record
+class ProgramRecord(OperationRecord):
+    """An operation's record, and how its units are shared among threads."""
+
+    fields: Annotated[object, ctypes.c_int64 * 12] = None  # of the operation's own record
+    units: i64
+    grain: u32  # the fewest rows that a thread takes; 0: a product
+    repeatable: u32  # whether a unit may be computed twice
+    claim: i64  # run << 44 | next unit of the first half << 22 | of the second half
+    middle: i64  # where the second half begins
+    line: Annotated[object, ctypes.c_int64 * 6] = None
+    done: i64  # units that are computed; in a cache line of its own
+    end: Annotated[object, ctypes.c_int64 * 7] = None
+
+
+@record
+class ProductRecord(OperationRecord):
+    """A matrix product: x [rows, words] times a packed weight, as [rows, columns]. A word is 32 bits: two
+    bfloat16 or four 8-bit integers."""
+
+    x: Address
+    weight: Address
+    params: Address  # of every 16 columns the biases [16] float32, and more where x is integers
+    out: Address
+    columns: i64
+    words: i64
+    out_bytes: i64  # of a result; 4: float32, 2: bfloat16
+    following: Address = 0  # [2] int64: addresses of two blocks of the next product's weight; 0: unknown
+    stream: Address = 0  # kernels.cpu.attention.records.PrefetchStream; 0: none
+
+
+assert ProgramHead.size() == ProgramRecord.size() == 256 and ProgramRecord.offset("units") == FIELDS_BYTES

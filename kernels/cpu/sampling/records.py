@@ -1,0 +1,55 @@
+"""Records of the functions that choose tokens and penalize logits. V is the size of the vocabulary."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, Record, i64, record
+
+
+@record
+class FindRecord(OperationRecord):
+    """kernels.cpu.sampling.argmax.find_in_pieces, whose rows are pieces of rows of logits."""
+
+    logits: Address  # [logit_rows, V] float32
+    vocab_size: i64
+    logit_rows: i64 = 0
+    found: Address  # [rows, 2]: the largest as float64, its token as int64
+
+
+@record
+class MergeRecord(OperationRecord):
+    """kernels.cpu.sampling.argmax.merge_pieces."""
+
+    found: Address  # [pieces, rows, 2]: see FindRecord
+    pieces: i64
+    tokens: Address  # [rows] int64
+
+
+@record
+class ChooseRecord(Record):
+    """kernels.cpu.sampling.choose.choose_rows. Tables have a number for each row that tokens may name."""
+
+    logits: Address = 0  # [A, V] float32, contiguous
+    tokens: Address = 0  # [A] int64: rows of the tables; then the result
+    vocab_size: i64
+    positions: Address  # int64: output tokens that the row has
+    temperature: Address  # float64; 0: greedy
+    top_k: Address  # int64; 0: all
+    top_p: Address  # float64; 1: all
+    min_p: Address  # float64; 0: all
+    typical_p: Address  # float64; 1: all
+    keys: Address  # [2] int64 each: low and high word of the seed
+    indexes: Address  # int64: sequence index
+
+
+@record
+class PenaltiesRecord(Record):
+    """kernels.cpu.sampling.penalties. Of A rows of a step, U are penalized."""
+
+    logits: Address = 0  # [A, V] float32, contiguous, changed
+    vocab_size: i64
+    batch_index: Address  # [U] int64: rows of the logits
+    slots: Address  # [U] int64: rows of the tables that follow
+    lengths: Address  # [U] int64: tokens of the history
+    history: Address  # [slots, L] int64
+    history_stride: i64  # L
+    counts: Address  # [slots, V] int32
+    strengths: Address  # [slots, 3] float32: repetition, frequency, presence
+    tokens: Address = 0  # [A] int64: the next token of each row; negative: none

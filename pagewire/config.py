@@ -185,6 +185,12 @@ class EngineConfig(ModelConfig):
     quantization: Quantization = flag(
         "none", "int8: a CPU computes with weights of 8 bits, made at load from bfloat16"
     )
+    cpu_kernels: str = flag(
+        "auto",
+        "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16;"
+        " auto: the best it has; none: no kernels, torch computes",
+        metavar="SET",
+    )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
     max_num_seqs: int = flag(256, "sequences that run at once", common=True, at_least=1)

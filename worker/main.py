@@ -25,6 +25,7 @@ from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey, read_client_key
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
+from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
@@ -183,6 +184,8 @@ def _load_model(
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
     on_cpu = initialize.device == "cpu" or (initialize.device == "auto" and not GPU.exists())
+    if on_cpu and initialize.cpu_kernels:
+        select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
     precompiled = precompile() if on_cpu else None
     try:

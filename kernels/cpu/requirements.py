@@ -8,7 +8,7 @@ from kernels.cpu.isa.sets import BASELINE, NONE, selected_name, selected_set
 def why_not() -> str | None:
     """What is missing, in words; None where the kernels can run."""
     if selected_name() == NONE:
-        return "--cpu-kernels none"
+        return "--cpu-kernels is none"
     chosen = selected_set()
     if chosen is None:
         return "the CPU lacks AVX2, FMA or F16C"

@@ -1,29 +1,29 @@
-"""Errors that end in front of a client, and the google.rpc details that they carry.
+"""Errors that reach clients, and the google.rpc details that they carry.
 
 ServiceError                    an RPC is refused or fails
-├── InvalidRequest              INVALID_ARGUMENT     names the fields that are at fault
-│   ├── Unsupported             ... because a field is not built yet
+├── InvalidRequest              INVALID_ARGUMENT     names the invalid fields
+│   ├── Unsupported             ... because a field is not implemented yet
 │   └── ContextLengthExceeded   ... because the prompt leaves no room for output
 ├── Malformed                   INVALID_ARGUMENT     is no message of the method's type
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
-├── NotBuilt                    UNIMPLEMENTED        a whole RPC is not built yet
-├── Unauthenticated             UNAUTHENTICATED      no token, or none that is known
+├── Unimplemented                    UNIMPLEMENTED        the whole RPC is not implemented yet
+├── Unauthenticated             UNAUTHENTICATED      no token, or an unknown one
 ├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
-│   ├── AdminsOnly              ... as it is for admins
-│   └── TenantMismatch          ... as it is for another tenant
-├── Aborted                     ABORTED              by Abort, where there is no answer without the rest
+│   ├── AdminsOnly              ... because it is for admins
+│   └── TenantMismatch          ... because it is for another tenant
+├── Aborted                     ABORTED              by Abort, where a partial answer is useless
 ├── EngineNotReady              UNAVAILABLE          may be retried
-├── Draining                    UNAVAILABLE          may be retried elsewhere; may break a stream
-├── ShuttingDown                FAILED_PRECONDITION  there is no way back
-├── EngineDead                  UNAVAILABLE          broke a stream
+├── Draining                    UNAVAILABLE          may be retried elsewhere; may end a stream early
+├── ShuttingDown                FAILED_PRECONDITION  the shutdown cannot be undone
+├── EngineDead                  UNAVAILABLE          ended a stream early
 ├── FrontendFull                RESOURCE_EXHAUSTED   may be retried, later or elsewhere
-├── StreamFull                  RESOURCE_EXHAUSTED   may be retried, when others of the stream have ended
-├── SlowConsumer                ABORTED              its client does not take what it asked for
-├── EngineRefused               what the core said: RESOURCE_EXHAUSTED may be retried, later
-└── InternalError               INTERNAL             a bug of ours; the text says nothing about it
+├── StreamFull                  RESOURCE_EXHAUSTED   may be retried when other requests of the stream end
+├── SlowConsumer                ABORTED              the client does not read its messages
+├── EngineRefused               the core's code; RESOURCE_EXHAUSTED may be retried later
+└── InternalError               INTERNAL             a bug in the server; the text gives no details
 
-ProtocolError                   the core's outputs do not continue what we hold; never leaves the frontend
+ProtocolError                   the core's output is inconsistent; never leaves the frontend
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from pagewire.errors import PagewireError
 
 DOMAIN = "pagewire"
-"""google.rpc.ErrorInfo.domain of everything that we raise."""
+"""google.rpc.ErrorInfo.domain of every error."""
 RETRY_AFTER = 1.0
-"""Seconds that a client is asked to wait for an engine: its heartbeat is that often."""
+"""Seconds that a client is asked to wait for an engine: the interval of its heartbeats."""
 LONGEST_RETRY = 86_400.0
-"""Seconds, whatever a core says."""
+"""Seconds; caps what a core says."""
 _HTTP_STATUS = {
     code_pb2.CANCELLED: 499,
     code_pb2.UNKNOWN: 500,
@@ -65,12 +65,12 @@ class ServiceError(PagewireError):
 
     code:        google.rpc.Code.
     reason:      google.rpc.ErrorInfo.reason, for programs.
-    message:     one sentence, for developers; no prompt text, no paths of files.
+    message:     one sentence, for developers; no prompt text, no file paths.
     violations:  path of a field -> what is wrong with it.
     metadata:    google.rpc.ErrorInfo.metadata.
-    retry_after: seconds, if trying again makes sense.
+    retry_after: seconds, if a retry makes sense.
     resource:    (type, name) of what was not found.
-    quota:       which quota of the tenant is used up.
+    quota:       the tenant's exhausted quota.
     """
 
     code: int = code_pb2.INTERNAL
@@ -101,7 +101,7 @@ class ServiceError(PagewireError):
 
 
 class InvalidRequest(ServiceError):
-    """Fields are out of range, malformed or contradict one another."""
+    """Fields are out of range, malformed or contradictory."""
 
     code = code_pb2.INVALID_ARGUMENT
     reason = "INVALID_FIELD"
@@ -112,7 +112,7 @@ class InvalidRequest(ServiceError):
 
 
 class Malformed(ServiceError):
-    """The bytes of the request are not a message of the type that the method takes."""
+    """The request's bytes are not a message of the method's type."""
 
     code = code_pb2.INVALID_ARGUMENT
     reason = "MALFORMED_MESSAGE"
@@ -122,13 +122,13 @@ class Malformed(ServiceError):
 
 
 class Unsupported(InvalidRequest):
-    """Fields are not built yet: nothing that a client sets is silently ignored."""
+    """Fields are not implemented yet: no field that a client sets is silently ignored."""
 
     reason = "FEATURE_UNSUPPORTED"
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt leaves no room for output. prompt_tokens may be a lower bound (at_least)."""
+    """The prompt leaves no room for output. at_least: prompt_tokens is a lower bound."""
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
 
@@ -159,18 +159,18 @@ class RequestExists(ServiceError):
         super().__init__("request_id: a request with this id is in flight")
 
 
-class NotBuilt(ServiceError):
-    """The RPC is part of the contract, but not built yet."""
+class Unimplemented(ServiceError):
+    """The RPC is part of the contract, but not implemented yet."""
 
     code = code_pb2.UNIMPLEMENTED
     reason = "FEATURE_UNSUPPORTED"
 
     def __init__(self, rpc: str) -> None:
-        super().__init__(f"{rpc} is not built yet")
+        super().__init__(f"{rpc} is not implemented yet")
 
 
 class Unauthenticated(ServiceError):
-    """The call has no token, or none that lets anybody in."""
+    """The call has no valid token."""
 
     code = code_pb2.UNAUTHENTICATED
 
@@ -180,19 +180,19 @@ class Unauthenticated(ServiceError):
 
 
 class PermissionDenied(ServiceError):
-    """Whoever calls is known, and may not do this."""
+    """The caller is authenticated, and may not do this."""
 
     code = code_pb2.PERMISSION_DENIED
 
 
 class AdminsOnly(PermissionDenied):
-    """The method, or what is asked of it, is for operators."""
+    """The method, or the use of a field, is reserved to admins."""
 
     reason = "ADMIN_ONLY"
 
 
 class TenantMismatch(PermissionDenied):
-    """The request is for another tenant than its token."""
+    """The request names another tenant than its token's."""
 
     reason = "TENANT_MISMATCH"
 
@@ -201,7 +201,7 @@ class TenantMismatch(PermissionDenied):
 
 
 class Aborted(ServiceError):
-    """Somebody ended the request, and what there is of the answer is none."""
+    """The request was aborted, and its partial answer is useless."""
 
     code = code_pb2.ABORTED
     reason = "REQUEST_ABORTED"
@@ -211,7 +211,7 @@ class Aborted(ServiceError):
 
 
 class EngineNotReady(ServiceError):
-    """The engine is loading, gone or silent; nothing of the request was done."""
+    """The engine is loading, lost or silent; the request was not started."""
 
     code = code_pb2.UNAVAILABLE
     reason = "ENGINE_NOT_READY"
@@ -221,7 +221,7 @@ class EngineNotReady(ServiceError):
 
 
 class Draining(ServiceError):
-    """This server is about to end, or has been told to take nothing new."""
+    """This server is about to stop, or takes no new requests."""
 
     code = code_pb2.UNAVAILABLE
     reason = "DRAINING"
@@ -243,7 +243,7 @@ class ShuttingDown(ServiceError):
 
 
 class EngineDead(ServiceError):
-    """The engine went away while it worked on the request."""
+    """The engine was lost while it worked on the request."""
 
     code = code_pb2.UNAVAILABLE
     reason = "ENGINE_DEAD"
@@ -253,7 +253,7 @@ class EngineDead(ServiceError):
 
 
 class FrontendFull(ServiceError):
-    """As much is going on here as may; nothing of the request was done."""
+    """The frontend's concurrency limits are reached; the request was not started."""
 
     code = code_pb2.RESOURCE_EXHAUSTED
     reason = "FRONTEND_FULL"
@@ -263,7 +263,7 @@ class FrontendFull(ServiceError):
 
 
 class StreamFull(ServiceError):
-    """A multiplexed stream has as many requests as it may; nothing of this one was done."""
+    """A multiplexed stream has reached its limit of requests; this one was not started."""
 
     code = code_pb2.RESOURCE_EXHAUSTED
     reason = "STREAM_FULL"
@@ -273,7 +273,7 @@ class StreamFull(ServiceError):
 
 
 class SlowConsumer(ServiceError):
-    """A client has taken no message for so long that its stream was ended."""
+    """The client has read no message for so long that its stream was ended."""
 
     code = code_pb2.ABORTED
     reason = "SLOW_CONSUMER"
@@ -283,8 +283,8 @@ class SlowConsumer(ServiceError):
 
 
 class Quarantined(ServiceError):
-    """Engine after engine died while it had the request, which made no progress, and none found out why:
-    trying once more may do harm to others. (Where it is found out, the engine says so itself.)"""
+    """Several engines died in a row while they had the request, without progress: another attempt may kill
+    one more. (Where the engine itself finds the cause, it says so.)"""
 
     reason = "REQUEST_QUARANTINED"
 
@@ -293,7 +293,7 @@ class Quarantined(ServiceError):
 
 
 class EngineRefused(ServiceError):
-    """The core ended the request by an error of its own."""
+    """The core ended the request with an error of its own."""
 
     def __init__(
         self,
@@ -316,18 +316,18 @@ class EngineRefused(ServiceError):
 
 
 class InternalError(ServiceError):
-    """A bug of ours. The log has the story, the client does not."""
+    """A bug in the server. The details are in its log only."""
 
     def __init__(self) -> None:
         super().__init__("internal error; the server's log has the details")
 
 
 class ProtocolError(PagewireError):
-    """Outputs of the core do not continue what the frontend holds."""
+    """The core's output does not continue what the frontend holds."""
 
 
 def to_status(error: ServiceError) -> status_pb2.Status:
-    """The google.rpc.Status of an error: the one place where details are made."""
+    """Returns the google.rpc.Status of an error with all of its details."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=dict(error.metadata))
     details: list[Any] = [info]
     if error.violations:

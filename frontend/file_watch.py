@@ -1,4 +1,4 @@
-"""Files that may change while we serve: certificates, tokens."""
+"""Refreshes objects whose files may change while the server runs: certificates, tokens."""
 
 import asyncio
 import contextlib
@@ -11,21 +11,21 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-"""Between two looks: some microseconds each. Not inotify: it does not see what happens on network file
-systems, and misses what a container runtime swaps under a folder."""
+"""Seconds between two checks of some microseconds each. inotify does not work on network file systems and
+misses files that a container runtime swaps by moving a folder."""
 
 Signature = tuple[tuple[int, ...], ...]
 
 
 class Refreshable(Protocol):
-    """Something made of files."""
+    """An object built from files."""
 
     def refresh(self) -> None:
-        """Looks whether they have changed. May block; does not raise for what is wrong with them."""
+        """Reads the files again if they have changed. May block; invalid files raise nothing."""
 
 
 def signature_of(paths: Iterable[Path]) -> Signature:
-    """Changes when one of the files does, also when its content has the same size, or when it is gone."""
+    """Returns a value that changes when one of the files changes (also with equal size) or disappears."""
     return tuple(_signature_of(path) for path in paths)
 
 
@@ -38,7 +38,7 @@ def _signature_of(path: Path) -> tuple[int, ...]:
 
 
 class FileWatch:
-    """Refreshes everything once a second, in a thread: a slow disk does not stop streams."""
+    """Refreshes objects once a second in a thread, so that a slow disk does not stop streams."""
 
     def __init__(self, watched: Sequence[Refreshable], interval: float = INTERVAL_S) -> None:
         self._watched = watched
@@ -46,12 +46,12 @@ class FileWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to look, if there is anything to look at."""
+        """Starts checking, if there is anything to check."""
         if self._watched:
             self._task = asyncio.create_task(self._watch(), name="file watch")
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stops checking. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -64,5 +64,5 @@ class FileWatch:
             for each in self._watched:
                 try:
                     await asyncio.to_thread(each.refresh)
-                except Exception:  # a bug of ours: what is in use stays in use
-                    log.exception("cannot look whether files have changed")
+                except Exception:  # a bug: what is in use stays in use
+                    log.exception("cannot check whether files have changed")

@@ -1,4 +1,4 @@
-"""Log-probabilities of a run of tokens, in columns: from the core's messages to the client's."""
+"""Log-probabilities of consecutive tokens, in columns: from the core's messages to the client's."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,23 +19,23 @@ _CANDIDATES = ("ids", "values", "places")
 
 
 class Scores:
-    """Of M tokens. Fields mean what LogprobColumns says; `ends` are the sums of candidate_counts, or empty
-    where no token has candidates."""
+    """Log-probabilities of M tokens. Fields mean what LogprobColumns says; `ends` are cumulative candidate
+    counts, empty where no token has candidates."""
 
     __slots__ = ("logprobs", "ranks", "ends", "ids", "values", "places")
 
     def __init__(self) -> None:
-        """Of no token."""
+        """Creates columns for no tokens."""
         self.logprobs = array("f")  # [M]
         self.ranks = array("I")  # [M]
-        self.ends = array("Q")  # [M] or empty: where the token's candidates end
+        self.ends = array("Q")  # [M] or empty: end of each token's candidates
         self.ids = array("I")  # candidates: token ids
         self.values = array("f")  # ... log-probabilities
         self.places = array("I")  # ... ranks
 
     @classmethod
     def read(cls, columns: engine_pb2.LogprobColumns) -> Self:
-        """From the core. Raises ValueError when the columns do not fit one another."""
+        """Reads the core's columns. Raises ValueError when they do not fit together."""
         check(columns)
         scores = cls()
         scores.logprobs = unpack_f32_array(columns.logprobs)
@@ -48,7 +48,7 @@ class Scores:
 
     @classmethod
     def unknown(cls, count: int) -> Self:
-        """Of so many tokens of which nothing is known: NaN, and rank 0."""
+        """Returns placeholders for `count` tokens: NaN, and rank 0."""
         scores = cls()
         scores.logprobs = array("f", [nan]) * count
         scores.ranks = array("I", bytes(4 * count))
@@ -58,7 +58,7 @@ class Scores:
         return len(self.logprobs)
 
     def cut(self, start: int, end: int) -> "Scores":
-        """Those of tokens start to end - 1."""
+        """Returns the columns of tokens start to end - 1."""
         scores = Scores()
         scores.logprobs, scores.ranks = self.logprobs[start:end], self.ranks[start:end]
         if self.ends:
@@ -70,7 +70,7 @@ class Scores:
         return scores
 
     def extend(self, more: "Scores") -> None:
-        """Those of the tokens that follow."""
+        """Appends the columns of the tokens that follow."""
         if self.ends or more.ends:
             first = len(self.ids)
             if not self.ends:
@@ -82,7 +82,8 @@ class Scores:
         self.ranks.extend(more.ranks)
 
     def put(self, message: generation_pb2.TokenLogprobs, token_bytes: TokenBytes | None) -> None:
-        """Writes them into a message. token_bytes: of candidates; None: not wanted."""
+        """Writes the columns into a message. token_bytes: returns a candidate's bytes; None: not
+        requested."""
         message.logprobs.extend(self.logprobs)
         message.ranks.extend(self.ranks)
         if not self.ends:
@@ -99,28 +100,28 @@ class Scores:
 
 
 class PromptScores:
-    """Log-probabilities of a request's prompt, which come in parts, and go into the first message."""
+    """Log-probabilities of a request's prompt, which arrive in parts and go into the first message."""
 
     def __init__(self, start: int, prompt_len: int) -> None:
-        """start: the first position that is wanted. Position 0 has none: NaN."""
+        """start: the first requested position. Position 0 has no log-probability: NaN."""
         self._next = max(start, 1)
         self._end = prompt_len
         self._scores = Scores.unknown(1 if start == 0 else 0)
 
     @property
     def missing(self) -> int | None:
-        """The first position that has not come; None: nothing is missing."""
+        """The first position that has not arrived; None: all have."""
         return self._next if self._next < self._end else None
 
     def add(self, start: int, part: Scores) -> None:
-        """Raises ValueError unless the part follows what there is."""
+        """Appends a part. Raises ValueError unless it follows the previous one."""
         if start != self._next or start + len(part) > self._end:
             raise ValueError(f"log-probabilities of the prompt from {start} on do not follow {self._next}")
         self._scores.extend(part)
         self._next += len(part)
 
     def take(self, message: generation_pb2.TokenLogprobs, token_bytes: TokenBytes | None) -> None:
-        """Writes them into a message, and forgets them."""
+        """Writes everything into a message and drops it."""
         self._scores.put(message, token_bytes)
         self._scores = Scores()
 
@@ -128,9 +129,10 @@ class PromptScores:
 def prompt_scores_of(
     request: generation_pb2.GenerateRequest, prompt_len: int, vocab_size: int
 ) -> PromptScores | None:
-    """Those that a request asks for; None: none. Raises InvalidRequest.
+    """Returns the container for the requested prompt log-probabilities; None: none are requested. Raises
+    InvalidRequest.
 
-    Who goes on with a stream has had them with its first message.
+    A continuation needs none, as the client got them with the first message of the broken stream.
     """
     output = request.output
     if not output.HasField("prompt_logprobs"):
@@ -149,7 +151,7 @@ def prompt_scores_of(
 
 
 def split_scores(outputs: engine_pb2.StepOutputs, counts: Sequence[int]) -> Iterator[Scores | None]:
-    """Of each entry of a step's outputs. Raises ValueError when there are not as many as there should be."""
+    """Yields the scores of each row of a step's outputs. Raises ValueError when the counts do not fit."""
     scores, has = Scores.read(outputs.logprobs), unpack_u8(outputs.has_logprobs)
     if len(has) != len(counts) or sum(compress(counts, has)) != len(scores):
         raise ValueError("log-probabilities do not fit the tokens")

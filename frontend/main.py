@@ -1,4 +1,4 @@
-"""The frontend process: start, serve until a signal, stop."""
+"""The frontend process: starts, serves until a signal, stops."""
 
 import asyncio
 import logging
@@ -24,12 +24,14 @@ else:
 log = logging.getLogger(__name__)
 
 ENGINE_PATIENCE_S = 2.0
-"""A running engine says welcome within milliseconds. One that is not there: clients shall hear of it."""
+"""Seconds to wait for a running engine, which answers within milliseconds. After that clients are told that
+there is none."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: FrontendConfig) -> int:
-    """Serves until SIGTERM or SIGINT, then returns 0. Raises StartupError, having told the parent."""
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises StartupError after reporting it to
+    the parent."""
     status = Status()
     try:
         status.loading("tokenizer", 0.0)
@@ -43,7 +45,7 @@ def run(config: FrontendConfig) -> int:
     except StartupError as error:
         status.failed(error)
         raise
-    except KeyboardInterrupt:  # it came before there was a handler for it
+    except KeyboardInterrupt:  # sent before the handler was installed
         pass
     return 0
 
@@ -55,28 +57,28 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
     for number in SIGNALS:
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
-    pulse = asyncio.create_task(_pulse(status), name="pulse")
+    heartbeats = asyncio.create_task(_send_heartbeats(status), name="heartbeats")
     port = frontend.open()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
     ready.add_done_callback(lambda _: stop.set() if _has_failed(ready) else None)
     await stop.wait()
-    if _has_failed(ready):  # it takes no calls: another process may
+    if _has_failed(ready):  # another process may serve instead
         ready.result()
     ready.cancel()
     log.info("stopping")
     for number in SIGNALS:
         loop.add_signal_handler(number, frontend.hurry)
     await frontend.stop(config.shutdown_grace, config.drain_delay)
-    pulse.cancel()
+    heartbeats.cancel()
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
 
 
-async def _pulse(status: Status) -> None:
-    """Proves to our parent that this loop goes round."""
+async def _send_heartbeats(status: Status) -> None:
+    """Proves to the parent process that this event loop runs."""
     while True:
         status.beat()
         await asyncio.sleep(Heartbeat.INTERVAL_S)

@@ -1,4 +1,4 @@
-"""What a frontend tells Prometheus beside its counters, and how late its event loop comes around."""
+"""The frontend's metrics beside its counters, and the lag of its event loop."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A frontend's process."""
+class FrontendParts:
+    """The parts of a frontend that metrics are read from."""
 
     state: ServingState
     registry: RequestRegistry
@@ -26,9 +26,9 @@ class Parts:
     limits: ConcurrencyLimits
 
 
-READINGS: tuple[Reading[Parts], ...] = (
+READINGS: tuple[Reading[FrontendParts], ...] = (
     Reading(
-        Metric("pagewire_frontend_serving", "gauge", "1: new requests are welcome."),
+        Metric("pagewire_frontend_serving", "gauge", "1: new requests are accepted."),
         lambda parts: float(parts.state.serves),
     ),
     Reading(
@@ -36,19 +36,21 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: len(parts.registry),
     ),
     Reading(
-        Metric("pagewire_frontend_streams_waiting", "gauge", "Of these: no core has them now."),
+        Metric("pagewire_frontend_streams_waiting", "gauge", "Of these, waiting for a core."),
         lambda parts: parts.engine.journal.num_waiting,
     ),
     Reading(
-        Metric("pagewire_frontend_prompt_bytes", "gauge", "Of the prompts that are kept for a resume."),
+        Metric(
+            "pagewire_frontend_prompt_bytes", "gauge", "Bytes of prompts that are kept to resume requests."
+        ),
         lambda parts: parts.engine.journal.num_bytes,
     ),
     Reading(
-        Metric("pagewire_frontend_resumes_total", "counter", "Requests that were sent to a core once more."),
+        Metric("pagewire_frontend_resumes_total", "counter", "Requests resent to a core."),
         lambda parts: parts.engine.journal.num_resent,
     ),
     Reading(
-        Metric("pagewire_frontend_engines", "gauge", "Engine cores that take requests."),
+        Metric("pagewire_frontend_engines", "gauge", "Engine cores that accept requests."),
         lambda parts: sum(core.serves for core in parts.engine.cores),
     ),
     Reading(
@@ -56,32 +58,38 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: parts.limits.num_calls,
     ),
     Reading(
-        Metric("pagewire_frontend_tokenizing_bytes", "gauge", "Of requests that are being read."),
+        Metric(
+            "pagewire_frontend_tokenizing_bytes",
+            "gauge",
+            "Bytes of requests whose prompts are being tokenized.",
+        ),
         lambda parts: parts.limits.num_bytes,
     ),
     Reading(
         Metric(
             "pagewire_frontend_full_total",
             "counter",
-            "Calls that were refused as there was too much at once, of calls or of bytes.",
+            "Calls rejected by a concurrency limit, by what there was too much of: calls or bytes.",
             ("what",),
         ),
         lambda parts: parts.limits.refused,
     ),
     Reading(
-        Metric("pagewire_frontend_protocol_errors_total", "counter", "Output of cores that made no sense."),
+        Metric(
+            "pagewire_frontend_protocol_errors_total", "counter", "Inconsistent messages from engine cores."
+        ),
         lambda parts: parts.engine.protocol_errors,
     ),
 )
 
 METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
-"""All that a frontend reports, for docs/metrics.md."""
+"""Every metric of a frontend, for docs/metrics.md."""
 
 
 class FrontendWatch:
-    """What others see of a frontend, from start() to close()."""
+    """Serves a frontend's metrics and health over HTTP from start() to close()."""
 
-    def __init__(self, config: FrontendConfig, counters: Counters, parts: Parts) -> None:
+    def __init__(self, config: FrontendConfig, counters: Counters, parts: FrontendParts) -> None:
         self._watch = Watch(config, "frontend")
         self._watch.board.add_counters(counters)
         self._watch.board.add_readings(parts, READINGS)
@@ -92,11 +100,11 @@ class FrontendWatch:
 
     @property
     def facts(self) -> dict[str, str]:
-        """For the ready line."""
+        """Facts for the ready line."""
         return self._watch.facts
 
     def start(self) -> None:
-        """Serves HTTP. On the event loop that is to be watched. Raises StartupError."""
+        """Starts serving HTTP; call it on the event loop that is measured. Raises StartupError."""
         loop = asyncio.get_running_loop()
 
         def ask(answer: Answer) -> None:  # in another thread
@@ -107,14 +115,14 @@ class FrontendWatch:
         self._looking = asyncio.create_task(watch_loop(self._lag_seconds), name="loop lag")
 
     def close(self) -> None:
-        """Serves nothing any more. Idempotent."""
+        """Stops serving. Idempotent."""
         if self._looking is not None:
             self._looking.cancel()
         self._watch.close()
 
 
 async def watch_loop(lag_seconds: Histogram) -> None:
-    """Measures until it is cancelled."""
+    """Measures the event loop's lag until it is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + _LOOK_S

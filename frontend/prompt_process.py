@@ -1,6 +1,6 @@
-"""A reader process: token ids of one request after the other, within limits that the kernel keeps.
+"""A prompt process: tokenizes one request after the other, within limits that the kernel enforces.
 
-It speaks over its standard input and output, and ends with its frontend.
+It communicates over standard input and output, and ends with its frontend.
 """
 
 import signal
@@ -11,22 +11,22 @@ from typing import BinaryIO
 from frontend.errors import ServiceError
 from frontend.text.model_info import load_model
 from frontend.text.process_pool import LENGTH
-from frontend.text.prompt_encoding import Reading
+from frontend.text.prompt_encoding import PromptEncoder
 from frontend.text.rlimits import limit_memory
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import pack_u32
 
 CPU_LIMIT = 5.0
-"""Seconds of computing per request. 2 MiB of text, the most there is, take about one."""
+"""Seconds of CPU time per request. 2 MiB of text, the maximum, take about one."""
 MEMORY = 2 << 30
-"""Bytes of address space beyond what it has when the model's files are read. 2 MiB of text take 300 MB."""
+"""Bytes of address space beyond those in use once the model's files are loaded. 2 MiB of text take 300 MB."""
 
 
 def run(config: FrontendConfig) -> int:
-    """Answers until its standard input ends; returns the exit code."""
+    """Answers requests until standard input ends; returns the exit code."""
     model = load_model(config)
-    reading = Reading(model.tokenizer, model.chat_template)
+    reading = PromptEncoder(model.tokenizer, model.chat_template)
     limit_memory(MEMORY)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (request := _receive(source)) is not None:
@@ -39,8 +39,8 @@ def run(config: FrontendConfig) -> int:
     return 0
 
 
-def answer_to(request: reader_pb2.ReadRequest, reading: Reading) -> reader_pb2.ReadResponse:
-    """What can be said to a request."""
+def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:
+    """Returns the response to a request."""
     try:
         kind = request.WhichOneof("job")
         if kind == "prompt":
@@ -60,7 +60,7 @@ def answer_to(request: reader_pb2.ReadRequest, reading: Reading) -> reader_pb2.R
         )
 
 
-def _read(job: reader_pb2.ReadPrompt, reading: Reading) -> reader_pb2.Reading:
+def _read(job: reader_pb2.ReadPrompt, reading: PromptEncoder) -> reader_pb2.Reading:
     read = reading.read(
         job.prompt,
         job.path,
@@ -81,7 +81,7 @@ def _texts(token_ids: Sequence[Sequence[int]]) -> reader_pb2.ReadResponse:
 
 
 def _receive(source: BinaryIO) -> reader_pb2.ReadRequest | None:
-    """The next request; None: there will be none."""
+    """Returns the next request; None at the end."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None

@@ -1,4 +1,4 @@
-"""The parts of a frontend, put together, and its gRPC server."""
+"""Assembles a frontend and its gRPC server."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.file_watch import FileWatch
-from frontend.metrics import FrontendWatch, Parts
+from frontend.metrics import FrontendParts, FrontendWatch
 from frontend.rpc.drain import Drain
 from frontend.rpc.grpc_server import GrpcServer
 from frontend.rpc.interceptors.auth import AuthInterceptor
@@ -75,7 +75,7 @@ _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 class Frontend:
-    """All of a frontend process but its signals. Lives on one event loop."""
+    """A frontend process without its signal handlers. Lives on one event loop."""
 
     def __init__(self, config: FrontendConfig, model: ModelInfo) -> None:
         self._config = config
@@ -96,10 +96,10 @@ class Frontend:
         self._generator = Generator(
             config, model, self._prompts, self.engine, self.limits, self.counters, self._tracer
         )
-        parts = Parts(self.state, self._generator.registry, self.engine, self.limits)
+        parts = FrontendParts(self.state, self._generator.registry, self.engine, self.limits)
         self.watch = FrontendWatch(config, self.counters, parts)
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
-        # The first is the outermost: it sees every call.
+        # The first one is the outermost and sees every call.
         self._interceptors = [
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
             TraceInterceptor(),
@@ -123,7 +123,7 @@ class Frontend:
         self._shutdown = Shutdown(self.state, self._drain, self._generator.registry, self._server)
 
     def open(self) -> int:
-        """Takes the port and starts looking for the engine: calls wait in the kernel's queue until start().
+        """Opens the port and starts connecting to the engine; calls wait in the kernel's queue until start().
         Returns the port. Raises StartupError."""
         self._port = self._server.open(self._config.port)
         self._files.start()
@@ -133,24 +133,24 @@ class Frontend:
         return self._port
 
     async def start(self, patience: float = 0.0) -> None:
-        """Answers, at the latest after so many seconds: a balancer that does not look at health shall find
-        an engine here as soon as it finds us, if there is one."""
+        """Starts answering calls when the engine serves, or after `patience` seconds: a load balancer without
+        health checks then finds an engine from the first call on, if there is one."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait_until_serving(), patience)
         await self._server.start()
         log.info("listening on %s:%d", self._config.host, self._port)
 
     async def wait_broken(self) -> None:
-        """Returns only by raising, when calls cannot be taken any more."""
+        """Never returns; raises when calls cannot be accepted any more."""
         await self._server.wait_broken()
 
     async def wait_until_serving(self) -> None:
-        """Until the engine has said welcome, for as long as it takes."""
+        """Waits for the engine's welcome, however long it takes."""
         while not self.state.serves:
             await self.state.changed()
 
     async def stop(self, grace: float, delay: float = 0.0) -> None:
-        """Ends well; see Shutdown. `delay` and `grace` are seconds."""
+        """Shuts down; see Shutdown. `delay` and `grace` are in seconds."""
         await self._shutdown.run(self._port, delay, grace)
         await self.write_timeouts.stop()
         await self._files.stop()
@@ -160,7 +160,7 @@ class Frontend:
         close_tracer(self._tracer)
 
     def hurry(self) -> None:
-        """Whatever stop() waits for has waited long enough."""
+        """Skips what stop() still waits for."""
         self._shutdown.hurry()
 
     def _make_server(self) -> grpc.aio.Server:

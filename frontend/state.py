@@ -1,4 +1,4 @@
-"""Whether this frontend serves, and a way to wait until that changes."""
+"""The frontend's serving state, and a way to wait for its changes."""
 
 import asyncio
 import logging
@@ -15,23 +15,24 @@ FAILED = admin_pb2.SERVER_STATE_FAILED
 
 
 class ServingState:
-    """What health and GetServerInfo report. Written by the engine client and by frontend/rpc/drain.py."""
+    """The state that health checks and GetServerInfo report. Set by the engine client and by
+    frontend/rpc/drain.py."""
 
     def __init__(self) -> None:
         self._engine = STARTING
-        self._drains = False  # health says NOT_SERVING, requests are taken all the same
-        self._refuses = False  # they are not
-        self._closes = False  # the server is about to end: no way back from here
+        self._drains = False  # health says NOT_SERVING, requests are still accepted
+        self._refuses = False  # requests are refused
+        self._closes = False  # the server is about to stop, which cannot be undone
         self._changed = asyncio.Event()
 
     @property
     def state(self) -> "admin_pb2.ServerState":
-        """Now."""
+        """The current state."""
         return DRAINING if self._drains else self._engine
 
     @property
     def serves(self) -> bool:
-        """What health says: whether balancers shall send requests here."""
+        """True when health checks pass, so that load balancers send requests here."""
         return self.state == SERVING
 
     @property
@@ -41,12 +42,12 @@ class ServingState:
 
     @property
     def closes(self) -> bool:
-        """Whether calls that have no end of their own should end now."""
+        """True when calls without an end of their own should end now."""
         return self._closes
 
     @property
     def leaves(self) -> bool:
-        """Whether clients that stay connected should look for another server."""
+        """True when clients that stay connected should look for another server."""
         return self._refuses or self._closes
 
     def require_open(self) -> None:
@@ -55,34 +56,34 @@ class ServingState:
             raise Draining
 
     def set_engine(self, state: "admin_pb2.ServerState") -> None:
-        """STARTING, SERVING or FAILED."""
+        """Sets STARTING, SERVING or FAILED."""
         if state != self._engine:
             self._engine = state
             log.info("engine: %s", admin_pb2.ServerState.Name(state).removeprefix("SERVER_STATE_").lower())
             self._notify()
 
     def drain(self) -> None:
-        """Balancers shall look elsewhere; who still comes is served."""
+        """Makes health checks fail; requests that still arrive are served."""
         self._drains = True
         self._notify()
 
     def refuse(self) -> None:
-        """From here on nothing new is taken."""
+        """Refuses all new requests from now on."""
         self._refuses = True
         self._notify()
 
     def resume(self) -> None:
-        """The other way round."""
+        """Undoes drain() and refuse()."""
         self._drains = self._refuses = False
         self._notify()
 
     def close(self) -> None:
-        """Whoever waits for changes hears of the last one."""
+        """Marks the shutdown, as the last change that waiters see."""
         self._drains = self._closes = True
         self._notify()
 
     async def changed(self) -> None:
-        """Waits for the next change. Look at the state and call this without an await between."""
+        """Waits for the next change. There must be no await between reading the state and this call."""
         await self._changed.wait()
 
     def _notify(self) -> None:

@@ -1,9 +1,9 @@
-"""The file of tokens, which is read again when it changes."""
+"""The token file, which is read again when it changes."""
 
 import logging
 from pathlib import Path
 
-from frontend.auth.token_list import BadListing, read_tokens
+from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import TokenTable
 from frontend.file_watch import Signature, signature_of
 from pagewire.errors import StartupError
@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 
 
 class TokenFile:
-    """Holds the last table that could be read. A file that is broken, or gone, changes nothing but the log:
-    neither does it lock everybody out, nor does it let anybody in."""
+    """Holds the last table that could be read. A broken or missing file is logged and changes nothing: it
+    neither revokes tokens nor admits callers."""
 
     def __init__(self, path: str) -> None:
         """Raises StartupError."""
         self._path = Path(path)
         try:
             self._seen, self.table = self._read()
-        except (OSError, UnicodeDecodeError, BadListing) as error:
+        except (OSError, UnicodeDecodeError, BadTokenList) as error:
             raise StartupError(
                 f"cannot use --auth-file {path}",
                 _why(error),
@@ -29,20 +29,20 @@ class TokenFile:
         log.info("%d tokens in --auth-file", len(self.table))
 
     def refresh(self) -> None:
-        """Reads the file if it has changed. Blocks: for a thread."""
+        """Reads the file again if it has changed. Blocks: call it in a thread."""
         now = signature_of([self._path])
         if now == self._seen:
             return
         self._seen = now
         try:
             self._seen, self.table = self._read()
-        except (OSError, UnicodeDecodeError, BadListing) as error:
+        except (OSError, UnicodeDecodeError, BadTokenList) as error:
             log.error("--auth-file has changed and cannot be used; the old tokens stay: %s", _why(error))
         else:
             log.info("--auth-file has changed: %d tokens", len(self.table))
 
     def _read(self) -> tuple[Signature, TokenTable]:
-        """The signature is of a time before the reading: what changes meanwhile is read once more."""
+        """Reads the file after taking its signature, so that a concurrent change is noticed next time."""
         signature = signature_of([self._path])
         return signature, read_tokens(self._path.read_text(encoding="utf-8"))
 

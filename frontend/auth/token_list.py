@@ -1,4 +1,4 @@
-"""What stands in the file of tokens:
+"""Parses the token file:
 
     tokens:
       - sha256: 5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5
@@ -9,8 +9,8 @@
         max_tokens_per_minute: 100000  # prompt and output; 0, the default: no limit
         expires: 2027-01-31            # refused from then on, UTC; default: never
 
-A tenant may have several tokens, so that one can be replaced by another without a pause; what the tenant
-may have is the same in each of them. Pure: text in, table out.
+A tenant may have several tokens, so that they can be rotated without downtime; weight and quotas must be the
+same in each of them. Pure: text in, table out.
 """
 
 import contextlib
@@ -31,33 +31,33 @@ MAX_REQUESTS = (1 << 32) - 1
 MAX_TOKENS = (1 << 63) - 1
 
 
-class BadListing(Exception):
-    """The text is no list of tokens; says where and why. Never has a hash in it."""
+class BadTokenList(Exception):
+    """The text is not a valid token list; says where and why, without quoting a hash."""
 
 
 def read_tokens(text: str) -> TokenTable:
-    """Raises BadListing."""
+    """Parses the file's text. Raises BadTokenList."""
     try:
         content = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: the 31st of February
         mark = getattr(error, "problem_mark", None)  # the whole message would quote the file
         where = f", line {mark.line + 1}" if mark else ""
-        raise BadListing(f"not YAML{where}") from None
+        raise BadTokenList(f"not YAML{where}") from None
     if not isinstance(content, dict) or list(content) != ["tokens"]:
-        raise BadListing("must hold one list, under the name tokens")
+        raise BadTokenList("must hold one list, under the name tokens")
     listed = content["tokens"]
     if not isinstance(listed, list):
-        raise BadListing("tokens: must be a list")
+        raise BadTokenList("tokens: must be a list")
     entries: list[TokenEntry] = []
     places: dict[bytes, int] = {}
     terms: dict[str | None, tuple[int, Terms]] = {}
     for place, item in enumerate(listed):
         entry = _entry(item, f"tokens[{place}]")
         if (before := places.setdefault(entry.digest, place)) != place:
-            raise BadListing(f"tokens[{place}].sha256: is that of tokens[{before}]")
+            raise BadTokenList(f"tokens[{place}].sha256: is that of tokens[{before}]")
         first, its = terms.setdefault(entry.caller.tenant, (place, entry.caller.terms or Terms()))
         if its != entry.caller.terms:
-            raise BadListing(
+            raise BadTokenList(
                 f"tokens[{place}]: weight, max_requests and max_tokens_per_minute must be those of "
                 f"tokens[{first}], which is for the same tenant"
             )
@@ -66,7 +66,7 @@ def read_tokens(text: str) -> TokenTable:
 
 
 def entry_line(digest: bytes, tenant: str, fields: Mapping[str, Any]) -> str:
-    """The line of a token; fields: the others, by name. Raises BadListing."""
+    """Returns the line for a token; fields: its other fields, by name. Raises BadTokenList."""
     values = {"sha256": digest.hex(), "tenant": tenant} | dict(fields)
     _entry(values, "the token")
     text: str = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=1 << 20)
@@ -74,7 +74,7 @@ def entry_line(digest: bytes, tenant: str, fields: Mapping[str, Any]) -> str:
 
 
 def add_line(text: str, line: str) -> str:
-    """A file's text with one more token; "" is a file that does not exist yet. Raises BadListing."""
+    """Returns the file's text with a token added; "" stands for a missing file. Raises BadTokenList."""
     before = text.rstrip() or "tokens:"
     indents: list[str] = re.findall(r"^( *)- ", before, re.MULTILINE)
     longer = f"{before}\n{indents[-1] if indents else '  '}{line}"
@@ -83,7 +83,7 @@ def add_line(text: str, line: str) -> str:
 
 
 def tenant_problem(name: object) -> str | None:
-    """What is wrong with a tenant's name; None: nothing. It has no "/": see caller.scope()."""
+    """Says what is wrong with a tenant's name; None: it is valid. It has no "/": see caller.scope()."""
     if isinstance(name, str) and _TENANT.fullmatch(name):
         return None
     return "must be 1 to 64 letters, digits, dots, dashes and underlines, in quotes if it is a number"
@@ -91,19 +91,19 @@ def tenant_problem(name: object) -> str | None:
 
 def _entry(item: object, path: str) -> TokenEntry:
     if not isinstance(item, dict):
-        raise BadListing(f"{path}: must have at least sha256 and tenant")
+        raise BadTokenList(f"{path}: must have at least sha256 and tenant")
     for name in item:
         if name not in _FIELDS:
-            raise BadListing(f"{path}: unknown name {str(name)[:32]!r}; there are {', '.join(_FIELDS)}")
+            raise BadTokenList(f"{path}: unknown name {str(name)[:32]!r}; there are {', '.join(_FIELDS)}")
     values: dict[str, Any] = {}
     for name, read in _FIELDS.items():
         if name in item:
             try:
                 values[name] = read(item[name])
             except ValueError as error:
-                raise BadListing(f"{path}.{name}: {error}") from None
+                raise BadTokenList(f"{path}.{name}: {error}") from None
         elif name in ("sha256", "tenant"):
-            raise BadListing(f"{path}.{name}: is missing")
+            raise BadTokenList(f"{path}.{name}: is missing")
     terms = Terms(
         values.get("weight", 0.0), values.get("max_requests", 0), values.get("max_tokens_per_minute", 0)
     )
@@ -146,7 +146,7 @@ def _count(most: int) -> Callable[[object], int]:
 
 
 def _time(value: object) -> float:
-    """Unix time of a date, of a time, or of either as text. YAML makes dates of what looks like one."""
+    """Returns the Unix time of a date or time, or of either as text. (YAML parses unquoted ones.)"""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = datetime.datetime.fromisoformat(value)

@@ -1,8 +1,8 @@
-"""The frontend's side of the engine hop: the cores, which of them has a request, and requests that outlive
-their core.
+"""The frontend's side of the engine hop: connects to the engine cores, routes requests, and resends those
+whose core is lost.
 
-A request whose core is gone goes on at another one at once; when there is none, it waits for the first that
-comes. Cores come and go with their addresses, too.
+A request whose core is lost continues on another core at once; when there is none, it waits for the next one.
+Cores come and go with their addresses, too.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from random import Random
 
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
-from frontend.engine.discovery import Addresses, GivenAddresses
+from frontend.engine.discovery import AddressSource, GivenAddresses
 from frontend.engine.journal import Journal, JournalEntry, Sink
 from frontend.engine.routing import ANYWHERE, Routing, choose
 from frontend.engine.socket import EngineSocket
@@ -34,33 +34,33 @@ from pagewire.v1 import admin_pb2
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5
-"""Seconds between two Hello, and between two looks at the addresses."""
+"""Seconds between two Hello messages, and between two checks of the address list."""
 SILENCE = 6
-"""Hellos without a word in return after which a connected core counts as hung. It answers from its step
-loop, also while it waits for the end of a step. They are counted, so that a frontend that was stopped for
-a while itself, or a whole machine, blames nobody for it."""
+"""Unanswered Hellos after which a connected core counts as hung. A core answers from its step loop, also
+while it waits for a step to end. Hellos are counted instead of seconds, so that a frontend (or machine) that
+was itself suspended blames no core."""
 OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
-"""Reasons of a refusal that another core may not have."""
+"""Reasons to refuse a request that may not hold at another core."""
 MAX_REFUSALS = 2
-"""Cores that may refuse a request for those; then its client hears of it."""
+"""Cores that may refuse a request for such a reason before its client is told."""
 
 
 class EngineClient:
-    """All engine cores as one. All methods belong to the event loop's thread."""
+    """All engine cores as one. Methods belong to the event loop's thread."""
 
     def __init__(
         self,
-        addresses: Addresses | str,
+        addresses: AddressSource | str,
         state: ServingState,
         resume_timeout: float = 0.0,
         make_socket: MakeSocket = EngineSocket,
         random: Random | None = None,
     ) -> None:
-        """addresses: of the cores; one that does not change may be given as such. resume_timeout: seconds
-        that requests wait for a core when theirs has died and there is no other."""
+        """addresses: of the cores; a fixed one may be given as a string. resume_timeout: seconds that
+        requests wait for a core when theirs is lost and no other serves."""
         self.identity = new_identity()
         self.facts: engine_pb2.Welcome | None = None
-        """What holds at each core that has ever served; None before the first."""
+        """What holds at every core that has ever served; None before the first."""
         self.cores: list[EngineConnection] = []
         """By rank."""
         self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
@@ -71,18 +71,18 @@ class EngineClient:
         self._journal = Journal(resume_timeout)
         self._model: engine_pb2.ModelFacts | None = None
         self._known_addresses: list[str] = []
-        self._leaving: list[EngineConnection] = []  # their addresses are gone, but not their requests
+        self._leaving: list[EngineConnection] = []  # removed from the list, but still with requests in flight
         self._heartbeat: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connects and introduces itself, for as long as it takes. Raises StartupError."""
+        """Starts connecting and sending heartbeats. Raises StartupError."""
         self._known_addresses = self._addresses.look()
         self.cores = [self._connect(address) for address in self._known_addresses]
         self._number()
         self._heartbeat = asyncio.create_task(self._beat(), name="heartbeat")
 
     async def close(self) -> None:
-        """Ends what is left and disconnects."""
+        """Fails all requests and disconnects."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat])
@@ -92,28 +92,28 @@ class EngineClient:
 
     @property
     def num_streams(self) -> int:
-        """Requests in flight, and those that wait for another core."""
+        """Requests in flight, including those that wait for another core."""
         return len(self._journal)
 
     @property
     def journal(self) -> Journal:
-        """For its figures."""
+        """The journal, for its metrics."""
         return self._journal
 
     @property
     def protocol_errors(self) -> int:
-        """Messages of cores that made no sense."""
+        """Messages from cores that could not be interpreted."""
         return sum(core.protocol_errors for core in self._all())
 
     def require(self) -> engine_pb2.Welcome:
-        """What the engines said of themselves. Raises EngineNotReady unless requests can be sent."""
+        """Returns the facts that the engines agree on. Raises EngineNotReady unless requests can be sent."""
         if self.facts is None or self._state.engine != SERVING:
             name = admin_pb2.ServerState.Name(self._state.engine).removeprefix("SERVER_STATE_").lower()
             raise EngineNotReady(f"the engine is not ready: {name}")
         return self.facts
 
     def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
-        """Sends a request, whose outputs go to the sink, again and again if need be. Returns a ticket,
+        """Sends a request whose outputs go to the sink, resending it as often as necessary. Returns a ticket
         for release(). Raises EngineNotReady."""
         self.require()
         request.handle = next(self._handles)
@@ -124,17 +124,17 @@ class EngineClient:
         return request.handle
 
     def release(self, ticket: int) -> None:
-        """The sink is gone; what a core still does for it is aborted. Idempotent."""
+        """Detaches the sink and aborts what a core still computes for it. Idempotent."""
         entry = self._journal.remove(ticket)
         if entry is not None and entry.core is not None:
             entry.core.abort(entry.handle)
 
     def waits(self, ticket: int) -> bool:
-        """Whether no core has the request, as its own has died."""
+        """True when no core has the request because its own was lost."""
         return self._journal.waits(ticket)
 
     async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
-        """Ends requests of any frontend at every core; returns those that were in flight."""
+        """Aborts requests of any frontend at every core; returns the ids that were in flight."""
         call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
         self.require()
         answers = await ask_all(self._all(), call)
@@ -142,7 +142,7 @@ class EngineClient:
         return [name for name in request_ids if name in known]
 
     async def loads(self) -> list[admin_pb2.RankLoad]:
-        """The load now of each core that is there, by rank."""
+        """Returns the current load of each connected core, by rank."""
         self.require()
         loads = []
         for core, result in await ask_all(self.cores, engine_pb2.Utility(get_load=engine_pb2.GetLoad())):
@@ -157,13 +157,13 @@ class EngineClient:
         call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
         await ask_all(self.cores, call, all_must_answer=True)
 
-    # What a connection tells: see frontend.engine.connection.Owner.
+    # Callbacks of a connection: see frontend.engine.connection.Owner.
 
     def on_welcome(self, core: EngineConnection) -> None:
-        """A core is there: does it serve what the others do?"""
+        """Checks whether a core that has introduced itself serves the same model as the others."""
         before = self._model
         self._model = agree(before, [one.welcome if one.epoch else None for one in self.cores])
-        if self._model is None:  # the address of the first that came was just taken from the list
+        if self._model is None:  # the address of the first core was just removed from the list
             return
         if before is not None and self._model != before:
             log.warning("all engines serve another model than before")
@@ -176,44 +176,44 @@ class EngineClient:
             log.error("the engine at %s is not used: it has %s", core.address, core.differs)
         self._combine_facts()
 
-    def on_word(self, core: EngineConnection) -> None:
-        """A core lives."""
+    def on_heartbeat(self, core: EngineConnection) -> None:
+        """Resends waiting requests when a core is known to be alive."""
         if core.serves:
             self._state.set_engine(SERVING)
             if self._journal.num_waiting:
                 self._resume()
 
     def on_lost(self, core: EngineConnection) -> None:
-        """A core is gone: what it had goes on at another one."""
+        """Resends a lost core's requests to others."""
         self._show_state()
         for entry in list(core.in_flight.values()):
             self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
         self._resume()
 
     def on_complete(self, entry: JournalEntry) -> None:
-        """A request has got everything."""
+        """Forgets a request that has received all of its outputs."""
         self._journal.drop(entry)
 
-    def on_doubt(self, core: EngineConnection, entry: JournalEntry) -> None:
-        """A request is to be sent again, as what came for it made no sense."""
+    def on_invalid_output(self, core: EngineConnection, entry: JournalEntry) -> None:
+        """Resends a request whose outputs were inconsistent."""
         self._journal.lose(entry, InternalError(), InternalError())
 
     def on_refusal(self, core: EngineConnection, entry: JournalEntry, error: ServiceError) -> None:
-        """A request has ended by an error."""
-        if error.reason == "FRONTEND_LOST":  # we were too slow for it
+        """Handles a request that a core has ended with an error: retries it elsewhere, or fails it."""
+        if error.reason == "FRONTEND_LOST":  # this frontend was too slow for it
             self._journal.lose(entry, error, error)
-        elif error.reason == "REQUEST_ABORTED":  # on its way to the core
+        elif error.reason == "REQUEST_ABORTED":  # while it was being sent to the core
             self._journal.drop(entry)
             entry.sink.abort()
         elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
             self._journal.fail(entry, error)
 
-    # Where requests go.
+    # Routing.
 
     def _send(
         self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
     ) -> EngineConnection | None:
-        """The core that has taken it; None: none does now."""
+        """Sends a request to a core and returns that core; None when no core takes it now."""
         cores = [core for core in self.cores if core.serves and core not in refused_by]
         while cores:
             core = choose(cores, routing, self._random)
@@ -223,10 +223,10 @@ class EngineClient:
         return None
 
     def _resume(self) -> None:
-        """Sends again what was lost."""
+        """Resends the requests that wait for a core."""
         for entry in self._journal.waiting():
             if not self._send_again(entry):
-                break  # more of them with the next word of a core
+                break  # the rest follow with a core's next message
 
     def _send_again(self, entry: JournalEntry, refused_by: Collection[object] = ()) -> bool:
         request = self._journal.again(entry, next(self._handles))
@@ -236,7 +236,8 @@ class EngineClient:
         return core is not None
 
     def _try_elsewhere(self, entry: JournalEntry, core: EngineConnection) -> bool:
-        """Whether a request that a core has no time for is at another one now."""
+        """Resends a request that an overloaded core refused to another one. Returns False when
+        there is none."""
         entry.refused_by = (*entry.refused_by, core)
         others = [other for other in self.cores if other.serves and other not in entry.refused_by]
         if len(entry.refused_by) >= MAX_REFUSALS or not others:
@@ -261,7 +262,7 @@ class EngineClient:
             self.facts = combine(known, len(self.cores))
 
     def _show_state(self) -> None:
-        """STARTING until a core has served; then whether one does."""
+        """Sets the state: STARTING until a core has served; after that, whether one does."""
         if any(core.serves for core in self.cores):
             self._state.set_engine(SERVING)
         elif self.facts is not None:
@@ -275,11 +276,11 @@ class EngineClient:
             for core in self._all():
                 if core.epoch and core.num_unanswered >= SILENCE:
                     log.warning("the engine at %s is silent", core.address)
-                    core.lose()  # when it speaks again, it is welcome as any other
-            self._look_at_addresses()
+                    core.lose()  # its next message makes it welcome us again, like any other
+            self._check_addresses()
 
-    def _look_at_addresses(self) -> None:
-        """Whoever is new is connected; whoever is gone ends what it has, and gets nothing new."""
+    def _check_addresses(self) -> None:
+        """Connects added engines; removed engines finish their in-flight requests and receive no new ones."""
         addresses = self._addresses.look()
         if addresses != self._known_addresses:
             self._change_cores(addresses)
@@ -295,7 +296,7 @@ class EngineClient:
             try:
                 cores.append(known[address] if address in known else self._connect(address))
             except StartupError as error:
-                log.error("an engine is left out: %s", error)
+                log.error("an engine is skipped: %s", error)
         self._leaving = [core for core in known.values() if core not in cores]
         self.cores = cores
         self._number()

@@ -1,8 +1,7 @@
-"""Cores that serve one model: what they agree on, and what holds at each of them. Pure.
+"""Decides which cores serve the same model, and combines their limits. Pure.
 
-A stream goes on at any core, so all of them must compute the same: architecture, type, vocabulary, context
-length, ends, and the size of the weights. (Of two checkpoints of one shape nobody notices here that they
-are different.)
+A stream may continue on any core, so all of them must compute the same: architecture, dtype, vocabulary,
+context length, end tokens and size of the weights. (Two checkpoints of one shape are not told apart.)
 """
 
 from collections.abc import Sequence
@@ -10,13 +9,13 @@ from collections.abc import Sequence
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 
 _SMALLEST = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_priority")
-"""Of a Welcome: what fits one core may not fit the next one, and a request may have to move."""
+"""Fields of a Welcome of which the smallest counts: a request may have to move to any core."""
 
 
 def agree(known: ModelFacts | None, present: Sequence[Welcome | None]) -> ModelFacts | None:
-    """The model that counts: that of the first core, until all are there and none of them has it.
+    """Returns the model that counts: the first core's, until all cores are connected and none of them has it.
 
-    present: by rank; None for a core that is away: it may come back as it was.
+    present: by rank; None for a core that is away and may come back unchanged.
     """
     welcomes = [welcome for welcome in present if welcome is not None]
     if not welcomes or any(welcome.model == known for welcome in welcomes):
@@ -27,7 +26,7 @@ def agree(known: ModelFacts | None, present: Sequence[Welcome | None]) -> ModelF
 
 
 def difference(known: ModelFacts, model: ModelFacts) -> str:
-    """In what a model is another one, for people; empty: in nothing."""
+    """Describes how two models differ, for people; empty when they do not."""
     names = (field.name for field in ModelFacts.DESCRIPTOR.fields)
     return ", ".join(
         f"{name} {_text(model, name)} instead of {_text(known, name)}"
@@ -37,9 +36,9 @@ def difference(known: ModelFacts, model: ModelFacts) -> str:
 
 
 def combine(welcomes: Sequence[Welcome], num_ranks: int) -> Welcome:
-    """What holds at each of these cores, of which there is one at least; the rest as the first one says.
+    """Returns what holds at each of these cores (at least one); other fields are the first core's.
 
-    num_ranks: cores in all, those that are away included.
+    num_ranks: number of cores, including those that are away.
     """
     combined = Welcome()
     combined.CopyFrom(welcomes[0])

@@ -1,4 +1,4 @@
-"""The line to one engine core: who it is, whether it speaks, what it has of our requests.
+"""The connection to one engine core: its identity, its liveness, and this frontend's requests on it.
 
         Welcome          disconnected, silent, "ENGINE_DEAD", or a Welcome of another epoch
 away ───────────> there ───────────────────────────────────────────────────────────────────> away
@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from frontend.engine.journal import JournalEntry
 from frontend.engine.socket import EngineSocket, Listener
 from frontend.engine.step_outputs import dispatch
-from frontend.engine.utility_calls import Questions
+from frontend.engine.utility_calls import UtilityCalls
 from frontend.errors import EngineRefused, InternalError, ProtocolError, ServiceError
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Socket(Protocol):
-    """What an EngineSocket does for an EngineConnection."""
+    """The part of EngineSocket that EngineConnection uses."""
 
     def open(self) -> None:
         """Starts connecting. Raises StartupError."""
@@ -38,48 +38,49 @@ class Socket(Protocol):
 
 
 MakeSocket = Callable[[str, bytes, Listener], Socket]
-"""From the address, our identity, and who hears what comes in."""
+"""Creates a socket from an address, this frontend's identity, and a listener."""
 
 
 class Owner(Protocol):
-    """Who has the journal: EngineClient."""
+    """Owns the journal: EngineClient."""
 
     def on_welcome(self, core: "EngineConnection") -> None:
-        """It has introduced itself: a new start, or a new connection."""
+        """The core has introduced itself: after its start, or on a new connection."""
 
-    def on_word(self, core: "EngineConnection") -> None:
-        """It is welcomed, and has said something."""
+    def on_heartbeat(self, core: "EngineConnection") -> None:
+        """A welcomed core has sent a message."""
 
     def on_lost(self, core: "EngineConnection") -> None:
-        """What it has of our requests, in_flight, will not be answered any more."""
+        """The core will not answer its requests (in_flight) any more."""
 
     def on_complete(self, entry: JournalEntry) -> None:
-        """Nothing more will come for it."""
+        """No more output will come for the request."""
 
-    def on_doubt(self, core: "EngineConnection", entry: JournalEntry) -> None:
-        """What the core said of it made no sense; it is aborted there."""
+    def on_invalid_output(self, core: "EngineConnection", entry: JournalEntry) -> None:
+        """The core sent inconsistent output for the request, which is aborted there."""
 
     def on_refusal(self, core: "EngineConnection", entry: JournalEntry, error: ServiceError) -> None:
-        """The core has ended it by an error; or it is aborted there, as we cannot go on with it."""
+        """The core has ended the request with an error, or this frontend cannot process its output and has
+        aborted it there."""
 
 
 class EngineConnection:
-    """One core at one address, life after life. All methods belong to the event loop's thread."""
+    """One core at one address, across restarts. Methods belong to the event loop's thread."""
 
     def __init__(self, address: str, identity: bytes, owner: Owner, make_socket: MakeSocket = EngineSocket):
-        """identity: of this frontend; one for all cores."""
+        """identity: this frontend's, the same for all cores."""
         self.address = address
         self.rank = 0
-        """Its place among the addresses."""
+        """Index in the address list."""
         self.in_flight: dict[int, JournalEntry] = {}  # by handle
         self.welcome: engine_pb2.Welcome | None = None
-        """The last one; it goes on being true of the model when the core is away."""
-        self.epoch = 0  # of the Welcome while the core is there; 0: it is away
-        self.num_unanswered = 0  # Hellos since the core's last word
-        self.leaving = False  # its address is gone from the list: nothing new is sent to it
-        self.differs = ""  # in what its model is another one than everybody's
+        """The last one received; what it says of the model stays valid while the core is away."""
+        self.epoch = 0  # of the Welcome, while connected; 0: the core is away
+        self.num_unanswered = 0  # Hellos since the core's last message
+        self.leaving = False  # removed from the address list: gets no new requests
+        self.differs = ""  # how its model differs from the other cores'
         self.protocol_errors = 0
-        self.questions = Questions(self._send)
+        self.utility_calls = UtilityCalls(self._send)
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
         self._num_of_others = 0  # requests of other frontends, as of the core's last Load
         self._identity = identity
@@ -87,35 +88,35 @@ class EngineConnection:
         self._socket = make_socket(address, identity, self)
 
     def open(self) -> None:
-        """Starts connecting, for as long as it takes. Raises StartupError."""
+        """Starts connecting; retries until it succeeds. Raises StartupError."""
         self._socket.open()
 
     def close(self) -> None:
         """Disconnects. Idempotent."""
-        self.questions.drop()
+        self.utility_calls.drop()
         self._socket.close()
 
     @property
     def serves(self) -> bool:
-        """Whether requests may be sent to it."""
+        """True when requests may be sent to this core."""
         return self.epoch > 0 and not (self.leaving or self.differs)
 
     @property
     def load(self) -> float:
-        """Requests that it has, of all frontends as far as this one knows, over what runs at once."""
+        """Known requests of all frontends on this core, relative to how many it runs at once."""
         assert self.welcome is not None
         return (len(self.in_flight) + self._num_of_others) / max(self.welcome.max_num_seqs, 1)
 
     def add(self, request: engine_pb2.AddRequest) -> bool:
-        """Sends a request, behind all aborts: it may have the id of one that is aborted. False when the core
-        takes none now."""
+        """Sends a request, after all pending aborts: it may reuse the id of an aborted one. Returns False
+        when the core accepts none now."""
         self._flush()
         return not self._unsent and self._send(engine_pb2.FrontendMessage(add_request=request))
 
     def abort(self, handle: int, *indexes: int) -> None:
-        """The core need not go on with these sequences; none named: with none of them.
+        """Aborts these sequences of a request, or all of them when none is named.
 
-        One that cannot be sent now is sent later: nobody else would end what nobody waits for.
+        An abort that cannot be sent now is sent later: nothing else would end the request on the core.
         """
         self._unsent.append(
             engine_pb2.FrontendMessage(abort=engine_pb2.Abort(handle=handle, indexes=indexes))
@@ -123,7 +124,7 @@ class EngineConnection:
         self._flush()
 
     def say_hello(self) -> None:
-        """Introduces this frontend; from then on it is a heartbeat."""
+        """Introduces this frontend; later Hellos are heartbeats."""
         frontend_id = self._identity.hex()
         hello = engine_pb2.Hello(frontend_id=frontend_id, version=__version__, known_epoch=self.epoch)
         self._flush()
@@ -131,26 +132,26 @@ class EngineConnection:
         self.num_unanswered += 1
 
     def lose(self) -> None:
-        """Nothing that the core has of us can be answered any more. It must welcome us again."""
+        """Gives up the core: it cannot answer any request of this frontend, and must welcome it again."""
         if self.epoch:
             self.epoch = 0
             self._num_of_others = 0
-            self._unsent.clear()  # it forgets what we had asked for when it welcomes us
+            self._unsent.clear()  # a core that welcomes a frontend has forgotten its requests
             self._owner.on_lost(self)
-            self.questions.drop()
+            self.utility_calls.drop()
 
-    # What the socket tells.
+    # Callbacks of the socket.
 
     def on_connected(self) -> None:
-        """Introduces itself without waiting for the next beat."""
+        """Introduces this frontend without waiting for the next heartbeat."""
         self.say_hello()
 
     def on_disconnected(self) -> None:
-        """The core is dead, or cannot be reached."""
+        """Handles a core that died or cannot be reached."""
         self.lose()
 
     def on_frame(self, frame: bytes) -> None:
-        """One message of the core. One that cannot be read is counted and dropped."""
+        """Handles one message of the core. One that cannot be decoded is counted and dropped."""
         try:
             message = engine_pb2.EngineMessage.FromString(unpack(frame))
             self._handle(message)
@@ -169,18 +170,18 @@ class EngineConnection:
             if message.request_failed.epoch == self.epoch:
                 self._fail(message.request_failed)
         elif kind == "utility_result":
-            self.questions.take(message.utility_result)
+            self.utility_calls.take(message.utility_result)
         elif kind == "load":
             load = message.load.load
             total = load.running_requests + load.waiting_requests
             self._num_of_others = max(total - len(self.in_flight), 0)
         self._flush()
         if self.epoch:
-            self._owner.on_word(self)
+            self._owner.on_heartbeat(self)
 
     def _accept(self, welcome: engine_pb2.Welcome) -> None:
         if welcome.epoch != self.epoch:
-            self.lose()  # another core has taken the place of the one that had our requests
+            self.lose()  # another process has replaced the core that had the requests
             self.epoch = welcome.epoch
             log.debug("welcomed by engine %s, epoch %d", welcome.instance_id, welcome.epoch)
         self.welcome = welcome
@@ -194,26 +195,26 @@ class EngineConnection:
         error = EngineRefused(
             failure.code, failure.reason, failure.message, failure.field, retry_after, failure.quota
         )
-        if failure.reason == "ENGINE_DEAD":  # its last words, which it says of every request
+        if failure.reason == "ENGINE_DEAD":  # sent for every request by a core that is about to die
             self.lose()
         else:
             self._owner.on_refusal(self, entry, error)
 
-    # What a step's outputs lead to: see frontend.engine.step_outputs.
+    # Callbacks of frontend.engine.step_outputs.
 
     def complete(self, entry: JournalEntry) -> None:
-        """Nothing more will come for it."""
+        """No more output will come for the request."""
         self._owner.on_complete(entry)
 
-    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
-        """What the core says of a request makes no sense: another attempt may."""
+    def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
+        """Aborts a request with inconsistent output, so that another attempt may succeed."""
         self._count_error(str(error))
         self.abort(entry.handle)
-        self._owner.on_doubt(self, entry)
+        self._owner.on_invalid_output(self, entry)
 
     def give_up(self, entry: JournalEntry, error: BaseException) -> None:
-        """What came for it cannot be taken."""
-        log.error("the output of a request cannot be taken: %s", traceback_of(error))
+        """Fails a request whose output this frontend cannot process."""
+        log.error("the output of a request cannot be processed: %s", traceback_of(error))
         self.abort(entry.handle)
         self._owner.on_refusal(self, entry, InternalError())
 

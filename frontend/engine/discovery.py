@@ -1,7 +1,6 @@
-"""Where the engine cores are: a list that may change while the frontend runs.
+"""The addresses of the engine cores: a list that may change while the frontend runs, ordered by rank.
 
-Whoever has such a source looks again and again; the order is that of the ranks. A source of another kind
-(a name that resolves to several addresses) needs no more than look().
+It is polled. A source of another kind (such as a DNS name with several addresses) needs only look().
 """
 
 import logging
@@ -15,18 +14,19 @@ from pagewire.errors import StartupError
 log = logging.getLogger(__name__)
 
 FILE_MARK = "@"
-"""Begins what names a file: one address per line; empty lines and those that begin with # say nothing."""
+"""Prefix of a file name instead of an address: one address per line; empty lines and lines that begin with #
+are ignored."""
 
 
-class Addresses(Protocol):
+class AddressSource(Protocol):
     """A source of addresses."""
 
     def look(self) -> list[str]:
-        """All of them now, each once. Raises StartupError when nobody has ever known any."""
+        """Returns all current addresses, each once. Raises StartupError when they could never be read."""
 
 
 class GivenAddresses:
-    """Those on the command line: addresses, and files of addresses that are read again when they change."""
+    """Addresses from the command line, and files of addresses, which are read again when they change."""
 
     def __init__(self, given: Sequence[str]) -> None:
         self._sources: list[Iterable[str]] = [
@@ -34,12 +34,12 @@ class GivenAddresses:
         ]
 
     def look(self) -> list[str]:
-        """See Addresses."""
+        """See AddressSource."""
         return list(dict.fromkeys(address for source in self._sources for address in source))
 
 
 class _File:
-    """One file. When it cannot be read any more, what it said last goes on holding."""
+    """One file. When it cannot be read any more, its last addresses remain valid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,7 +58,9 @@ class _File:
                 why = f"--engine @{self._path}: {getattr(error, 'strerror', None) or error}"
                 raise StartupError("cannot read the addresses of the engine cores", why) from error
             if not self._is_lost:
-                log.warning("cannot read the addresses of the engine cores, the last ones hold: %s", error)
+                log.warning(
+                    "cannot read the addresses of the engine cores, the last ones stay valid: %s", error
+                )
             self._is_lost = True
         return iter(self._addresses)
 

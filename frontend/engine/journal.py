@@ -1,8 +1,8 @@
-"""The journal: requests in flight, with all that it takes to send them again.
+"""The journal of in-flight requests, with everything needed to send them again.
 
-A stream holds every token that it was given, the request is kept as it was first sent, and a token is
-a function of prompt, parameters, seed and position. So when the core that had a request is gone, another
-one can go on with it: the tokens so far travel as delivered output, and the next one follows them.
+A stream holds every token that it has received, the request is kept as first sent, and a token is a function
+of prompt, parameters, seed and position. So when a core is lost, another one can continue its requests: the
+tokens so far travel as delivered output, and the next one follows them.
 
          add()              lose()                 resent()
     ──────────> in flight ─────────> waiting ─────────────────> in flight
@@ -27,23 +27,22 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 
 MAX_RESENT = 3
-"""Times that a request is sent again without a new token in between, as a core that lives lost it or counts
-wrong."""
+"""Times that a request is resent without a new token in between because a live core lost it or miscounted."""
 MAX_DEATHS = 64
-"""Deaths of cores, one after another, that a request lives through without a new token. Who makes a core die
-is found out by the next one at its address, in far fewer; this is for where nobody remembers, and so many
-that somebody who only waits his turn meanwhile does not meet them."""
+"""Consecutive deaths of cores that a request survives without a new token. The core's own crash journal finds
+the request that causes them in far fewer; this bound is for cores that cannot keep one, and is high enough
+that a request that merely waits in the queue does not reach it."""
 
 
 class Sink(Protocol):
-    """Who receives a request's outputs."""
+    """Receives a request's outputs."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is expected from the core."""
+        """True when no more output is expected from the core."""
 
     def started(self, queue_us: int, cached_tokens: int) -> None:
-        """The request was scheduled for the first time; again, when it was sent again."""
+        """The request was scheduled for the first time since it was last sent."""
 
     def push(
         self,
@@ -55,71 +54,72 @@ class Sink(Protocol):
         now: int,
         scores: Scores | None = None,
     ) -> bool:
-        """Output of one sequence. True: the sequence ended here, but the core does not know it yet.
+        """Appends output of one sequence. Returns True when the sequence ended here without the core's
+        knowledge.
 
         now: time.monotonic_ns(). scores: log-probabilities of the tokens. Raises ProtocolError.
         """
 
     @property
     def missing_prompt_logprobs(self) -> int | None:
-        """The first position of the prompt whose log-probability has not come; None: nothing is missing."""
+        """The first prompt position whose log-probability is missing; None: none is."""
 
     def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
-        """Log-probabilities of a part of the prompt. Raises ProtocolError."""
+        """Appends log-probabilities of a part of the prompt. Raises ProtocolError."""
 
     def fail(self, error: ServiceError) -> None:
-        """The request ended by an error."""
+        """Ends the request with an error."""
 
     def delivered(self) -> Iterable[tuple[int, "array[int]", bool]]:
-        """(index, token ids so far, whether it has ended) of each sequence."""
+        """Yields (index, token ids so far, whether it has ended) for each sequence."""
 
     def run_out(self) -> None:
-        """The request's time limit has passed while no core had it."""
+        """Ends the request because its time limit passed while no core had it."""
 
     def abort(self) -> None:
-        """Somebody has ended the request while no core had it."""
+        """Ends the request because it was aborted while no core had it."""
 
 
-class Core(Protocol):
-    """Who works on requests, each known to it by its handle."""
+class RequestHolder(Protocol):
+    """A core that works on requests, each identified by its handle."""
 
     in_flight: dict[int, "JournalEntry"]
 
     def abort(self, handle: int, *indexes: int) -> None:
-        """It need not go on with these sequences; none named: with none of them."""
+        """Aborts these sequences of a request, or all of them when none is named."""
 
 
 @dataclass(slots=True, eq=False)
 class JournalEntry:
-    """A request in flight."""
+    """A request in flight, or waiting for a core."""
 
     request: engine_pb2.AddRequest  # as it was first sent
     sink: Sink
     sent: float  # when, by time.monotonic()
     handle: int  # 0: it waits for a core
-    core: Core | None  # that has it; None: it waits for one
+    core: RequestHolder | None  # None: it waits for one
     routing: Routing = ANYWHERE
-    refused_by: tuple[Core, ...] = ()  # as they had no time for it
-    num_tokens: int = 0  # output when it was last lost
-    num_losses: int = 0  # ... and how often it was lost with that many, by a core that lives
-    num_deaths: int = 0  # ... and by one that does not
-    timer: asyncio.TimerHandle | None = None  # ends its waiting
+    refused_by: tuple[RequestHolder, ...] = ()  # because they were overloaded
+    num_tokens: int = 0  # output tokens when it was last lost
+    num_losses: int = 0  # ... and how often live cores lost it at that count
+    num_deaths: int = 0  # ... and how often cores died with it at that count
+    timer: asyncio.TimerHandle | None = None  # ends the wait
 
     @property
     def ticket(self) -> int:
-        """Its name here; the handle changes whenever it is sent again."""
+        """The entry's key in the journal. (The handle changes with each resend.)"""
         return self.request.handle
 
 
 class Journal:
-    """All entries of an engine client; those in flight are with their cores, too."""
+    """All requests of an engine client; in-flight entries are also listed by their core."""
 
     def __init__(self, patience: float) -> None:
         """patience: seconds that a request waits for another core; 0: it fails at once."""
         self.num_resent = 0
-        """Times that a request was sent again, since the start."""
+        """Requests resent since the start."""
         self.num_bytes = 0
-        """Of the prompts of all entries."""
+        """Bytes of the prompts of all entries."""
         self._patience = patience
         self._by_ticket: dict[int, JournalEntry] = {}
         self._waiting: dict[int, JournalEntry] = {}  # by ticket
@@ -128,22 +128,22 @@ class Journal:
         return len(self._by_ticket)
 
     def add(
-        self, request: engine_pb2.AddRequest, sink: Sink, core: Core, routing: Routing = ANYWHERE
+        self, request: engine_pb2.AddRequest, sink: Sink, core: RequestHolder, routing: Routing = ANYWHERE
     ) -> None:
-        """A request has been sent."""
+        """Records a request that has been sent."""
         entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing)
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
         self.num_bytes += len(request.prompt_token_ids)
 
     def remove(self, ticket: int) -> JournalEntry | None:
-        """Nobody cares for it any more. None when it is not here."""
+        """Removes and returns an entry; None when there is none."""
         entry = self._by_ticket.get(ticket)
         if entry is not None:
             self.drop(entry)
         return entry
 
     def drop(self, entry: JournalEntry) -> None:
-        """The same, for an entry at hand. It goes on saying which core had it."""
+        """Removes an entry. Its `core` still names the core that had it."""
         del self._by_ticket[entry.ticket]
         self.num_bytes -= len(entry.request.prompt_token_ids)
         if entry.core is not None:
@@ -151,34 +151,34 @@ class Journal:
         self._stop_waiting(entry)
 
     def take_back(self, entry: JournalEntry) -> None:
-        """Its core has it no more; whoever calls sees to what becomes of it."""
+        """Detaches an entry from its core; the caller must resend or fail it."""
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
             entry.core, entry.handle = None, 0
 
     @property
     def num_waiting(self) -> int:
-        """Those that no core has."""
+        """Entries that no core has."""
         return len(self._waiting)
 
     def in_flight(self) -> list[JournalEntry]:
-        """Those that a core has."""
+        """Entries that a core has."""
         return [entry for entry in self._by_ticket.values() if entry.core is not None]
 
     def waiting(self) -> list[JournalEntry]:
-        """Those that wait for a core, in the order of their arrival."""
+        """Entries that wait for a core, in order of arrival."""
         return [self._waiting[ticket] for ticket in sorted(self._waiting)] if self._waiting else []
 
     def waits(self, ticket: int) -> bool:
-        """Whether it is one of these."""
+        """True when the entry waits for a core."""
         return ticket in self._waiting
 
     def lose(
         self, entry: JournalEntry, error: ServiceError, too_often: ServiceError, *, is_dead: bool = False
     ) -> None:
-        """The core does not work on it any more (as it is dead, or not): it waits to be sent again.
+        """Lets an entry wait to be resent after its core lost it (is_dead: by dying).
 
-        It fails with `error` where nobody wants to wait, or with `too_often`.
+        It fails with `error` when waiting is disabled, and with `too_often` when it was lost too often.
         """
         self.take_back(entry)
         if not self._patience:
@@ -201,17 +201,18 @@ class Journal:
             entry.timer = loop.call_later(self._patience, self.fail, entry, EngineDead())
 
     def fail(self, entry: JournalEntry, error: ServiceError) -> None:
-        """It ends by an error."""
+        """Ends an entry with an error."""
         self.drop(entry)
         entry.sink.fail(error)
 
     def fail_all(self, error: ServiceError) -> None:
-        """So do all of them."""
+        """Ends every entry with an error."""
         for entry in list(self._by_ticket.values()):
             self.fail(entry, error)
 
     def again(self, entry: JournalEntry, handle: int) -> engine_pb2.AddRequest:
-        """What to send for one that waits: its tokens are output, and its time goes on running."""
+        """Returns the message that resends a waiting entry: its tokens become delivered output, and its
+        deadlines are reduced by the time that has passed."""
         request = engine_pb2.AddRequest()
         request.CopyFrom(entry.request)
         request.handle = handle
@@ -230,15 +231,15 @@ class Journal:
             limit.FromNanoseconds(round(self._left(entry, limit) * 1e9))
         return request
 
-    def resent(self, entry: JournalEntry, core: Core, handle: int) -> None:
-        """It has been sent to a core, under this handle."""
+    def resent(self, entry: JournalEntry, core: RequestHolder, handle: int) -> None:
+        """Records that an entry was sent to a core under a new handle."""
         self._stop_waiting(entry)
         self.num_resent += 1
         entry.core, entry.handle = core, handle
         core.in_flight[handle] = entry
 
     def _left(self, entry: JournalEntry, span: Duration) -> float:
-        """Seconds that are left of what was granted when it was first sent."""
+        """Returns the seconds left of a duration that was granted when the request was first sent."""
         granted = span.seconds + span.nanos / 1e9
         return max(granted - (time.monotonic() - entry.sent), 0.0)
 
@@ -256,7 +257,7 @@ class Journal:
 def put_delivered(
     request: engine_pb2.AddRequest, delivered: Iterable[tuple[int, "array[int]", bool]]
 ) -> None:
-    """Tells the core what there is of each sequence, in the form of Sink.delivered()."""
+    """Writes each sequence's tokens so far into a request; `delivered` is what Sink.delivered() yields."""
     del request.delivered[:], request.ended_indexes[:]
     for index, token_ids, has_ended in delivered:
         if has_ended:

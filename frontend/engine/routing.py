@@ -1,10 +1,9 @@
-"""Which core gets a request. Pure.
+"""Chooses the core for a request. Pure.
 
-By rank, where the client names one and that core serves. By session: the same session meets the same core,
-and with it its prefix cache, from every frontend and after every restart; while its core is away, another
-one has it, and no other session moves. Else whoever has least to do, of two that are drawn: what a frontend
-knows of the others' requests is up to a second old, and if all frontends ran to the one core that looked
-emptiest then, it would be the fullest. Of two cores, that is the emptier one.
+By rank, when the client names one that serves. By session: the same session always goes to the same core and
+its prefix cache, from every frontend and after every restart; while that core is away another one takes over,
+and no other session moves. Otherwise the less loaded of two randomly drawn cores: load figures are up to a
+second old, and if every frontend chose the core that looked emptiest, it would become the fullest.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pagewire.v1 import generation_pb2
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What a request says about its place."""
+    """A request's routing hints."""
 
     rank: int | None = None
     session_id: str = ""
@@ -28,7 +27,7 @@ ANYWHERE = Routing()
 
 
 def routing_of(hints: generation_pb2.RoutingHints) -> Routing:
-    """From a request's message."""
+    """Returns the hints of a public request."""
     rank = hints.data_parallel_rank if hints.HasField("data_parallel_rank") else None
     return Routing(rank, hints.session_id) if rank is not None or hints.session_id else ANYWHERE
 
@@ -41,14 +40,14 @@ class Candidate(Protocol):
 
     @property
     def load(self) -> float:
-        """What it has to do, in a unit that all cores share."""
+        """Its load, in a unit that all cores share."""
 
 
 C = TypeVar("C", bound=Candidate)
 
 
 def choose(cores: Sequence[C], routing: Routing, random: Random) -> C:
-    """One of the cores, of which there is one at least."""
+    """Returns one of the cores (at least one)."""
     if len(cores) == 1:
         return cores[0]
     if routing.rank is not None:
@@ -61,6 +60,6 @@ def choose(cores: Sequence[C], routing: Routing, random: Random) -> C:
 
 
 def _score(address: str, session_id: str) -> bytes:
-    """Rendezvous hashing: the highest of these wins, so that a core that leaves or comes moves its own
-    sessions and no others."""
+    """Rendezvous hash: the core with the highest score wins, so a core that comes or goes moves only its own
+    sessions."""
     return blake2b(session_id.encode(), key=blake2b(address.encode()).digest(), digest_size=8).digest()

@@ -1,7 +1,7 @@
-"""The DEALER to an engine core, on the event loop.
+"""The DEALER socket to an engine core, on the event loop.
 
-ZeroMQ's descriptor says that something happened, once; so after each wake-up, and after each send
-(which may swallow the signal), everything that can be read is read.
+ZeroMQ's descriptor is edge-triggered: after each wake-up, and after each send (which may consume the signal),
+everything readable is read.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from pagewire.ipc.transport import connect_dealer, is_readable, receive
 log = logging.getLogger(__name__)
 
 _FRAMES_PER_TURN = 64
-"""Then the rest of the event loop gets a turn."""
+"""Frames read before the rest of the event loop gets a turn."""
 _LINGER_MS = 200
-"""What the last messages (aborts) get to leave this process."""
+"""Time that the last messages (aborts) get to leave the process."""
 
 
 class Listener(Protocol):
-    """Who hears of the socket."""
+    """Receives a socket's events."""
 
     def on_frame(self, frame: bytes) -> None:
-        """A message came in."""
+        """A message was received."""
 
     def on_connected(self) -> None:
-        """There is a connection: what is sent from here on goes over it."""
+        """A connection was made; later messages are sent over it."""
 
     def on_disconnected(self) -> None:
-        """The connection is lost; what came in over it has been handed over."""
+        """The connection was lost, after everything received over it was handed over."""
 
 
 class EngineSocket:
@@ -42,7 +42,7 @@ class EngineSocket:
     def __init__(
         self, address: str, identity: bytes, listener: Listener, key: ClientKey | None = None
     ) -> None:
-        """key: for tcp."""
+        """key: required for tcp."""
         self._key = key
         self._address = address
         self._identity = identity
@@ -52,7 +52,7 @@ class EngineSocket:
         self._monitor: zmq.Socket[bytes] | None = None
 
     def open(self) -> None:
-        """Starts connecting. Raises StartupError when the address makes no sense."""
+        """Starts connecting. Raises StartupError when the address is invalid."""
         loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         try:
@@ -66,10 +66,10 @@ class EngineSocket:
         self._monitor = self._socket.get_monitor_socket(events)
         loop.add_reader(self._monitor.fileno(), self._read_monitor)
         loop.add_reader(self._socket.fileno(), self._read)
-        self._read_monitor()  # it may have happened before there was a reader
+        self._read_monitor()  # events may have arrived before there was a reader
 
     def send(self, frame: bytes) -> bool:
-        """Sends without waiting. False when there is no connection or the core does not read."""
+        """Sends without blocking. Returns False when there is no connection or the core does not read."""
         assert self._socket is not None
         try:
             self._socket.send(frame, zmq.NOBLOCK)
@@ -80,7 +80,7 @@ class EngineSocket:
         return True
 
     def close(self) -> None:
-        """Lets the last messages out and closes. Idempotent."""
+        """Flushes the last messages and closes. Idempotent."""
         if self._socket is not None and self._monitor is not None:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._socket.fileno())
@@ -102,7 +102,9 @@ class EngineSocket:
             except zmq.Again:
                 return
             self._listener.on_frame(frame)
-            if self._socket is None or not is_readable(self._socket):  # asking in vain would raise
+            if self._socket is None or not is_readable(
+                self._socket
+            ):  # receiving without a message would raise
                 return
         asyncio.get_running_loop().call_soon(self._read)
 
@@ -110,7 +112,7 @@ class EngineSocket:
         while self._socket is not None and self._monitor is not None and is_readable(self._monitor):
             event = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                is_readable(self._socket)  # lets the socket itself take note of its connection
+                is_readable(self._socket)  # lets the socket process its new connection
                 self._listener.on_connected()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._read()

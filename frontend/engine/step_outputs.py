@@ -1,4 +1,4 @@
-"""What a step of a core brought: columns in, each sequence's tokens to its sink, by position."""
+"""Distributes a step's output columns: each sequence's tokens go to its sink, by position."""
 
 import itertools
 import time
@@ -12,37 +12,38 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 
 _OURS = KeyboardInterrupt, SystemExit
-"""What is about the process. Any other BaseException is about one request: a panic in a tokenizer's Rust is
-no Exception."""
+"""Exceptions that concern the process. Any other BaseException concerns one request: a panic in the
+tokenizer's Rust code is not an Exception."""
 
 
 class Receiver(Protocol):
-    """Whose core has done the step."""
+    """The connection to the core that computed the step."""
 
     in_flight: dict[int, JournalEntry]
 
     def complete(self, entry: JournalEntry) -> None:
-        """Nothing more will come for it."""
+        """No more output will come for the request."""
 
-    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
-        """What came for it makes no sense."""
+    def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
+        """The request's output is inconsistent."""
 
     def give_up(self, entry: JournalEntry, error: BaseException) -> None:
-        """What came for it cannot be taken: a bug of ours, which another attempt would meet again."""
+        """The request's output cannot be processed: a bug in this frontend, which another attempt would meet
+        again."""
 
     def abort(self, handle: int, *indexes: int) -> None:
-        """The core need not go on with these sequences; none named: with none of them."""
+        """Aborts these sequences of a request, or all of them when none is named."""
 
 
 def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
-    """Hands a step's outputs to their sinks. Work per step, not per token, except for lists.
+    """Hands a step's outputs to their sinks. Work is per step and sequence, not per token, except for lists.
 
     Raises ValueError when the columns do not fit together.
     """
     now = time.monotonic_ns()
     in_flight = receiver.in_flight
     if outputs.started_handles:
-        _tell_started(outputs, in_flight)
+        _push_started(outputs, in_flight)
     for part in outputs.prompt_logprobs:
         _push_prompt_logprobs(part, receiver)
     columns = (
@@ -54,7 +55,7 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
         unpack_u32(outputs.finish_token_ids),
     )
     token_ids = unpack_u32_array(outputs.token_ids)
-    rows = list(zip(*columns, strict=True))  # before anything is pushed: it raises where one is shorter
+    rows = list(zip(*columns, strict=True))  # raises before anything is pushed when one is shorter
     if sum(counts) != len(token_ids):
         raise ValueError("columns of different lengths")
     scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
@@ -63,17 +64,17 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
         start, end = end, end + count
         entry = in_flight.get(handle)
         if entry is None:
-            continue  # released; the core will have heard of it by the next step
+            continue  # released; the abort reaches the core by the next step
         try:
             unknown_to_core = entry.sink.push(
                 index, position, token_ids[start:end], reason, matched, now, its
             )
         except ProtocolError as error:
-            receiver.doubt(entry, error)
+            receiver.invalid(entry, error)
             continue
         except _OURS:
             raise
-        except BaseException as error:  # all others of the step go on
+        except BaseException as error:  # the other sequences of the step continue
             receiver.give_up(entry, error)
             continue
         if entry.sink.ended:
@@ -82,7 +83,7 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
             receiver.abort(handle, index)
 
 
-def _tell_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
+def _push_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
     for handle, queue_us, cached in zip(
         unpack_u64(outputs.started_handles),
         unpack_u32(outputs.started_queue_us),
@@ -101,4 +102,4 @@ def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -
         try:
             entry.sink.push_prompt_logprobs(part.start, scores)
         except ProtocolError as error:
-            receiver.doubt(entry, error)
+            receiver.invalid(entry, error)

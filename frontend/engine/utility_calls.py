@@ -1,4 +1,4 @@
-"""Questions to a core: each gets a number, and its answer bears it."""
+"""Calls to a core with one reply each, matched by call id."""
 
 import asyncio
 import itertools
@@ -9,15 +9,15 @@ from frontend.errors import EngineNotReady, ServiceError
 from pagewire.internal.v1 import engine_pb2
 
 ANSWER = 10.0
-"""Seconds that a question may take. A core answers from its step loop, so this must exceed the longest
-step: a large prompt on a slow CPU."""
+"""Seconds until a call times out. A core answers from its step loop, so this must exceed the longest step: a
+large prompt on a slow CPU."""
 
 
-class Questions:
-    """Those that are open."""
+class UtilityCalls:
+    """The pending calls of one connection."""
 
     def __init__(self, send: Callable[[engine_pb2.FrontendMessage], bool]) -> None:
-        """send: False when the core cannot be reached."""
+        """send: returns False when the core cannot be reached."""
         self._send = send
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[engine_pb2.UtilityResult]] = {}
@@ -26,7 +26,7 @@ class Questions:
         return len(self._open)
 
     async def ask(self, call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
-        """Raises EngineNotReady when there is no answer."""
+        """Returns the core's reply. Raises EngineNotReady when there is none."""
         question = engine_pb2.Utility()
         question.CopyFrom(call)
         question.call_id = next(self._numbers)
@@ -42,37 +42,37 @@ class Questions:
             self._open.pop(question.call_id, None)
 
     def take(self, result: engine_pb2.UtilityResult) -> None:
-        """An answer. One that nobody waits for any more is dropped."""
+        """Resolves the call that a reply belongs to. A reply to no pending call is dropped."""
         answer = self._open.pop(result.call_id, None)
         if answer is not None and not answer.done():
             answer.set_result(result)
 
     def drop(self) -> None:
-        """There will be no answers: whoever asked gets EngineNotReady."""
+        """Fails all pending calls with EngineNotReady."""
         answers, self._open = self._open, {}
         for answer in answers.values():
             if not answer.done():
                 answer.set_exception(EngineNotReady("the engine went away"))
 
 
-class Core(Protocol):
-    """Who can be asked."""
+class Callee(Protocol):
+    """A core that can be called."""
 
     epoch: int
     differs: str
-    questions: Questions
+    utility_calls: UtilityCalls
 
 
-C = TypeVar("C", bound=Core)
+C = TypeVar("C", bound=Callee)
 
 
 async def ask_all(
     cores: Sequence[C], call: engine_pb2.Utility, *, all_must_answer: bool = False
 ) -> list[tuple[C, engine_pb2.UtilityResult]]:
-    """What those cores answer that are there and in use. Raises EngineNotReady when none does; or when one
-    does not, where all must."""
+    """Returns the replies of all connected cores in use. Raises EngineNotReady when there are none, or when
+    one is missing and all_must_answer."""
     asked = [core for core in cores if core.epoch and not core.differs]
-    answers = await asyncio.gather(*(core.questions.ask(call) for core in asked), return_exceptions=True)
+    answers = await asyncio.gather(*(core.utility_calls.ask(call) for core in asked), return_exceptions=True)
     found = []
     failed: BaseException = EngineNotReady("the engine went away")
     for core, answer in zip(asked, answers, strict=True):

@@ -1,5 +1,5 @@
-"""Whether certificate files can be used: judged by Python's ssl, before gRPC gets them, which would say
-nothing but that there was no handshake."""
+"""Checks certificate files with Python's ssl before gRPC gets them, whose only error would be a failed
+handshake."""
 
 import ssl
 import time
@@ -8,14 +8,14 @@ from pathlib import Path
 from pagewire.errors import PagewireError
 
 SOON_S = 14 * 24 * 3600.0
-"""A certificate that ends within this time is worth a line."""
+"""Seconds before a certificate's end from which on a warning is logged."""
 _NOT_YET_VALID, _EXPIRED = 9, 10
 """X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED."""
 _PEM = "it must be in PEM format"
 
 
 class BadCertificate(PagewireError):
-    """A file cannot be used; names the flag and the file. Has nothing of its content."""
+    """A file cannot be used; names the flag and the file, and quotes nothing of its content."""
 
     def __init__(self, message: str, todo: str = "") -> None:
         super().__init__(message)
@@ -44,13 +44,13 @@ def check_pair(cert: Path, key: Path) -> None:
 
 
 def check_authorities(path: Path) -> None:
-    """Raises BadCertificate unless the file holds certificates, of which one may sign others."""
+    """Raises BadCertificate unless the file holds certificates of authorities."""
     if not _is_certificate(path):
         raise BadCertificate(f"--tls-client-ca {path} holds no certificate", _PEM)
 
 
 def warnings_about(cert: Path, key: Path, now: float | None = None) -> list[str]:
-    """What is true of a pair that can be used, and shall not surprise anybody. now: Unix time."""
+    """Returns warnings about a valid pair. now: Unix time."""
     found = []
     problem, ends = _validity(cert, key)
     if problem == _EXPIRED:
@@ -60,7 +60,7 @@ def warnings_about(cert: Path, key: Path, now: float | None = None) -> list[str]
     elif ends is not None and (left := ends - (time.time() if now is None else now)) < SOON_S:
         found.append(f"the certificate expires in {max(left, 0) / 86400:.1f} days")
     if key.stat().st_mode & 0o004:
-        found.append("everybody on this machine can read the key: chmod o-r it")
+        found.append("every user on this machine can read the key: chmod o-r it")
     return found
 
 
@@ -79,10 +79,10 @@ def _is_certificate(path: Path) -> bool:
 
 
 def _validity(cert: Path, key: Path) -> tuple[int, float | None]:
-    """OpenSSL's verdict (0: fine), and the Unix time when the certificate ends if it is fine.
+    """Returns OpenSSL's verdict (0: valid), and the Unix time at which a valid certificate ends.
 
-    Python reads certificates only in a handshake: so the pair has one with itself, in memory, in which the
-    certificate is its own authority.
+    Python parses certificates only during a handshake, so the pair performs one with itself in memory, with
+    the certificate as its own authority.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

@@ -1,7 +1,7 @@
-"""How a frontend stops taking requests: for a while, on AdminService.Drain, or for good, on a signal.
+"""How a frontend stops accepting requests: temporarily, on AdminService.Drain, or for good, on a signal.
 
-Both begin alike: health says NOT_SERVING at once, and for `delay` seconds nothing is refused, so that
-balancers notice before anybody gets an error.
+Both begin alike: health checks fail at once, and for `delay` seconds requests are still served, so that load
+balancers notice before a client gets an error.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class Requests(Protocol):
-    """What frontend.streams.request_registry.InFlight tells and does."""
+    """The part of frontend.streams.request_registry.RequestRegistry that a drain needs."""
 
     @property
     def num_requests(self) -> int:
-        """In flight."""
+        """Requests in flight."""
 
     def end_all(self, error: ServiceError) -> None:
-        """Ends them by this error."""
+        """Ends all of them with this error."""
 
 
 Timer = asyncio.TimerHandle
@@ -31,12 +31,13 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class Drain:
-    """The drain that an operator asks for: it has a way back."""
+    """A drain on request of an operator, which can be undone."""
 
     def __init__(
         self, state: ServingState, requests: Requests, delay: float, call_later: CallLater | None = None
     ) -> None:
-        """delay: seconds between the word of health and the first refusal. call_later: the loop's."""
+        """delay: seconds between the failing health check and the first refusal. call_later: the event
+        loop's."""
         self._state = state
         self._requests = requests
         self._delay = delay
@@ -46,9 +47,9 @@ class Drain:
         self._deadline: Timer | None = None
 
     def begin(self, timeout: float | None) -> int:
-        """Starts it, or gives a running one another timeout: seconds until what is still in flight ends
-        by Draining; None: never. Returns how many requests are in flight. Raises ShuttingDown."""
-        self._require_way_back()
+        """Starts a drain, or changes the timeout of a running one. timeout: seconds until requests in flight
+        end with Draining; None: never. Returns the number of requests in flight. Raises ShuttingDown."""
+        self._require_running()
         if self._refusal is None:
             log.info("draining")
             self._state.drain()
@@ -60,23 +61,23 @@ class Drain:
 
     def resume(self) -> None:
         """Serves again. Raises ShuttingDown."""
-        self._require_way_back()
+        self._require_running()
         if self._refusal is not None:
             log.info("serving again")
         self._forget()
         self._state.resume()
 
     def close(self) -> None:
-        """The process is on its way out: this has no say any more."""
+        """Disables begin() and resume(), because the process shuts down."""
         self._is_over = True
         self._forget()
 
-    def _require_way_back(self) -> None:
+    def _require_running(self) -> None:
         if self._is_over:
             raise ShuttingDown
 
     def _forget(self) -> None:
-        """Whatever was to happen later does not."""
+        """Cancels both timers."""
         for timer in (self._refusal, self._deadline):
             if timer is not None:
                 timer.cancel()

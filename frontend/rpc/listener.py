@@ -1,12 +1,13 @@
-"""Closing a gRPC server's listening socket, and nothing else of it, without losing a connection.
+"""Closes a gRPC server's listening socket, and nothing else, without losing a connection.
 
-grpc can only do all at once: as it closes the socket it says GOAWAY, and whatever call arrives on a
-connection in the same fraction of a millisecond ends as CANCELLED, which no client repeats. And the kernel
-resets connections that nobody has accepted yet; a balancer that has sent its call on one cannot take it back.
+gRPC can only stop as a whole: it closes the socket and sends GOAWAY, and a call that arrives on a connection
+in the same fraction of a millisecond ends as CANCELLED, which clients do not retry. And the kernel resets
+connections that have not been accepted; a load balancer cannot take back a call that it sent on one.
 
-So: a filter drops whoever asks for a new connection, without a word. Those that are there, or half there, are
-accepted. Then the socket is closed. Who was dropped asks again after a second, as TCP does, and is refused:
-a balancer turns to the next frontend, and among several listeners on one port the kernel chooses another.
+So a socket filter first drops packets that open connections. Connections already established, or half open,
+are still accepted. Then the socket is closed. A client whose packet was dropped retransmits it after a
+second, as TCP does, and is refused: a load balancer turns to the next frontend, and among several listeners
+on one port the kernel chooses another.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ import sys
 from collections.abc import Iterator
 
 _ATTACH_FILTER = 26
-"""SO_ATTACH_FILTER, which module socket does not know."""
+"""SO_ATTACH_FILTER, which the socket module lacks."""
 _DROP_SYN = b"".join(
     struct.pack("=HBBI", *instruction)
     for instruction in (
@@ -30,19 +31,19 @@ _DROP_SYN = b"".join(
         (0x06, 0, 0, 0xFFFFFFFF),  # anything else: take all of it
     )
 )
-"""Classic BPF. Accepted connections inherit it, to no effect."""
+"""Classic BPF program. Accepted connections inherit it, without effect."""
 _UNACCEPTED = struct.Struct("=24xI")
-"""Of Linux' tcp_info: tcpi_unacked, which of a listening socket is the length of its queue."""
+"""Linux' tcp_info.tcpi_unacked, which is the queue's length on a listening socket."""
 _PAUSE_S = 0.02
-"""Between two looks; and for the last step of a handshake that has begun."""
+"""Seconds between two checks; also enough for the last step of a handshake that has begun."""
 _LONGEST_S = 5.0
 
 
 async def close_listener(port: int) -> bool:
-    """Closes this process's listening sockets on a TCP port. False when there is none.
+    """Closes this process's listening sockets on a TCP port. Returns False when there is none.
 
-    The descriptor goes on existing, as that of a socket which nobody uses, so that grpc closes its own
-    number later, and not somebody else's.
+    The descriptor is replaced by an unused socket, so that gRPC later closes its own number and not a reused
+    one.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -67,14 +68,17 @@ def _listens(number: int, port: int) -> bool:
                 return False
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             return bool(listens) and found.getsockname()[1] == port
-    except OSError:  # closed since it was listed, or no socket
+    except OSError:  # closed since it was listed, or not a socket
         return False
 
 
 def _take_no_more(number: int) -> None:
     program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
     description = struct.pack("@HP", len(_DROP_SYN) // 8, ctypes.addressof(program))
-    with _borrowed(number) as listener, contextlib.suppress(OSError):  # without it, some are reset
+    with (
+        _borrowed(number) as listener,
+        contextlib.suppress(OSError),
+    ):  # without the filter, some connections are reset
         listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, description)
 
 
@@ -86,7 +90,7 @@ def _num_unaccepted(number: int) -> int:
 
 @contextlib.contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """A descriptor as a socket. Raises OSError when it is none."""
+    """Yields a descriptor as a socket. Raises OSError when it is none."""
     copy = os.dup(number)
     try:
         found = socket.socket(fileno=copy)

@@ -1,4 +1,4 @@
-"""Where a frontend listens, and the options of its gRPC server."""
+"""The listening address and the options of the gRPC server."""
 
 import grpc
 
@@ -7,13 +7,13 @@ from pagewire.errors import StartupError
 
 MAX_SEND_BYTES = 64 << 20
 PING_INTERVAL_MS = 5_000
-"""Clients may ping as often, with and without calls."""
+"""Minimum interval of clients' pings, with and without calls."""
 
 
 def bind(
     server: grpc.aio.Server, config: FrontendConfig, port: int, credentials: grpc.ServerCredentials | None
 ) -> int:
-    """Opens the port, or a free one where it is 0; returns its number. credentials: None: no TLS. Raises
+    """Opens the port, or a free one when it is 0; returns its number. credentials: None: no TLS. Raises
     StartupError."""
     address = f"{host_in_address(config.host)}:{port}"
     try:
@@ -29,25 +29,25 @@ def bind(
 
 
 def host_in_address(host: str) -> str:
-    """A host as it stands before a colon and a port."""
+    """Returns a host as it is written before ":port"."""
     return f"[{host}]" if ":" in host else host
 
 
 def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
-    """gRPC's. Times in milliseconds."""
+    """Returns gRPC's options. Times are in milliseconds."""
     return [
-        # Without it, two servers may not share a port; with it, a second one is not an error.
+        # When on, a second server on the port is no error.
         ("grpc.so_reuseport", int(config.reuse_port)),
         ("grpc.max_receive_message_length", config.max_request_bytes),
         ("grpc.max_send_message_length", MAX_SEND_BYTES),
         # Clients that wait long for a first token keep their connections alive with pings; C-core
-        # would hang up on them after the third one.
+        # would disconnect them after the third one.
         # (A name that gRPC does not know is no error: tests/frontend/test_pings.py pings.)
         ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Clients that have vanished without a word hold KV blocks until we find out.
+        # Clients that vanish silently hold KV blocks until a ping fails.
         ("grpc.keepalive_time_ms", round(1000 * config.keepalive_time)),
         ("grpc.keepalive_timeout_ms", round(1000 * config.keepalive_timeout)),
-        # gRPC waits for the answer to a ping for a minute, whatever the option before this one says.
+        # gRPC waits a minute for the answer to a ping, regardless of the option before this one.
         ("grpc.http2.ping_timeout_ms", round(1000 * config.keepalive_timeout)),
     ]

@@ -1,4 +1,4 @@
-"""The end of a frontend, such that nobody who could be served is turned away."""
+"""Shuts a frontend down without refusing a request that could be served."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,21 @@ from frontend.rpc.listener import close_listener
 from frontend.state import ServingState
 
 SETTLE_S = 0.2
-"""For calls on connections that were made just before the listening socket was closed."""
+"""Seconds for calls on connections that were made just before the listening socket was closed."""
 FLUSH_S = 0.3
-"""For the last words of streams that outlast their grace."""
+"""Seconds for the final messages of streams that outlast the grace period."""
 
 
 class Stoppable(Protocol):
     """A gRPC server."""
 
     async def stop(self, grace: float) -> None:
-        """Takes no calls any more; those that run have `grace` seconds. May be called again, to hurry."""
+        """Accepts no more calls; running ones have `grace` seconds. May be called again with a
+        shorter grace."""
 
 
 class Shutdown:
-    """run() once; hurry() whenever somebody loses patience."""
+    """run() once; hurry() at any time."""
 
     def __init__(self, state: ServingState, drain: Drain, requests: Requests, server: Stoppable) -> None:
         self._state = state
@@ -33,9 +34,9 @@ class Shutdown:
         self._hurry = asyncio.Event()
 
     async def run(self, port: int, delay: float, grace: float) -> None:
-        """Health says NOT_SERVING; nothing is refused for `delay` seconds; no new connection is taken;
-        clients are told to leave (GOAWAY); streams have `grace` seconds to end; what is left ends as
-        UNAVAILABLE, so that its client continues elsewhere."""
+        """Fails health checks; serves everything for `delay` seconds; closes the listening socket; tells
+        clients to leave (GOAWAY); gives streams `grace` seconds to end; ends the rest with UNAVAILABLE, so
+        that their clients continue elsewhere."""
         self._drain.close()
         self._state.drain()
         await self._pause(delay)
@@ -54,7 +55,7 @@ class Shutdown:
         await stopping
 
     def hurry(self) -> None:
-        """Whatever is waited for has been waited for long enough."""
+        """Skips all remaining waits."""
         self._hurry.set()
 
     async def _pause(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """TLS: the certificates of the gRPC port, which are read again when their files change.
 
-A connection keeps what it began with; a new one gets what was read last. Certificate and key are two
-files: between the replacing of the one and of the other they do not match, and the old pair stays.
+A connection keeps the certificate that it began with; new connections get the one read last. Certificate and
+key are two files: while only one of them has been replaced they do not match, and the old pair stays in use.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What the flags name."""
+    """The files that the flags name."""
 
     cert: Path
     key: Path
@@ -34,7 +34,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Content:
-    """PEM."""
+    """The files' content, in PEM format."""
 
     cert: bytes
     key: bytes
@@ -46,12 +46,12 @@ class _Content:
 
 
 class Certificates:
-    """The newest certificates that can be used."""
+    """The newest valid certificates."""
 
     def __init__(self, files: _Files) -> None:
         """Raises StartupError, which names the flag."""
         self._files = files
-        self._lock = threading.Lock()  # gRPC asks in threads of its own
+        self._lock = threading.Lock()  # gRPC fetches in threads of its own
         self._seen = signature_of(files.paths)
         try:
             self._content = self._served = _read(files)
@@ -60,7 +60,7 @@ class Certificates:
         self._warn()
 
     def refresh(self) -> None:
-        """Reads the files if one of them has changed. Blocks: for a thread."""
+        """Reads the files again if one has changed. Blocks: call it in a thread."""
         now = signature_of(self._files.paths)
         if now == self._seen:
             return
@@ -71,7 +71,7 @@ class Certificates:
             log.error("TLS: files have changed and cannot be used; the old ones stay: %s", error)
             return
         if signature_of(self._files.paths) != now:
-            self._seen = ()  # they went on changing while they were read: once more, at the next look
+            self._seen = ()  # they changed while they were read: read again at the next check
             return
         with self._lock:
             self._content = content
@@ -79,15 +79,15 @@ class Certificates:
         self._warn()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the server's port. With --tls-client-ca, clients need a certificate."""
+        """Returns the credentials of the server's port. With --tls-client-ca, clients need a certificate."""
         return grpc.dynamic_ssl_server_credentials(
             self._content.configuration,
-            self._fetch,  # type: ignore[arg-type]  # its types forget that None is no change
+            self._fetch,  # type: ignore[arg-type]  # its types omit None, which means no change
             self._files.client_ca is not None,
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC asks before each handshake; None: nothing has changed since it asked last."""
+        """Called by gRPC before each handshake; None: nothing has changed since the last call."""
         with self._lock:
             if self._served is self._content:
                 return None
@@ -100,7 +100,7 @@ class Certificates:
 
 
 def certificates_of(config: FrontendConfig) -> Certificates | None:
-    """None: no TLS. Raises StartupError."""
+    """Returns None when TLS is off. Raises StartupError."""
     if not (config.tls_cert or config.tls_key or config.tls_client_ca):
         return None
     for flag, value in (("--tls-cert", config.tls_cert), ("--tls-key", config.tls_key)):

@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
-from frontend.errors import Draining, InvalidRequest, NotBuilt
+from frontend.errors import Draining, InvalidRequest, Unimplemented
 from frontend.rpc.call_context import Context
 from frontend.rpc.drain import Drain
 from frontend.rpc.error_mapping import guarded
@@ -22,13 +22,13 @@ from pagewire.v1 import admin_pb2, admin_pb2_grpc
 
 DEFAULT_INTERVAL = 1.0
 SHORTEST_INTERVAL = 0.05
-"""Seconds between two looks at the load. Each one costs the core a message."""
+"""Seconds between two load messages, at least. Each one costs the core a message."""
 LONGEST = 24 * 3600
-"""Seconds that a duration of these requests may have."""
+"""Longest duration in these requests, in seconds."""
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """For operators and routers."""
+    """RPCs for operators and routers."""
 
     def __init__(
         self, config: FrontendConfig, engine: EngineClient, state: ServingState, drain: Drain
@@ -85,7 +85,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             if not self._state.closes:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._state.changed(), interval)
-            if self._state.closes:  # it would keep the server from ending
+            if self._state.closes:  # an endless stream would keep the server from stopping
                 raise Draining
 
     @guarded
@@ -107,11 +107,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: Context) -> None:
-        raise NotBuilt("StartProfile")
+        raise Unimplemented("StartProfile")
 
     @guarded
     async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: Context) -> None:
-        raise NotBuilt("StopProfile")
+        raise Unimplemented("StopProfile")
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _as_json(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _describe(core: EngineConnection) -> dict[str, Any]:
-    """An engine core, as far as this frontend knows it."""
+    """Returns what this frontend knows of an engine core."""
     state = "serving" if core.serves else "not used" if core.epoch else "away"
     about: dict[str, Any] = {"rank": core.rank, "state": state}
     if core.differs:
@@ -135,14 +135,14 @@ def _describe(core: EngineConnection) -> dict[str, Any]:
 
 
 def _interval(request: admin_pb2.WatchLoadRequest) -> float:
-    """Seconds between two messages. Raises InvalidRequest."""
+    """Returns the seconds between two messages. Raises InvalidRequest."""
     if not request.HasField("min_interval"):
         return DEFAULT_INTERVAL
     return max(_seconds(request.min_interval, "min_interval"), SHORTEST_INTERVAL)
 
 
 def _seconds(duration: Duration, path: str) -> float:
-    """Raises InvalidRequest where it is negative or longer than a day."""
+    """Raises InvalidRequest for a negative duration or one above a day."""
     seconds = duration.seconds + duration.nanos / 1e9
     if not 0 <= seconds <= LONGEST:
         raise InvalidRequest({path: f"must be 0 to {LONGEST} s"})

@@ -1,5 +1,5 @@
-"""grpc.health.v1. The one that comes with grpcio keeps a lock while it writes to a watcher, so that a
-watcher that does not read would stop every change of state; this one has no lock."""
+"""grpc.health.v1, without locks: the servicer of grpcio holds one while it writes to a watcher, so that one
+watcher that does not read blocks every state change."""
 
 from collections.abc import Collection
 
@@ -11,7 +11,7 @@ from frontend.state import ServingState
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """One state for the whole server ("") and for each of its services."""
+    """Reports one state for the whole server ("") and for each of its services."""
 
     def __init__(self, state: ServingState, services: Collection[str]) -> None:
         self._state = state
@@ -31,7 +31,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
             if status != last:
                 last = status
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-            elif self._state.closes:  # it would keep the server from ending
+            elif self._state.closes:  # an endless stream would keep the server from stopping
                 return
             else:
                 await self._state.changed()

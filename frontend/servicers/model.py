@@ -1,7 +1,7 @@
 """ModelService."""
 
 from frontend.engine.client import EngineClient
-from frontend.errors import NotBuilt
+from frontend.errors import Unimplemented
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
 from frontend.text.model_info import ModelInfo
@@ -10,7 +10,7 @@ from pagewire.v1 import model_pb2, model_pb2_grpc
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
-    """What is served."""
+    """Describes the served model."""
 
     def __init__(self, config: FrontendConfig, model: ModelInfo, engine: EngineClient) -> None:
         self._config = config
@@ -32,13 +32,13 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     @guarded
     async def LoadAdapter(self, request: model_pb2.LoadAdapterRequest, context: Context) -> None:
-        raise NotBuilt("LoadAdapter")
+        raise Unimplemented("LoadAdapter")
 
     @guarded
     async def UnloadAdapter(self, request: model_pb2.UnloadAdapterRequest, context: Context) -> None:
-        raise NotBuilt("UnloadAdapter")
+        raise Unimplemented("UnloadAdapter")
 
     def _describe(self) -> model_pb2.Model:
-        """Half of it only the engine knows; it goes on being true when the engine is gone."""
+        """Uses the last facts known of the engine, which stay valid while it is away."""
         welcome = self._engine.facts or self._engine.require()
         return self._model.describe(welcome, self._config)

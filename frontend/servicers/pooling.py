@@ -1,6 +1,6 @@
 """PoolingService."""
 
-from frontend.errors import NotBuilt
+from frontend.errors import Unimplemented
 from frontend.rpc.call_context import Context, current_call
 from frontend.rpc.error_mapping import guarded
 from frontend.state import ServingState
@@ -9,7 +9,7 @@ from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
 
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
-    """Scores instead of text."""
+    """Returns scores instead of text."""
 
     def __init__(self, scorer: ContinuationScorer, state: ServingState) -> None:
         self._scorer = scorer
@@ -17,15 +17,15 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
 
     @guarded
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> None:
-        raise NotBuilt("Embed")
+        raise Unimplemented("Embed")
 
     @guarded
     async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> None:
-        raise NotBuilt("Score")
+        raise Unimplemented("Score")
 
     @guarded
     async def Classify(self, request: pooling_pb2.ClassifyRequest, context: Context) -> None:
-        raise NotBuilt("Classify")
+        raise Unimplemented("Classify")
 
     @guarded
     async def ScoreContinuations(

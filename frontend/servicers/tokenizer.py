@@ -1,4 +1,4 @@
-"""TokenizerService: needs no engine."""
+"""TokenizerService, which needs no engine."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ from frontend.validation.rules import Limits
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 CHUNK = 1 << 20
-"""Bytes per message of GetTokenizer; clients accept 4 MiB unless told otherwise."""
+"""Bytes per message of GetTokenizer; clients accept 4 MiB by default."""
 
 
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
-    """The model's tokenizer."""
+    """Tokenizes and detokenizes with the model's tokenizer."""
 
     def __init__(
         self, model: ModelInfo, prompts: PromptReader, engine: EngineClient, limits: ConcurrencyLimits
@@ -76,14 +76,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     @property
     def _vocab_size(self) -> int:
-        """Ids below this are the model's, though the last ones may have no token."""
+        """All ids below this are valid, though the last ones may have no token."""
         facts = self._engine.facts
         return max(self._model.tokenizer.vocab_size, facts.model.vocab_size if facts else 0)
 
     def _answer(
         self, request: tokenizer_pb2.TokenizeRequest, prompts: Sequence[TokenizedPrompt]
     ) -> tokenizer_pb2.TokenizeResponse:
-        """In a thread: token texts and offsets are a moment's work per token."""
+        """Builds the response in a thread: token texts and offsets take time per token."""
         response = tokenizer_pb2.TokenizeResponse()
         for prompt, read in zip(request.prompts, prompts, strict=True):
             result = response.results.add(count=len(read.token_ids))
@@ -109,13 +109,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
 
 def byte_offsets(read: TokenizedPrompt) -> list[tuple[int, int]]:
-    """Offsets in the UTF-8 text. Tokens inside one code point all have the place of the whole."""
+    """Returns offsets into the UTF-8 text. Tokens inside one code point all get that code point's offsets."""
     if read.text.isascii():
         return list(read.offsets)
     character = byte = 0
 
     def move(to: int) -> int:
-        """Offsets nearly always grow, so go from one to the next."""
+        """Advances from the previous offset, since offsets nearly always grow."""
         nonlocal character, byte
         if to >= character:
             byte += len(read.text[character:to].encode())

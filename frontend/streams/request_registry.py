@@ -1,6 +1,6 @@
-"""The requests of a frontend that are in flight, by the ids that the engine has for them.
+"""The requests of a frontend that are in flight, by the engine's ids.
 
-Each id is there once; some requests are one to their client; and all can be ended from here.
+Ids are unique; a client's request may consist of several engine requests; all can be ended from here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,35 +21,35 @@ class RegisteredRequest:
 
     stream: Stream | None = None
     ticket: int | None = None
-    """The engine client's; None: it has not been sent yet."""
+    """The engine client's ticket; None: it has not been sent yet."""
     aborted: bool = False
     failure: ServiceError | None = None
-    """What ended it before it had a stream."""
+    """The error that ended it before it had a stream."""
     members: tuple[str, ...] = ()
-    """Ids of the requests that it consists of; none: it is one."""
+    """Engine ids of the requests that make up a group; empty for a single request."""
 
 
 class RequestRegistry:
-    """All of them: those that nobody has sent yet, too."""
+    """All requests of this frontend, including those that have not been sent yet."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._entries: dict[str, RegisteredRequest] = {}
-        self._groups: dict[str, tuple[str, RequestTimings]] = {}  # by member: its group, and that one's times
+        self._groups: dict[str, tuple[str, RequestTimings]] = {}  # by member: the group's id and timings
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def num_requests(self) -> int:
-        """As clients count them."""
+        """Requests as clients count them: a group is one."""
         members = sum(member in self._entries for entry in self._entries.values() for member in entry.members)
         return len(self._entries) - members
 
     @contextmanager
     def reserve(self, engine_id: str) -> Iterator[RegisteredRequest]:
-        """Holds a request's id, so that no other request of this frontend can have it. (The core sees
-        to those of other frontends.) Raises RequestExists."""
+        """Reserves a request's id within this frontend. (The core does so across frontends.) Raises
+        RequestExists."""
         if engine_id in self._entries:
             raise RequestExists
         entry = self._entries[engine_id] = RegisteredRequest()
@@ -60,7 +60,8 @@ class RequestRegistry:
 
     @contextmanager
     def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
-        """Ids for requests that are one to their client. Raises RequestExists."""
+        """Reserves an id for requests that are one to their client, and yields the ids of its members. Raises
+        RequestExists."""
         group_id, timings = caller.scope(request_id), RequestTimings()
         with self.reserve(group_id) as entry:
             members = tuple(f"{request_id}#{place}" for place in range(size))
@@ -73,17 +74,17 @@ class RequestRegistry:
                     del self._groups[member]
 
     def put_age(self, message: engine_pb2.AddRequest, timings: RequestTimings) -> None:
-        """Tells the core how long a request has been here, or the group to which it belongs."""
+        """Writes the age of a request, or of its group, into the message for the core."""
         message.group, timings = self._groups.get(message.request_id, ("", timings))
         message.age_us = round(1e6 * timings.seconds())
 
     def members(self, engine_id: str) -> tuple[str, ...]:
-        """The requests that a client means by an id, by the engine's ids."""
+        """Returns the engine ids of the requests that a client's id stands for."""
         entry = self._entries.get(engine_id)
         return entry.members if entry is not None and entry.members else (engine_id,)
 
     def end_all(self, error: ServiceError) -> None:
-        """Ends what is in flight; the core hears of it."""
+        """Ends all requests with an error and aborts them at the core."""
         for entry in self._entries.values():
             if entry.stream is None or entry.ticket is None:
                 entry.failure = error
@@ -92,14 +93,14 @@ class RequestRegistry:
                 entry.stream.fail(error)
 
     def abort(self, engine_ids: Iterable[str]) -> None:
-        """Ends requests of this frontend, wherever they are; the core hears of it."""
+        """Aborts requests of this frontend, in whatever state they are."""
         for engine_id in engine_ids:
             entry = self._entries.get(engine_id)
             if entry is not None:
                 self._abort(entry)
 
     def abort_unsent(self, engine_ids: Iterable[str]) -> set[str]:
-        """Ends requests that no core has: not yet, or not any more; returns which those are."""
+        """Aborts those requests that no core has at the moment; returns their ids."""
         found = set()
         for engine_id in engine_ids:
             entry = self._entries.get(engine_id)

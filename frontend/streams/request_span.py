@@ -1,4 +1,4 @@
-"""One request as an operator sees it: what became of it, and where its time went."""
+"""Observes one request for operators: its outcome and where its time went, as metrics and as a span."""
 
 import asyncio
 from types import TracebackType
@@ -17,13 +17,13 @@ from pagewire.v1 import generation_pb2
 
 
 class RequestSpan:
-    """From the arrival of a request to its end, as a context; what it raises says how it ended."""
+    """A context from a request's arrival to its end; the exception that leaves it tells the outcome."""
 
     def __init__(self, counters: Counters, tracer: Tracer | None, call: Call) -> None:
-        """tracer: makes a span of the request. call: that it came with."""
+        """tracer: exports a span; None: only metrics."""
         self.timings = RequestTimings(counters)
         self.trace = call.trace
-        """Whom the core works for."""
+        """The trace context that the core gets."""
         self._counters = counters
         self._method = call.method
         self._stream: Stream | None = None
@@ -32,7 +32,7 @@ class RequestSpan:
             self.trace = self._span.context
 
     def begin(self, stream: Stream) -> None:
-        """The request has a stream."""
+        """Attaches the request's stream."""
         self._stream = stream
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class RequestSpan:
         return "refused"
 
     def _attributes(self, outcome: str, error: BaseException | None) -> Attributes:
-        """Of the span: what OpenTelemetry calls them. No text, no tokens."""
+        """Returns the span's attributes by OpenTelemetry's conventions. No text, no tokens."""
         attributes: dict[str, str | int | list[str]] = {
             "rpc.system.name": "grpc",
             "rpc.method": self._method,
@@ -105,7 +105,7 @@ class RequestSpan:
 
 
 def _names(stream: Stream) -> list[str]:
-    """Of the reasons why its sequences have ended."""
+    """Returns the finish reasons of a stream's sequences."""
     names = map(generation_pb2.FinishReason.Name, stream.finish_reasons())
     return [name.removeprefix("FINISH_REASON_").lower() for name in names]
 

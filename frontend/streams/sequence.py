@@ -1,4 +1,4 @@
-"""What the frontend keeps of one sequence: its tokens, its text, how it ended."""
+"""The frontend's state of one sequence: its tokens, its text, and how it ended."""
 
 from array import array
 from collections.abc import Callable, Iterable
@@ -16,8 +16,8 @@ STOP = generation_pb2.FINISH_REASON_STOP
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What of a sequence goes into messages; the same for all sequences of a request."""
+class OutputFields:
+    """What a sequence's messages contain; the same for all sequences of a request."""
 
     text: bool = True
     token_ids: bool = False
@@ -27,19 +27,19 @@ class Wanted:
     min_tokens: int = 0
     logprobs: bool = False
     likelihood: bool = False
-    """The sum of log-probabilities must be known, though they may not be wanted themselves."""
+    """The sum of log-probabilities is needed, although they may not be requested themselves."""
 
     @property
     def only_text(self) -> bool:
-        """Whether tokens without text are nothing to tell."""
+        """True when tokens without text need no message."""
         return self.text and not (self.token_ids or self.logprobs) and self.token_bytes is None
 
 
 class Sequence:
     """One of the n sequences of a request.
 
-    Without stop strings, text is made when it is put into a message: tokens that pile up behind a
-    slow client are decoded together. With them it is made at once, because it may end the sequence.
+    Without stop strings, tokens become text when a message is made: those that accumulate behind a slow
+    client are decoded together. With stop strings they are decoded at once, because one may end the sequence.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Sequence:
         "tokens",
         "finish",
         "dirty",
-        "_wanted",
+        "_fields",
         "_detokenizer",
         "_matcher",
         "_pieces",
@@ -62,49 +62,49 @@ class Sequence:
     def __init__(
         self,
         index: int,
-        wanted: Wanted,
+        fields: OutputFields,
         detokenizer: Detokenizer | None = None,
         matcher: StopMatcher | None = None,
         echo: str = "",
     ) -> None:
-        """detokenizer: None when nobody needs text. echo: text to begin with."""
+        """detokenizer: None when no text is needed. echo: text to begin with."""
         self.index = index
         self.tokens: array[int] = array("I")
         self.finish: generation_pb2.Finish | None = None
-        self.dirty = False  # the stream's note that there is something new
-        self._wanted = wanted
+        self.dirty = False  # set by the stream: something is new
+        self._fields = fields
         self._detokenizer = detokenizer
         self._matcher = matcher
-        self._pieces = [echo] if echo else []  # text that is in no message yet
-        self._history = ""  # text that is, where messages repeat it
+        self._pieces = [echo] if echo else []  # text that no message has contained yet
+        self._history = ""  # text of earlier messages, where messages are cumulative
         self._num_decoded = 0
         self._num_sent = 0
-        self._num_silent = 0  # tokens at the end whose text is left out: 0 or 1
-        self._scores = Scores()  # of tokens that are in no message yet; of all, where messages repeat them
+        self._num_silent = 0  # tokens at the end whose text is omitted: 0 or 1
+        self._scores = Scores()  # of tokens not sent yet; of all tokens, where messages are cumulative
         self._logprob: float | None = 0.0 if self.wants_scores else None
 
     @property
     def wants_scores(self) -> bool:
-        """Whether tokens must come with their log-probabilities."""
-        return self._wanted.logprobs or self._wanted.likelihood
+        """True when tokens must come with log-probabilities."""
+        return self._fields.logprobs or self._fields.likelihood
 
     @property
     def num_scores(self) -> int:
-        """Log-probabilities that the next message will have."""
+        """Number of log-probabilities in the next message."""
         return len(self._scores) + len(self._scores.ids)
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """Sum of the tokens' log-probabilities; None: not wanted, or not known of all of them."""
+        """Sum of the tokens' log-probabilities; None: not requested, or not known for all tokens."""
         return self._logprob
 
     def accept(self, token_ids: Items[int], reason: int, matched: int, scores: Scores | None = None) -> bool:
-        """Takes new tokens, and the core's finish if reason is not 0 (matched: its token).
+        """Appends tokens, and the core's finish if reason is not 0 (matched: the token that matched).
 
-        scores: of all these tokens, where log-probabilities are wanted.
+        scores: of all these tokens, where log-probabilities are requested.
 
-        Returns whether the sequence has ended. If so without a reason, a stop string did it, and the
-        core goes on with it.
+        Returns whether the sequence has ended. If so without a reason, a stop string matched, and the core
+        does not know yet.
         """
         before = len(self.tokens)
         ended = self._accept_tokens(token_ids, reason, matched)
@@ -114,7 +114,7 @@ class Sequence:
 
     def _accept_tokens(self, token_ids: Items[int], reason: int, matched: int) -> bool:
         ends_by_token = reason in (EOS, STOP) and len(token_ids) > 0 and token_ids[-1] == matched
-        if ends_by_token and not self._wanted.include_stop:
+        if ends_by_token and not self._fields.include_stop:
             self._num_silent = 1
         if self._matcher is None:
             self.tokens.extend(token_ids)
@@ -131,32 +131,32 @@ class Sequence:
         return True
 
     def resume(self, token_ids: Items[int], reason: int, matched: int) -> bool:
-        """Takes the first tokens of a sequence, which the client holds with all text that they decide.
+        """Restores the first tokens of a sequence, which the client holds with all text that they decide.
 
-        reason, matched: as in accept(). Returns whether they have ended the sequence: its finish is then
-        still to be told. Raises ValueError when they go on after a stop string.
+        reason, matched: as in accept(). Returns whether they have ended the sequence, whose finish is then
+        still to be sent. Raises ValueError when they continue after a stop string.
         """
         ended = self._accept_tokens(token_ids, reason, matched)
         if len(self.tokens) < len(token_ids):
             raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
-        if token_ids and not self._wanted.cumulative:
+        if token_ids and not self._fields.cumulative:
             self._take_text()
             self._num_sent = len(self.tokens)
-        elif token_ids and self._wanted.logprobs:
+        elif token_ids and self._fields.logprobs:
             self._scores = Scores.unknown(len(token_ids))
         if token_ids:
             self._logprob = None
         return ended
 
     def put(self, response: generation_pb2.GenerateResponse) -> bool:
-        """Adds what is new to a response. False when that is nothing that the client wants."""
+        """Adds what is new to a response. Returns False when that is nothing the client asked for."""
         text = self._take_text()
         num_new = len(self.tokens) - self._num_sent
-        if self.finish is None and not text and (not num_new or self._wanted.only_text):
+        if self.finish is None and not text and (not num_new or self._fields.only_text):
             return False
-        first = 0 if self._wanted.cumulative else self._num_sent
+        first = 0 if self._fields.cumulative else self._num_sent
         self._num_sent = len(self.tokens)
-        if self._wanted.cumulative:
+        if self._fields.cumulative:
             self._history += text
             text = self._history
         output = response.sequences.add(
@@ -166,24 +166,24 @@ class Sequence:
             token_count=self._num_sent - first,
             finish=self.finish,
         )
-        if self._wanted.logprobs:
+        if self._fields.logprobs:
             self._put_scores(output)
-        if self._wanted.token_ids:
+        if self._fields.token_ids:
             output.token_ids.extend(self.tokens[first:])
-        if self._wanted.token_bytes is not None:
-            output.token_bytes.extend(map(self._wanted.token_bytes, self.tokens[first:]))
+        if self._fields.token_bytes is not None:
+            output.token_bytes.extend(map(self._fields.token_bytes, self.tokens[first:]))
         return True
 
     def _add_scores(self, scores: Scores) -> None:
-        if self._wanted.logprobs:
+        if self._fields.logprobs:
             self._scores.extend(scores)
         if self._logprob is not None:
             self._logprob += sum(scores.logprobs)
 
     def _put_scores(self, output: generation_pb2.SequenceOutput) -> None:
         if len(self._scores):
-            self._scores.put(output.logprobs, self._wanted.token_bytes)
-        if not self._wanted.cumulative:
+            self._scores.put(output.logprobs, self._fields.token_bytes)
+        if not self._fields.cumulative:
             self._scores = Scores()
         if self.finish is not None and self._logprob is not None:
             output.finish.cumulative_logprob = self._logprob
@@ -201,7 +201,7 @@ class Sequence:
         return text
 
     def _match_tokens(self, token_ids: Items[int], matcher: StopMatcher) -> bool:
-        """Takes tokens one by one, up to the one that completes a stop string."""
+        """Appends tokens one by one, up to the one that completes a stop string."""
         assert self._detokenizer is not None
         num_loud = len(token_ids) - self._num_silent
         for place, token in enumerate(token_ids):
@@ -211,13 +211,13 @@ class Sequence:
         return False
 
     def _match_end(self, matcher: StopMatcher) -> None:
-        """The core has ended the sequence: text that was held back is decided now."""
+        """Decides the text that was held back, after the core has ended the sequence."""
         assert self._detokenizer is not None
         if not self._match(self._detokenizer.flush(), matcher):
             self._add(matcher.flush())
 
     def _match(self, piece: str, matcher: StopMatcher) -> bool:
-        shown, stop = matcher.push(piece, armed=len(self.tokens) > self._wanted.min_tokens)
+        shown, stop = matcher.push(piece, armed=len(self.tokens) > self._fields.min_tokens)
         self._add(shown)
         if stop is None:
             return False
@@ -226,11 +226,12 @@ class Sequence:
         return True
 
     def _add(self, piece: str) -> None:
-        if piece and self._wanted.text:
+        if piece and self._fields.text:
             self._pieces.append(piece)
 
 
-def likeliest(sequences: Iterable[Sequence], n: int) -> list[Sequence]:
-    """The n of them with the largest sums of log-probabilities, the likeliest first; of equals, the first."""
+def most_probable(sequences: Iterable[Sequence], n: int) -> list[Sequence]:
+    """Returns the n sequences with the largest sums of log-probabilities, in descending order; ties in given
+    order."""
     ranked = sorted(sequences, key=lambda sequence: -(sequence.cumulative_logprob or 0.0))
     return ranked[:n]

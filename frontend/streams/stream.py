@@ -1,7 +1,7 @@
-"""A request's outputs on their way to its client: one slot, into which everything merges.
+"""A request's outputs on their way to the client: one slot into which everything merges.
 
-What the core sends is put into the sequences; a message is made when the client is ready to take
-one. So a slow client gets larger messages, never a longer queue.
+Outputs of the core go into the sequences; a message is made when the client is ready for one. So a slow
+client gets larger messages, never a longer queue.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from functools import partial
 
 from frontend.errors import ProtocolError, ServiceError
 from frontend.logprobs import PromptScores, Scores, TokenBytes
-from frontend.streams.sequence import Sequence, likeliest
+from frontend.streams.sequence import Sequence, most_probable
 from frontend.telemetry.timings import RequestTimings
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
@@ -25,7 +25,7 @@ TIME_LIMIT = generation_pb2.FINISH_REASON_TIME_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first message says of the request."""
+    """What the first message says about the request."""
 
     request_id: str
     model: str
@@ -35,30 +35,30 @@ class Header:
     prompt_token_bytes: Items[bytes] = ()
     prompt_scores: PromptScores | None = None
     token_bytes: TokenBytes | None = None
-    """Of the candidates in them; None: not wanted."""
+    """Returns the bytes of log-probability candidates; None: not requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryMode:
-    """When messages are made, and what goes with them."""
+    """When messages are made, and what they contain."""
 
     final_only: bool = False
     interval: int = 1
-    """Tokens per message after the first, at least."""
+    """Minimum number of tokens per message after the first."""
     continuous_usage: bool = False
     timings: bool = False
     num_returned: int | None = None
-    """Only the likeliest sequences are returned, so many, with the last message; None: all are."""
+    """Number of most probable sequences that the last message returns; None: all sequences are returned."""
 
 
-def settle(due: "asyncio.Future[None]") -> None:
-    """Whoever waits for it goes on, unless that has left."""
+def wake(due: "asyncio.Future[None]") -> None:
+    """Resolves a future, unless its waiter has been cancelled."""
     if not due.done():
         due.set_result(None)
 
 
 class Stream:
-    """The slot. The engine client puts into it, one handler takes from it; both on the event loop."""
+    """The slot. The engine client puts output in, one handler takes messages out; both on the event loop."""
 
     def __init__(
         self, header: Header, delivery: DeliveryMode, sequences: Items[Sequence], timings: RequestTimings
@@ -75,13 +75,13 @@ class Stream:
         self._cached_tokens = 0
         self._error: ServiceError | None = None
         self._when_due: Callable[[], None] | None = None
-        self._response = generation_pb2.GenerateResponse()  # used again for each message
+        self._response = generation_pb2.GenerateResponse()  # reused for each message
 
     def resume(self, index: int, token_ids: "array[int]", reason: int, matched: int) -> None:
-        """Before anything else: what the client holds of a sequence from a stream that broke off.
+        """Restores what the client holds of a sequence of a broken stream; called before anything else.
 
-        reason: why these tokens have ended it, as the core would see it; 0: they have not. Raises
-        ValueError when they go on after a stop string.
+        reason: why these tokens ended it, as the core would see it; 0: they did not. Raises ValueError when
+        they continue after a stop string.
         """
         sequence = self._sequences[index]
         if sequence.resume(token_ids, reason, matched):
@@ -90,15 +90,15 @@ class Stream:
             sequence.dirty = True
             self._dirty.append(sequence)
 
-    # The engine client's side.
+    # Called by the engine client.
 
     @property
     def ended(self) -> bool:
-        """Whether all sequences have ended."""
+        """True when all sequences have ended."""
         return self._num_open == 0
 
     def started(self, queue_us: int, cached_tokens: int) -> None:
-        """The request was scheduled for the first time; again, when it was sent again."""
+        """The request was scheduled for the first time since it was last sent."""
         self._timings.started(queue_us)
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
@@ -110,16 +110,16 @@ class Stream:
         return scores.missing if scores is not None else None
 
     def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
-        """A part of the prompt's log-probabilities. Raises ProtocolError."""
+        """Appends log-probabilities of a part of the prompt. Raises ProtocolError."""
         if self._header.prompt_scores is None:
-            raise ProtocolError("log-probabilities of a prompt that nobody asked for")
+            raise ProtocolError("log-probabilities of a prompt that were not requested")
         try:
             self._header.prompt_scores.add(start, scores)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
 
     def delivered(self) -> Iterator[tuple[int, "array[int]", bool]]:
-        """(index, token ids so far, whether it has ended) of each sequence."""
+        """Yields (index, token ids so far, whether it has ended) for each sequence."""
         for sequence in self._sequences:
             yield sequence.index, sequence.tokens, sequence.finish is not None
 
@@ -133,7 +133,7 @@ class Stream:
         now: int,
         scores: Scores | None = None,
     ) -> bool:
-        """Output of one sequence; see frontend.engine.client.Sink. Raises ProtocolError."""
+        """Appends output of one sequence; see frontend.engine.journal.Sink. Raises ProtocolError."""
         if index >= len(self._sequences):
             raise ProtocolError(f"there is no sequence {index}")
         sequence = self._sequences[index]
@@ -156,7 +156,7 @@ class Stream:
         return ended and not reason
 
     def fail(self, error: ServiceError) -> None:
-        """The request ended by an error, which follows what the client has not received yet."""
+        """Ends the request with an error, which follows the output that the client has not received yet."""
         self._error = error
         self._wake()
 
@@ -165,7 +165,7 @@ class Stream:
         self._end(ABORTED)
 
     def run_out(self) -> None:
-        """The same, because the request's time limit has passed."""
+        """Ends all sequences because the request's time limit has passed."""
         self._end(TIME_LIMIT)
 
     def _end(self, reason: int) -> None:
@@ -173,10 +173,10 @@ class Stream:
         for sequence in self._sequences:
             self.push(sequence.index, len(sequence.tokens), array("I"), reason, 0, now)
 
-    # The handler's side.
+    # Called by the handler.
 
     async def take(self) -> generation_pb2.GenerateResponse | None:
-        """The next message, as soon as there is one; None after the last. Raises ServiceError.
+        """Returns the next message as soon as there is one; None after the last. Raises ServiceError.
 
         The message is valid until the next call.
         """
@@ -186,13 +186,13 @@ class Stream:
             if self.over:
                 return None
             due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_due(partial(settle, due))
+            self.when_due(partial(wake, due))
             await due
         return response
 
     def put(self, response: generation_pb2.GenerateResponse) -> bool:
-        """Makes an empty message the next one, if it is time for one and there is something to say. Raises
-        ServiceError, after everything else has been said."""
+        """Fills an empty message if one is due and there is something to send. Raises ServiceError once all
+        output has been sent."""
         if not self._due():
             return False
         if self._make(response):
@@ -202,21 +202,21 @@ class Stream:
         return False
 
     def when_due(self, call: Callable[[], None]) -> None:
-        """Calls it, once, when it may be time for a message. It is forgotten when another one is given."""
+        """Sets a function to be called once, when a message may be due; replaces the one set before."""
         self._when_due = call
 
     @property
     def over(self) -> bool:
-        """Whether the last message has been made."""
+        """True when the last message has been made."""
         return self.ended and not self.has_more
 
     @property
     def has_more(self) -> bool:
-        """Whether another message, or an error, follows the last one at once."""
+        """True when another message, or an error, follows immediately."""
         return bool(self._dirty) or self._error is not None
 
     def _due(self) -> bool:
-        """Whether it is time for a message, if there is anything to say."""
+        """True when a message may be sent now, if there is anything to send."""
         if self.ended or self._error is not None:
             return True
         if self._delivery.final_only:
@@ -229,7 +229,7 @@ class Stream:
             call()
 
     def _make(self, response: generation_pb2.GenerateResponse) -> bool:
-        """A message of everything that is new. False when there is nothing to say."""
+        """Fills a message with everything new. Returns False when there is nothing to send."""
         if self._error is not None and self._delivery.final_only:
             return False
         self._put(response)
@@ -250,11 +250,11 @@ class Stream:
 
     @property
     def model(self) -> str:
-        """That answers."""
+        """Name of the model."""
         return self._header.model
 
     def usage(self) -> generation_pb2.Usage:
-        """What the request has cost so far."""
+        """The request's token counts so far."""
         return generation_pb2.Usage(
             prompt_tokens=self._header.prompt_tokens,
             cached_prompt_tokens=self._cached_tokens,
@@ -269,7 +269,7 @@ class Stream:
         """Adds what is new, of as many sequences as fit into a message."""
         dirty, self._dirty = self._dirty, []
         if dirty and self._delivery.num_returned is not None:
-            dirty = likeliest(self._sequences, self._delivery.num_returned)
+            dirty = most_probable(self._sequences, self._delivery.num_returned)
             for place, sequence in enumerate(dirty):
                 sequence.index = place
         num_scores = 0

@@ -1,4 +1,4 @@
-"""What a frontend counts."""
+"""The frontend's counters."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _RPC = ("grpc_type", "grpc_service", "grpc_method")
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start. Something new is a line here, and a row in docs/metrics.md."""
+    """Counts since the start. A new metric is one line here and one row in docs/metrics.md."""
 
     started: Counter[Rpc] = counters("grpc_server_started_total", "Calls that have begun.", *_RPC)
     handled: Counter[tuple[str, str, str, str]] = counters(

@@ -1,4 +1,4 @@
-"""Where a request's time goes: a ledger whose parts sum to the total, to the nanosecond."""
+"""Where a request's time goes: phases that sum to the total, to the nanosecond."""
 
 import time
 
@@ -7,16 +7,16 @@ from pagewire.v1 import generation_pb2
 
 
 class RequestTimings:
-    """Moments of one request, by the monotonic clock. A part that never began has no length."""
+    """Timestamps of one request, on the monotonic clock. A phase that never began has length 0."""
 
     __slots__ = ("num_messages", "_arrival", "_counters", "_first", "_last", "_queue", "_sent", "_told")
 
     def __init__(self, counters: Counters | None = None) -> None:
-        """The request arrives now. counters: of the process."""
+        """Starts now, at the request's arrival. counters: of the process."""
         self.num_messages = 0
-        """That went to the client."""
+        """Messages sent to the client."""
         self._counters = counters or Counters()
-        self._told = 0  # when the last of the tokens in them had come
+        self._told = 0  # arrival of the last token in them
         self._arrival = time.monotonic_ns()
         self._sent: int | None = None
         self._queue: int | None = None
@@ -24,26 +24,26 @@ class RequestTimings:
         self._last = self._arrival
 
     def seconds(self) -> float:
-        """Since the arrival."""
+        """Returns the seconds since arrival."""
         return (time.monotonic_ns() - self._arrival) / 1e9
 
     def sent(self) -> None:
-        """The request goes to the core now."""
+        """Marks the submission to the core."""
         self._sent = self._last = time.monotonic_ns()
 
     def started(self, queue_us: int) -> None:
-        """The core says how long the request waited there."""
+        """Records how long the request waited in the core's queue."""
         if self._queue is None:
             self._queue = queue_us * 1000
 
     def progressed(self, now: int, *, tokens: bool) -> None:
-        """Tokens, or an end without one, came at `now` (time.monotonic_ns())."""
+        """Marks the arrival of tokens, or of an end without tokens, at `now` (time.monotonic_ns())."""
         if tokens and self._first is None:
             self._first = now
         self._last = now
 
     def told(self, num_tokens: int, num_sequences: int) -> None:
-        """A message goes to the client, with so many new tokens of so many sequences."""
+        """Records a message to the client, with its new tokens and the number of their sequences."""
         counters, last = self._counters, self._last
         counters.messages += 1
         counters.generated_tokens += num_tokens
@@ -55,11 +55,12 @@ class RequestTimings:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether a token has come."""
+        """True when a token has arrived."""
         return self._first is not None
 
     def parts(self) -> dict[str, int]:
-        """In nanoseconds, so far. Without a token, all the time since sending is queue, then prefill."""
+        """Returns the phases in nanoseconds. Without a token, the time since submission is queue, then
+        prefill."""
         first = self._last if self._first is None else self._first
         sent = first if self._sent is None else self._sent
         wait = first - sent
@@ -73,7 +74,7 @@ class RequestTimings:
         }
 
     def timings(self) -> generation_pb2.Timings:
-        """The same, as a client is told."""
+        """Returns the phases as a message for the client."""
         timings = generation_pb2.Timings()
         for name, nanoseconds in self.parts().items():
             getattr(timings, name).FromNanoseconds(nanoseconds)

@@ -1,8 +1,8 @@
-"""Chat templates: a conversation to the text that the model was trained on.
+"""Renders chat templates: a conversation becomes the text that the model was trained on.
 
-Variables and filters are those of transformers' apply_chat_template, which templates are written
-for. Rendering is bounded in time and size: it runs in a tokenizer thread, but a thread that never
-comes back is lost to all others.
+Variables and filters are those of transformers' apply_chat_template, for which templates are written.
+Rendering is bounded in time and size, because it runs in a tokenizer thread, which an endless template would
+take away from all other requests.
 """
 
 from bisect import bisect_left
@@ -23,13 +23,13 @@ from pagewire.v1 import prompt_pb2
 TIME_LIMIT = 1.0
 """Seconds per rendering. A real template takes well under a millisecond per message."""
 MAX_ERROR = 500
-"""Characters of a template's own error text that a client sees."""
+"""Characters of a template's own error message that a client sees."""
 MIN_WORDS = 8
-"""Fewer of them say nothing."""
+"""Characters; a shorter excerpt of an error message is not shown."""
 
 _OPEN_END = "\N{OBJECT REPLACEMENT CHARACTER}pagewire-continues-here "
-"""Appended to the message that stays open; where it comes out is where the prompt ends. The space
-tells whether the template trims messages."""
+"""Appended to the message that stays open; the prompt ends where it appears in the output. The space tells
+whether the template trims messages."""
 
 _RESERVED = frozenset(
     {
@@ -84,9 +84,9 @@ class ChatTemplate:
             raise StartupError("cannot read the chat template", f"{origin}: {error}") from error
 
     def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
-        """The conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
+        """Returns the conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
 
-        protect: applied to what users wrote (see frontend.text.control_tokens).
+        protect: applied to all text that users wrote (see frontend.text.control_tokens).
         """
         messages = [
             self._read_message(message, f"{path}.messages[{place}]", protect)
@@ -110,12 +110,12 @@ class ChatTemplate:
             read["name"] = protect(message.name)
         if message.reasoning:
             if not self._reads_reasoning:
-                raise Unsupported({f"{path}.reasoning": "the model's chat template has no place for it"})
+                raise Unsupported({f"{path}.reasoning": "the model's chat template does not use it"})
             read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
         return read
 
     def render(self, conversation: Conversation, path: str) -> str:
-        """The prompt's text. Raises InvalidRequest, naming `path`."""
+        """Returns the prompt's text. Raises InvalidRequest, naming `path`."""
         try:
             return self._watchdog.call(lambda: self._render(conversation), self._time_limit)
         except TimeoutError:
@@ -131,7 +131,7 @@ class ChatTemplate:
         raise InvalidRequest({path: text})
 
     def _words_of(self, error: TemplateError) -> str:
-        """What the template says, as far as these are its own words: what follows may be a message's."""
+        """Returns the error's text as far as it stands in the template: the rest may quote a message."""
         text = str(error)[:MAX_ERROR]
         if text in self._source:
             return text
@@ -181,8 +181,8 @@ def _cut_open_end(text: str, message: str) -> str:
 
 
 def _plain(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """Python values of a Struct. Its fields have no order: they are sorted, so that the same request
-    always makes the same prompt. Its numbers are doubles: whole ones become integers."""
+    """Returns a Struct's Python values. Fields have no order, so they are sorted: the same request always
+    yields the same prompt. Numbers are doubles; whole ones become integers."""
     return {name: _plain_value(struct.fields[name]) for name in sorted(struct.fields)}
 
 

@@ -1,9 +1,9 @@
-"""What users write never becomes a control token.
+"""Keeps text that users write from becoming control tokens.
 
-A conversation's messages are often somebody else's words. If they contain the text of a special
-token, such as the one that ends a turn, tokenizing the rendered conversation would let them end the
-turn. So the special tokens in messages are marked before rendering; afterwards only those of the
-template count. (A text prompt is different: its author writes the template himself.)
+A conversation may quote text from elsewhere. If it contains the text of a special token, such as the one that
+ends a turn, tokenizing the rendered conversation would let it end the turn. So special tokens in messages are
+marked before rendering, and afterwards only those of the template count. (In a text prompt, special tokens
+are allowed: its author writes the template.)
 """
 
 import re
@@ -15,34 +15,34 @@ from frontend.text.tokenizer import Encoding, Tokenizer
 
 
 class ControlTokens:
-    """Marks special tokens in messages, and tokenizes texts with marks."""
+    """Marks special tokens in messages, and tokenizes marked texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = tokenizer.special_tokens
         contents = sorted((token.content for token in self._special.values()), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, contents)) or "(?!)")
-        # Nobody can guess these, so nobody can write them into a message.
+        # Random, so that no message can contain them.
         self._mark, self._open, self._close = (f"\uf8ff{secrets.token_hex(8)}\uf8ff" for _ in range(3))
         self._marked = [(content, content[:1] + self._mark + content[1:]) for content in contents]
         self._protecting: _Protecting | None = None
 
     def mark(self, text: str) -> str:
-        """What a user wrote, changed so that it contains no special token."""
+        """Returns a user's text, changed so that it contains no special token."""
         for content, marked in self._marked:  # not one regular expression: that would hold the GIL for long
             text = text.replace(content, marked)
         return text
 
     def is_marked(self, text: str) -> bool:
-        """Whether something in it is."""
+        """True when the text contains a marked token."""
         return self._mark in text
 
     def unmark(self, text: str) -> str:
-        """What the user wrote."""
+        """Returns the text as the user wrote it."""
         return text.replace(self._mark, "")
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
-        """Tokenizes a marked text. Its offsets are not known."""
+        """Tokenizes a marked text. Offsets are not available."""
         if self._protecting is None:
             self._protecting = _Protecting(self._tokenizer, self._open, self._close)
         wrapped = self._pattern.sub(lambda match: self._open + match[0] + self._close, text)
@@ -50,11 +50,11 @@ class ControlTokens:
 
 
 class _Protecting:
-    """A second tokenizer, that knows special tokens only where they are wrapped."""
+    """A second tokenizer, which recognizes special tokens only where they are wrapped."""
 
     def __init__(self, tokenizer: Tokenizer, opening: str, closing: str) -> None:
         self._tokenizer = tokenizer.copy()
-        self._tokenizer.encode_special_tokens = True  # as ordinary text
+        self._tokenizer.encode_special_tokens = True  # special tokens are ordinary text
         self._original: dict[int, int] = {}
         for token, added in tokenizer.special_tokens.items():
             wrapped = AddedToken(

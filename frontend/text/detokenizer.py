@@ -1,12 +1,12 @@
-"""Token ids to text, piece by piece.
+"""Token ids to text, incrementally.
 
-The law: the pieces of a sequence, joined, equal the tokenizer's own decode of all its tokens at once,
-in the place where they stand (after a prompt). A piece never splits a code point. What cannot be
-decided yet is held back and comes with a later piece, or with flush().
+Invariant: the concatenated pieces of a sequence equal the tokenizer's decoding of all its tokens at once, at
+their position after the prompt. A piece never splits a code point; what is undecided is held back and comes
+with a later piece, or with flush().
 
 Three kinds of tokenizers, told apart by their decoder (frontend.text.tokenizer):
 
-ByteLevelDetokenizer   tokens are bytes: GPT-2, Llama 3, Qwen, OPT, most of today's models
+ByteLevelDetokenizer   tokens are bytes: GPT-2, Llama 3, Qwen, OPT, most current models
 PieceDetokenizer       tokens are text with a visible space, some are single bytes: SentencePiece
 WindowDetokenizer      anything else: decodes a few tokens again and again, and takes what is new
 """
@@ -18,28 +18,28 @@ from typing import Protocol, Self
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MAX_UNDECIDED = 32
-"""Tokens that WindowDetokenizer holds back. A code point has at most four bytes, so what is still
-undecided after this many is not text."""
+"""Tokens that WindowDetokenizer holds back. A code point has at most four bytes, so what is still undecided
+after this many is not text."""
 
 
 class Detokenizer(Protocol):
-    """The text of one sequence."""
+    """Produces the text of one sequence."""
 
     def prime(self, prompt: Iterable[int]) -> None:
-        """Takes a prompt that stands before the sequence, and whose text is not wanted."""
+        """Consumes a prompt before the sequence, whose text is not needed."""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """Takes tokens and returns the text that they decide."""
+        """Consumes tokens and returns the text that they decide."""
 
     def flush(self) -> str:
-        """The sequence is over: the text that was held back."""
+        """Returns the text that was held back, at the end of the sequence."""
 
     def copy(self) -> Self:
-        """An independent one in the same state, for another sequence of the same prompt."""
+        """Returns an independent copy, for another sequence of the same prompt."""
 
 
 class ByteLevelDetokenizer:
-    """Bytes, decoded as UTF-8. Invalid bytes become U+FFFD, one per maximal subpart, as in Rust."""
+    """Decodes bytes as UTF-8. Invalid bytes become U+FFFD, one per maximal subpart, as in Rust."""
 
     __slots__ = ("_table", "_pending")
 
@@ -49,7 +49,7 @@ class ByteLevelDetokenizer:
         self._pending = b""
 
     def prime(self, prompt: Iterable[int]) -> None:
-        """Bytes mean the same after any prompt."""
+        """Does nothing: bytes do not depend on the prompt."""
 
     def push(self, token_ids: Iterable[int]) -> str:
         table = self._table
@@ -71,18 +71,19 @@ PieceTable = Mapping[int, str | int | None]
 
 
 class PieceDetokenizer:
-    """Texts, and runs of single bytes: a run is decided when it ends. It is text if all of it is
-    valid UTF-8; otherwise each of its bytes is U+FFFD.
+    """Decodes texts, and runs of single bytes: a run is decoded when it ends, to text if all of it is valid
+    UTF-8, otherwise to one U+FFFD per byte.
 
-    Two habits of theirs concern the beginning of a text, so a sequence after a prompt has neither."""
+    Two rules of such decoders concern the beginning of a text, so they do not apply after a prompt.
+    """
 
     __slots__ = ("_table", "_first", "_strip", "_strip_left", "_run")
 
     def __init__(
         self, table: PieceTable, *, first: PieceTable | None = None, strip: str = "", strip_count: int = 0
     ) -> None:
-        """first: what the first token of a text is looked up in, if that differs.
-        strip: a character that is removed from the beginning, up to strip_count times."""
+        """first: table for the first token of a text, if it differs. strip: a character that is removed from
+        the beginning, up to strip_count times."""
         self._table = table
         self._first = first
         self._strip = strip
@@ -90,7 +91,7 @@ class PieceDetokenizer:
         self._run = b""
 
     def prime(self, prompt: Iterable[int]) -> None:
-        """Takes as much of it as it takes to have left the beginning."""
+        """Consumes as much of the prompt as it takes to leave the beginning of the text."""
         for token in prompt:
             if self._first is None and not self._strip_left:
                 break
@@ -143,8 +144,8 @@ def _decode_run(run: bytes) -> str:
 class WindowDetokenizer:
     """Decodes the last few tokens with and without the new ones; the difference is their text.
 
-    Exact where a token's text depends on its neighbours only, which is so for every decoder but those
-    that the two classes above are for.
+    Exact where a token's text depends only on its neighbours, which holds for every decoder that the two
+    other classes do not cover.
     """
 
     __slots__ = ("_decode", "_left_out", "_window", "_decided", "_text")

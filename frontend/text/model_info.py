@@ -1,4 +1,5 @@
-"""What the frontend knows of the model from the checkpoint's small files, and what it tells clients."""
+"""The frontend's knowledge of the model, from the checkpoint's small files, and its description
+for clients."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +38,15 @@ DEFAULT_SAMPLING = {
     "repetition_penalty": 1.0,
     "n": 1,
 }
-"""Where generation_config.json says nothing."""
+"""Defaults where generation_config.json has none."""
 _LARGEST = 1 << 31
-"""No sampling parameter is beyond it, whatever its sign."""
+"""Bound of every sampling parameter's absolute value."""
 FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A served model, but for what only the engine knows."""
+    """A served model, without the facts that only the engine knows."""
 
     name: str
     source: str
@@ -57,12 +58,12 @@ class ModelInfo:
     archive: TokenizerArchive
 
     def check_name(self, name: str) -> None:
-        """Raises ModelNotFound unless a request that says `name` means this model."""
+        """Raises ModelNotFound unless a request for `name` means this model."""
         if name not in ("", self.name):
             raise ModelNotFound(name)
 
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
-        """The model, as ModelService shows it."""
+        """Returns the model's description for ModelService."""
         facts, limits = welcome.model, limits_of(welcome, config)
         capabilities = [
             model_pb2.CAPABILITY_GENERATE,
@@ -89,7 +90,7 @@ class ModelInfo:
 
 
 def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
-    """Limits on requests, for clients to know."""
+    """Returns the limits on requests for clients."""
     return model_pb2.Limits(
         max_sequences=limits.max_sequences,
         max_stop_strings=limits.max_stop_strings,
@@ -109,7 +110,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
 
 
 def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
-    """What requests are measured against."""
+    """Returns the limits that requests are validated against."""
     vocab_size = welcome.model.vocab_size
     return Limits(
         vocab_size=vocab_size,
@@ -161,10 +162,9 @@ def _is_token_id(value: object) -> bool:
 
 
 def default_sampling(path: Path) -> generation_pb2.SamplingParams:
-    """What absent sampling fields mean, from a generation_config.json. Raises StartupError.
+    """Returns the values of absent sampling fields, from a generation_config.json. Raises StartupError.
 
-    A file that says do_sample: false means greedy; one that does not say it leaves sampling on, as
-    every server of such models does.
+    do_sample: false means greedy; a file without it leaves sampling on, as other servers do.
     """
     stated = read_json(path)
     values: dict[str, Any] = dict(DEFAULT_SAMPLING)
@@ -190,8 +190,8 @@ def _sampling_problem(name: str, value: float) -> str | None:
 
 
 def _chat_template(folder: Path, config: dict[str, Any], override: str) -> tuple[str | None, str]:
-    """The chat template and where it is from: --chat-template, or one of the places that checkpoints
-    keep theirs in. Raises StartupError."""
+    """Returns the chat template and its origin: --chat-template, or one of the places where checkpoints keep
+    it. Raises StartupError."""
     what = "cannot read the chat template"
     path = Path(override).expanduser() if override else inside(folder, CHAT_TEMPLATE_FILE, what)
     if override or path.exists():

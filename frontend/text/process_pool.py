@@ -1,8 +1,8 @@
-"""Processes that read prompts, for what a thread should not do: they can be killed.
+"""Processes that tokenize prompts which could occupy a thread for too long.
 
-Tokenizers and chat templates come with checkpoints, and prompts from strangers; together they may take any
-time and any memory, in calls into C that no thread can be called back from. A reader process has a limit of
-both (frontend.prompt_process); one that exceeds them ends, its request is refused, and the next one gets a
+Tokenizers and chat templates come with checkpoints, and prompts from clients; together they may take any time
+and memory, in calls into C that cannot be interrupted. A prompt process has limits for both
+(frontend.prompt_process). When it exceeds them it dies, its request is refused, and the next request gets a
 new process.
 """
 
@@ -25,16 +25,16 @@ from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct("<I")
-"""What goes before each message."""
+"""Prefix of each message: its length."""
 LONGEST = 1 << 28
-"""Bytes of an answer: the text of a prompt, and twelve bytes per token."""
+"""Bytes of a response: a prompt's text, and twelve bytes per token."""
 WALL_LIMIT = 120.0
-"""Seconds from request to answer: only a process that is stopped needs this; those that compute have a limit
-of their own, in seconds of CPU."""
+"""Seconds from request to response; only a suspended process exceeds them, since computing ones meet their
+CPU limit first."""
 
 
 class PromptProcesses:
-    """At most so many processes, started when there is something to read."""
+    """A pool of processes, started on demand."""
 
     def __init__(self, config: FrontendConfig) -> None:
         self._arguments = [
@@ -50,14 +50,14 @@ class PromptProcesses:
         self._jobs: set[asyncio.Task[reader_pb2.ReadResponse]] = set()
 
     def close(self) -> None:
-        """Kills all of them; what they were doing fails."""
+        """Kills all processes; their requests fail."""
         for job in self._jobs:
             job.cancel()
         for running in (*self._idle, *self._busy):
             running.kill()
 
     async def read_prompt(self, job: reader_pb2.ReadPrompt) -> TokenizedPrompt:
-        """See Reading.read. Raises ServiceError."""
+        """See PromptEncoder.read. Raises ServiceError."""
         answer = await self._ask(reader_pb2.ReadRequest(prompt=job), job.path)
         read = answer.prompt
         return TokenizedPrompt(
@@ -67,18 +67,18 @@ class PromptProcesses:
         )
 
     async def read_words(self, words: Sequence[str], path: str) -> list[list[int]]:
-        """See Reading.words. Raises ServiceError, naming the path."""
+        """See PromptEncoder.words. Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=words))
         return _lists(await self._ask(request, path))
 
     async def read_continuations(self, texts: Sequence[str], path: str) -> list[list[int]]:
-        """See Reading.continuations. Raises ServiceError, naming the path."""
+        """See PromptEncoder.continuations. Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
         return _lists(await self._ask(request, path))
 
     async def _ask(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
-        """One answer. A client that goes away does not take the process with it: it finishes its job. One
-        that goes before its turn leaves no job behind."""
+        """Returns one response. When the client leaves, the process still finishes the job; a client that
+        leaves before its turn starts none."""
         await self._free.acquire()
         job = asyncio.create_task(self._run(request, path), name="reader")
         self._jobs.add(job)
@@ -86,21 +86,21 @@ class PromptProcesses:
         try:
             answer = await asyncio.shield(job)
         except asyncio.CancelledError:
-            job.add_done_callback(_look_at)
+            job.add_done_callback(_ignore_result)
             raise
         if answer.HasField("error"):
             raise _service_error(answer.error)
         return answer
 
     async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
-        """With one of the places in _free."""
+        """Runs while holding one of the semaphore's slots."""
         running = self._next_idle() or await _Process.start(self._arguments)
         self._busy.add(running)
         try:
             answer = await asyncio.wait_for(running.ask(request.SerializeToString()), WALL_LIMIT)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, DecodeError):
-            raise await running.autopsy(path) from None
-        except BaseException:  # it is in the middle of something
+            raise await running.exit_error(path) from None
+        except BaseException:  # the process is in the middle of a job
             running.kill()
             raise
         finally:
@@ -109,7 +109,7 @@ class PromptProcesses:
         return answer
 
     def _next_idle(self) -> "_Process | None":
-        """One that lives. Who died while it had nothing to do died of no request."""
+        """Returns a live idle process; one that died idle died of no request."""
         while self._idle:
             running = self._idle.pop()
             if running.lives:
@@ -122,14 +122,14 @@ class PromptProcesses:
 
 
 class _Process:
-    """One reader."""
+    """One prompt process."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self._child = child
 
     @classmethod
     async def start(cls, arguments: Sequence[str]) -> "_Process":
-        """Starts it; it reads the model's files while its first request waits."""
+        """Starts a process; it loads the model's files while its first request waits."""
         child = await asyncio.create_subprocess_exec(
             *process.command(arguments),
             stdin=asyncio.subprocess.PIPE,
@@ -139,7 +139,8 @@ class _Process:
         return cls(child)
 
     async def ask(self, request: bytes) -> reader_pb2.ReadResponse:
-        """Sends a request and waits for its answer. Raises IncompleteReadError, ConnectionError: it died."""
+        """Sends a request and returns its response. Raises IncompleteReadError or ConnectionError when the
+        process dies."""
         writer, reader = self._child.stdin, self._child.stdout
         assert writer is not None and reader is not None
         writer.write(LENGTH.pack(len(request)) + request)
@@ -151,25 +152,25 @@ class _Process:
 
     @property
     def lives(self) -> bool:
-        """As far as we have heard."""
+        """True unless its end has been noticed."""
         return self._child.returncode is None
 
     def kill(self) -> None:
-        """Ends it. Idempotent."""
+        """Kills the process. Idempotent."""
         if self.lives:
             self._child.kill()
 
-    async def autopsy(self, path: str) -> ServiceError:
-        """What a client is told of the request that it died of."""
+    async def exit_error(self, path: str) -> ServiceError:
+        """Returns the error for the request that the process died of."""
         reader = self._child.stdout
         assert reader is not None
-        if not reader.at_eof():  # one that has closed its pipe is about to end; this one only does not answer
+        if not reader.at_eof():  # a process that has closed its pipe is about to end; this one hangs
             self.kill()
         code = await self._child.wait()
-        if code >= 0:  # it could not start, or has a bug: its own lines are in the log
-            log.error("a reader has failed: %s", describe_exit(code))
+        if code >= 0:  # it could not start, or has a bug, and has logged why itself
+            log.error("a prompt process failed: %s", describe_exit(code))
             return InternalError()
-        log.warning("a reader is gone in the middle of a prompt: %s", describe_exit(code))
+        log.warning("a prompt process died while it tokenized a prompt: %s", describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to tokenize"})
 
@@ -179,13 +180,13 @@ def _lists(answer: reader_pb2.ReadResponse) -> list[list[int]]:
 
 
 def _service_error(error: reader_pb2.ReadError) -> ServiceError:
-    """The error that the reader raised, as far as a client can see."""
+    """Returns the error that the process raised."""
     made = ServiceError(error.message, violations=dict(error.violations), metadata=dict(error.metadata))
     made.code, made.reason = error.code, error.reason
     return made
 
 
-def _look_at(job: "asyncio.Task[reader_pb2.ReadResponse]") -> None:
-    """Nobody waits for it any more: how it ends does not matter."""
+def _ignore_result(job: "asyncio.Task[reader_pb2.ReadResponse]") -> None:
+    """Consumes the result of a job that has no waiter any more."""
     if not job.cancelled():
         job.exception()

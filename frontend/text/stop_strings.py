@@ -1,8 +1,7 @@
-"""Stop strings, found while the text arrives in pieces.
+"""Finds stop strings in text that arrives in pieces.
 
-One Knuth-Morris-Pratt automaton per stop string: its state is the length of the longest prefix of
-the stop string that the text ends with. The largest state of all is therefore exactly what has to be
-held back, and time is linear in the text, whatever the text is.
+Each stop string has a Knuth-Morris-Pratt automaton, whose state is the length of its longest prefix that the
+text ends with. So the largest state is exactly what must be held back, and the time is linear in the text.
 """
 
 import re
@@ -10,21 +9,20 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """The stop strings of a request, compiled. Shared by its sequences."""
+    """The compiled stop strings of a request, shared by its sequences."""
 
     def __init__(self, strings: Sequence[str], *, include: bool) -> None:
-        """strings: not empty, none of them empty. include: a match stays in the text."""
+        """strings: at least one, none of them empty. include: a match stays in the text."""
         self.strings = tuple(strings)
         self.include = include
         self.failures = tuple(map(_failures, self.strings))
-        # Text without any of these leaves idle automata idle: nearly all text of nearly all requests.
+        # Text without any of these characters (nearly all text) leaves idle automata idle.
         firsts = "".join(sorted({string[0] for string in self.strings}))
         self.may_begin = re.compile(f"[{re.escape(firsts)}]").search
 
 
 class StopMatcher:
-    """Finds the stop string that completes first in one sequence's text; of several, the one that
-    stands first in the list."""
+    """Finds the stop string that completes first in a sequence's text; of several, the first in the list."""
 
     __slots__ = ("_stops", "_states", "_held")
 
@@ -34,10 +32,10 @@ class StopMatcher:
         self._held = ""
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
-        """Takes a piece of text. Returns what can be shown now, and the stop string that matched.
+        """Consumes a piece of text. Returns the text that can be shown now, and the stop string that matched.
 
-        Not armed: a match that completes in this piece does not count, its text stays. After a match
-        nothing more may be pushed.
+        A match that completes while not armed does not count; its text stays. After a match nothing more may
+        be pushed.
         """
         if not self._held and self._stops.may_begin(piece) is None:
             return piece, None
@@ -53,12 +51,12 @@ class StopMatcher:
         return text[:border], None
 
     def flush(self) -> str:
-        """The text is over: what was held back."""
+        """Returns the text that was held back, at the end of the text."""
         held, self._held = self._held, ""
         return held
 
     def _step(self, character: str, armed: bool) -> str | None:
-        """Moves all automata by one character; returns the stop string that is complete with it."""
+        """Advances all automata by one character; returns the stop string that it completes."""
         matched = None
         for place, (string, failures) in enumerate(
             zip(self._stops.strings, self._stops.failures, strict=True)
@@ -77,7 +75,7 @@ class StopMatcher:
 
 
 def _failures(string: str) -> tuple[int, ...]:
-    """For each prefix: the length of its longest proper prefix that is also its suffix."""
+    """Returns, for each prefix, the length of its longest proper prefix that is also its suffix."""
     table = [0]
     state = 0
     for character in string[1:]:

@@ -1,7 +1,7 @@
-"""The model's tokenizer: text to token ids, and what detokenizing needs to know about it.
+"""The model's tokenizer: text to token ids, and what detokenizers need.
 
-Encoding goes through the batch calls of `tokenizers`, because the single ones hold the GIL: a long
-prompt would stop the event loop from within a thread (measured: 1.2 MB stop it for 1.3 s).
+Encoding uses the batch calls of `tokenizers`, because the single ones hold the GIL: a long prompt would block
+the event loop from a thread (measured: 1.2 MB for 1.3 s).
 """
 
 import json
@@ -23,7 +23,7 @@ from frontend.text.detokenizer import (
     WindowDetokenizer,
 )
 
-# One prompt is one thread's work; a second pool of threads would compete with the event loop.
+# Each prompt has a thread already; a second thread pool would compete with the event loop.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
@@ -43,7 +43,7 @@ class Encoding:
 
 
 class Tokenizer:
-    """A tokenizer, read only. Methods may be called from several threads."""
+    """An immutable tokenizer. Methods may be called from several threads."""
 
     def __init__(self, tokenizer: "tokenizers.Tokenizer") -> None:
         tokenizer.no_padding()
@@ -53,24 +53,25 @@ class Tokenizer:
         self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, added in self._added.items() if added.special)
         self.longest_token = self._longest_token()
-        """Bytes of text that one token can stand for; None: any number."""
+        """Maximum bytes of text per token; None: unbounded."""
         self._make_detokenizer = {skip: self._plan_detokenizer(skip) for skip in (False, True)}
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token's text."""
+        """Returns the id of a token's text; None: there is no such token."""
         return self._tokenizer.token_to_id(token)
 
     def encode(self, text: str, *, add_special_tokens: bool, offsets: bool = False) -> Encoding:
-        """Tokenizes. Strings of special tokens in the text become these tokens."""
+        """Tokenizes. The text of a special token becomes that token."""
         call = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
         (encoding,) = call([text], add_special_tokens=add_special_tokens)
         return Encoding(encoding.ids, encoding.special_tokens_mask, encoding.offsets if offsets else ())
 
     def encode_following(self, text: str) -> list[int]:
-        """Tokenizes a text that goes on: without the space that some tokenizers put before a text.
+        """Tokenizes a text that continues another one: without the space that some tokenizers put before a
+        text.
 
-        It is tokenized behind a line break, which then is left out. Where the two would be one token, the
-        tokenizer looks at bytes alone, and puts nothing before a text.
+        The text is tokenized after a line break, whose tokens are then dropped. Where the two would merge
+        into one token, the tokenizer works on bytes alone and puts nothing before a text.
         """
         anchor, whole = (
             list(self.encode(piece, add_special_tokens=False).token_ids) for piece in ("\n", "\n" + text)
@@ -80,16 +81,16 @@ class Tokenizer:
         return list(self.encode(text, add_special_tokens=False).token_ids)
 
     def decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
-        """Texts of whole sequences, each standing alone. Ids without a token have no text."""
+        """Returns the texts of whole sequences. Ids without a token have no text."""
         batch = [list(sequence) for sequence in sequences]
         return self._tokenizer.decode_batch(batch, skip_special_tokens=skip_special_tokens)
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
-        """A new detokenizer for one sequence."""
+        """Returns a new detokenizer for one sequence."""
         return self._make_detokenizer[skip_special_tokens]()
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, wherever it stands; empty for ids without a token."""
+        """Returns the bytes of one token, independent of its position; empty for ids without a token."""
         kind, steps = self._decoder
         if kind == "bytes":
             return _bytes_of(self._text(token))
@@ -110,7 +111,7 @@ class Tokenizer:
         return {token: self._added[token] for token in self._special}
 
     def copy(self) -> "tokenizers.Tokenizer":
-        """A tokenizer like the one inside, to be changed."""
+        """Returns a copy of the underlying tokenizer that may be changed."""
         return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
 
     def _text(self, token: int) -> str | None:
@@ -118,7 +119,7 @@ class Tokenizer:
 
     @cached_property
     def _decoder(self) -> tuple[str, list[dict[str, Any]]]:
-        """What kind of decoder it is, and its steps."""
+        """The kind of decoder, and its steps."""
         if self._tokenizer.decoder is None:
             return "window", []
         decoder = json.loads(self._tokenizer.decoder.__getstate__())
@@ -160,7 +161,7 @@ class Tokenizer:
 
 
 class _Table(dict[int, T]):
-    """A function of token ids that is computed once per id."""
+    """A function of token ids, computed once per id."""
 
     def __init__(self, function: Callable[[int], T]) -> None:
         super().__init__()
@@ -172,8 +173,8 @@ class _Table(dict[int, T]):
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Byte-level tokenizers write each byte as a printable character: itself where it is one,
-    otherwise the next one from U+0100 on."""
+    """Returns the inverse of the byte-level alphabet: each byte is written as itself where that is printable,
+    otherwise as the next character from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {chr(byte): byte for byte in printable}
@@ -184,7 +185,8 @@ _BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def _bytes_of(text: str | None) -> bytes:
-    """Bytes of a byte-level token. One with other characters (an added token) stands for itself."""
+    """Returns the bytes of a byte-level token. One with other characters (an added token) stands
+    for itself."""
     if text is None:
         return b""
     try:
@@ -194,7 +196,7 @@ def _bytes_of(text: str | None) -> bytes:
 
 
 def _piece_of(text: str | None, steps: Sequence[dict[str, Any]], first: bool = False) -> str | int | None:
-    """What the per-token steps of a SentencePiece-like decoder make of a token.
+    """Applies the per-token steps of a SentencePiece-like decoder to a token.
 
     first: the token begins the text, where Metaspace drops the space that it adds when encoding.
     """

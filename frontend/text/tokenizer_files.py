@@ -1,4 +1,4 @@
-"""The files of a tokenizer: reading them at start-up, and handing them to clients as a zip."""
+"""The tokenizer's files: loading them at start-up, and sending them to clients as a zip archive."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from pagewire.errors import StartupError
 
 _WHAT, _WHAT_TOKENIZER = "cannot read the checkpoint", "cannot read the tokenizer"
 MAX_TOKENIZER_BYTES = 256 << 20
-"""Of a file. The largest there are have 35 MB."""
+"""Bytes of a file. The largest known ones have 35 MB."""
 _TRIAL = "Hello, 1 world!"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 ARCHIVED = (
@@ -32,11 +32,11 @@ ARCHIVED = (
     "tokenizer_config.json",
     "vocab.json",
 )
-"""What GetTokenizer sends, as far as a checkpoint has it."""
+"""Files that GetTokenizer sends, where a checkpoint has them."""
 
 
 def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a checkpoint. config: its tokenizer_config.json. Raises StartupError."""
+    """Loads a checkpoint's tokenizer. config: its tokenizer_config.json. Raises StartupError."""
     path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
     if path.exists():
         with _blaming(path):
@@ -54,8 +54,8 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 @contextlib.contextmanager
 def _blaming(*paths: Path) -> Iterator[None]:
-    """Whatever is raised is the fault of these files. The library raises bare Exception; and where it panics,
-    an exception that is none, as if the process were to end."""
+    """Attributes every error to these files. The library raises bare Exception, and where it panics, a
+    BaseException."""
     names = ", ".join(map(str, paths))
     for path in paths:
         if path.stat().st_size > MAX_TOKENIZER_BYTES:
@@ -69,14 +69,14 @@ def _blaming(*paths: Path) -> Iterator[None]:
 
 
 def _tried(tokenizer: Tokenizer) -> Tokenizer:
-    """The same, when it can encode and decode a text: some of what a file gets wrong is found only then."""
+    """Returns the tokenizer after encoding and decoding a text: some errors of a file show only then."""
     token_ids = tokenizer.encode(_TRIAL, add_special_tokens=True).token_ids
     tokenizer.decode([token_ids], skip_special_tokens=False)
     return tokenizer
 
 
 def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":
-    """GPT-2's kind, as the checkpoints of GPT-2 and OPT have it."""
+    """Builds a GPT-2 tokenizer, as checkpoints of GPT-2 and OPT define it."""
     tokenizer = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     prefix_space = bool(config.get("add_prefix_space", False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
@@ -94,7 +94,7 @@ def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token, eos_token and so on -> the token's text."""
+    """Returns bos_token, eos_token and so on -> the token's text."""
     found: dict[str, str] = {}
     for name, value in config.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -104,21 +104,21 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is no such file. Raises StartupError."""
+    """Returns a JSON object; empty when there is no such file. Raises StartupError."""
     return read_object(path.parent, path.name, _WHAT) or {}
 
 
 class TokenizerArchive:
-    """The zip that GetTokenizer sends. The same files make the same bytes."""
+    """The zip archive that GetTokenizer sends. The same files give the same bytes."""
 
     def __init__(self, folder: Path, chat_template: str | None) -> None:
-        """chat_template: the one in use, which may not be the checkpoint's."""
+        """chat_template: the one in use, which may differ from the checkpoint's."""
         self._folder = folder
         self._chat_template = chat_template
 
     @cached_property
     def data(self) -> bytes:
-        """The zip. Reading and packing take a moment: not for the event loop."""
+        """The archive's bytes. Reading and compressing take a moment: not for the event loop."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             for name, content in sorted(self._files().items()):
@@ -130,7 +130,7 @@ class TokenizerArchive:
 
     @cached_property
     def sha256(self) -> str:
-        """Of `data`, hexadecimal."""
+        """Hexadecimal digest of `data`."""
         return hashlib.sha256(self.data).hexdigest()
 
     def _files(self) -> dict[str, bytes]:

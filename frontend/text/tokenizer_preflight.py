@@ -1,8 +1,8 @@
-"""A first look at a tokenizer, in a process that may end of it.
+"""Loads the tokenizer once in a forked process that may die of it.
 
-The tokenizers library is native code: some files make it abort, and others ask for all the memory there is.
-Nothing can catch that but another process. It costs a frontend at its start what reading the files costs,
-while the engine loads weights.
+The tokenizers library is native code: some files make it abort, others make it allocate all memory, and only
+another process survives that. At start-up this costs a frontend the time to read the files once more, while
+the engine loads weights.
 """
 
 import os
@@ -17,13 +17,13 @@ from pagewire.host import spawn as process
 CPU_SECONDS = 60
 """The largest tokenizers take about two."""
 MEMORY = 4 << 30
-"""Bytes of address space beyond what this process has. The largest tokenizers take 400 MB."""
+"""Bytes of address space beyond this process's. The largest tokenizers take 400 MB."""
 
 
 def try_first(read: Callable[[], object], model: str) -> None:
-    """Does `read` in a fork, before there are threads. Raises StartupError when that process is killed.
+    """Calls `read` in a fork, before there are threads. Raises StartupError when that process is killed.
 
-    What `read` raises is no matter here: it will raise it again in this process.
+    Exceptions of `read` are ignored: it will raise them again in this process.
     """
     parent = os.getpid()
     child = os.fork()
@@ -36,12 +36,12 @@ def try_first(read: Callable[[], object], model: str) -> None:
             "cannot read the tokenizer",
             f"the tokenizer.json of {model} ended the process that tried to read it ({by.name})",
             "save the tokenizer again, or get it from where it came",
-            may_pass=by is signal.SIGKILL,  # which it does not do to itself
+            may_pass=by is signal.SIGKILL,  # sent from outside, such as by the OOM killer
         )
 
 
 def _read_and_exit(read: Callable[[], object], parent: int) -> None:
-    """The child. Nothing of what it says helps anybody."""
+    """Runs in the child, whose output is discarded."""
     try:
         process.die_with(parent, signal.SIGKILL)
         silence = os.open(os.devnull, os.O_WRONLY)

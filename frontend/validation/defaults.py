@@ -1,4 +1,4 @@
-"""A request's absent fields, filled in: what the engine gets has no defaults left. Pure."""
+"""Fills in a request's absent fields: the engine gets no defaults to resolve. Pure."""
 
 import secrets
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from frontend.validation.multi_sequence import resolve_search
 from pagewire.v1 import generation_pb2
 
 COLDEST = 1e-5
-"""A temperature below this one is 0: logits divided by it overflow, and it is greedy anyway."""
+"""A lower temperature counts as 0: logits divided by it overflow, and sampling is greedy anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Public messages in which every scalar is present. Strings stay in the frontend."""
+    """Public messages in which every scalar is set. Strings stay in the frontend."""
 
     sampling: generation_pb2.SamplingParams
     stopping: generation_pb2.StoppingCriteria
     num_returned: int
-    """Sequences that the client gets, of the n that the engine makes."""
+    """Sequences that the client gets, of the n that the engine generates."""
 
     @property
     def is_choice(self) -> bool:
-        """Whether the likeliest of more sequences are returned."""
+        """True when only the most probable of the generated sequences are returned."""
         return self.num_returned < self.sampling.n
 
 
@@ -47,7 +47,7 @@ def resolve(
     if sampling.HasField("best_of"):
         sampling.n = sampling.best_of
         sampling.ClearField("best_of")
-    sampling.ClearField("bad_words")  # they travel as token ids
+    sampling.ClearField("bad_words")  # sent as token ids
     return Resolved(sampling, _stopping(request.stopping, max_model_len), num_returned)
 
 

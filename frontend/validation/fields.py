@@ -1,7 +1,7 @@
-"""The fields of generation requests: for each that is built, how its value is judged. Pure.
+"""The fields of generation requests, and how each value is checked. Pure.
 
-A field that a client sets and that has no entry in FIELDS is refused by its path (validation.py). So a field
-that is added to the protos is refused until somebody builds it. The other requests are in field_tables.py.
+A set field without an entry in FIELDS is refused by its path (requests.py), so a field that is added to the
+protos is refused until it is implemented. Fields of other requests are in scripts/limits/field_tables.py.
 """
 
 from enum import Enum
@@ -30,7 +30,7 @@ from pagewire.v1 import generation_pb2, prompt_pb2
 
 
 class Kind(Enum):
-    """How to treat a field that has no value of its own to check."""
+    """Treatment of a field whose value needs no rule."""
 
     NESTED = "look inside"
     FREE = "any value is fine"
@@ -119,4 +119,4 @@ FIELDS: dict[str, Rule | Kind] = {
     "continuation.sequences.index": Kind.FREE,  # see validation.py
     "continuation.sequences.token_ids": Kind.FREE,
 }
-"""Path of a field, without indexes -> how it is judged. Absent: not built yet."""
+"""Path of a field, without indexes -> how it is checked. A field that is missing here is not implemented."""

@@ -1,7 +1,7 @@
-"""More sequences than are returned: best_of and beam search, as far as the frontend knows of them. Pure.
+"""Requests that generate more sequences than they return: best_of and beam search. Pure.
 
-A beam search is the engine's affair. best_of is ours: the engine samples that many sequences, with their
-log-probabilities, and the stream keeps the n likeliest. In both cases nothing is delivered before the end.
+A beam search runs in the engine. For best_of the engine samples that many sequences with log-probabilities,
+and the stream keeps the n most probable. In both cases nothing is delivered before the end.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from pagewire.v1 import generation_pb2
 
 
 def returned(sampling: generation_pb2.SamplingParams) -> int:
-    """Sequences that a request wants back."""
+    """Returns the number of sequences that a request asks for."""
     return sampling.n if sampling.HasField("n") else 1
 
 
 def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[str, str]]:
-    """(path, problem) of what cannot be asked for together."""
+    """Yields (path, problem) for fields that cannot be combined."""
     sampling, n = request.sampling, returned(request.sampling)
     if sampling.HasField("best_of") and sampling.best_of < n:
         yield "sampling.best_of", f"must be at least n ({n}), not {sampling.best_of}"
@@ -40,9 +40,9 @@ def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[st
 
 
 def resolve_search(asked: generation_pb2.SamplingParams, sampling: generation_pb2.SamplingParams) -> None:
-    """Fills in what a beam search leaves open, and takes the model's defaults for sampling away.
+    """Fills in the defaults of a beam search, and removes the model's sampling defaults.
 
-    asked: of the request. sampling: the same, over the defaults.
+    asked: the request's parameters. sampling: the same, merged over the defaults.
     """
     if not asked.HasField("beam_search"):
         return

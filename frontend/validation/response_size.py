@@ -1,7 +1,7 @@
-"""Whether an answer with log-probabilities can be sent at all: one message takes 64 MiB.
+"""Checks whether a response with log-probabilities can be sent: a message holds at most 64 MiB.
 
-A message of one sequence is the least that a stream can be cut into, if its reader is slow; an answer in one
-message has all sequences. Both are judged before anything is computed, by the most that they may become.
+A slow reader's stream is cut into messages of one sequence at least; a response in one message has all
+sequences. Both are checked by their maximum size, before anything is computed.
 """
 
 from frontend.errors import InvalidRequest
@@ -20,10 +20,10 @@ def check_answer_size(
     max_model_len: int,
     in_one_message: bool,
 ) -> None:
-    """Raises InvalidRequest when log-probabilities may become more than a message takes.
+    """Raises InvalidRequest when log-probabilities may exceed a message.
 
-    A token has one of its own, and its candidates'; with their bytes each counts twice. (Those of a prompt
-    have a bound of their own: see scores.py.)
+    A token has its own and its candidates' log-probability; with bytes each counts twice. (Those of a prompt
+    have a limit of their own: see frontend/logprobs.py.)
     """
     output = request.output
     if not output.HasField("logprobs"):

@@ -14,7 +14,7 @@ CONFIG = TokenConfig
 def run(config: TokenConfig) -> int:
     """The token goes to standard output and nowhere else; its line for --auth-file to that file, or to
     standard error."""
-    from frontend.auth.token_list import BadListing, entry_line, tenant_problem
+    from frontend.auth.token_list import BadTokenList, entry_line, tenant_problem
     from frontend.auth.tokens import digest_of, new_token
 
     if config.action != "new":
@@ -31,7 +31,7 @@ def run(config: TokenConfig) -> int:
             print(f"added to {config.auth_file}; the token, which is nowhere else:", file=sys.stderr)
         else:
             print(f"for the list `tokens:` of --auth-file:\n{line}and the token:", file=sys.stderr)
-    except BadListing as error:
+    except BadTokenList as error:
         raise UsageError("cannot make the token's line", str(error)) from None
     print(token)
     return 0
@@ -50,7 +50,7 @@ def _fields(config: TokenConfig) -> dict[str, Any]:
 
 def _add(path: Path, line: str) -> None:
     """Replaces the file at once: a server that reads it meanwhile gets the old one or the new one. Raises
-    UsageError, BadListing."""
+    UsageError, BadTokenList."""
     from frontend.auth.token_list import add_line
 
     path = path.resolve()

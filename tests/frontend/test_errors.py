@@ -19,11 +19,11 @@ def details(error: errors.ServiceError) -> dict:
 def test_every_error_says_who_and_why():
     made = [
         errors.InvalidRequest({"a.b": "is bad"}),
-        errors.Unsupported({"a.b": "is not built yet"}),
+        errors.Unsupported({"a.b": "is not implemented yet"}),
         errors.ContextLengthExceeded("prompt", 7, 5),
         errors.ModelNotFound("x"),
         errors.RequestExists(),
-        errors.NotBuilt("Drain"),
+        errors.Unimplemented("Drain"),
         errors.EngineNotReady(),
         errors.EngineDead(),
         errors.EngineRefused(code_pb2.RESOURCE_EXHAUSTED, "QUEUE_FULL", "full"),

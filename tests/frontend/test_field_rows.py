@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from frontend.errors import NotBuilt
+from frontend.errors import Unimplemented
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.model import ModelServicer
@@ -88,7 +88,7 @@ async def test_what_is_not_built_answers_so():
     for method, servicer in methods():
         if method.input_type.name in NOT_BUILT:
             rpc = inspect.unwrap(getattr(servicer, method.name))
-            with pytest.raises(NotBuilt, match=method.name):
+            with pytest.raises(Unimplemented, match=method.name):
                 await rpc(object.__new__(servicer), None, None)
         else:
             assert method.input_type.name in REQUESTS

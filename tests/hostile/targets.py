@@ -18,13 +18,13 @@ from engine_core.errors import Refused
 from engine_core.intake.validation import make_request
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
-from frontend.auth.token_list import BadListing, read_tokens
+from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import token_in
 from frontend.engine.journal import JournalEntry
 from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
 from frontend.logprobs import Scores
-from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings
 from frontend.text.stop_strings import StopMatcher, StopStrings
@@ -107,7 +107,7 @@ def numbers(data: bytes) -> None:
 class _Receiver:
     """One stream of two sequences, under the handles 1 to 3."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: OutputFields) -> None:
         detokenizer = _TOKENIZER.detokenizer(skip_special_tokens=True)
         sequences = [Sequence(index, wanted, detokenizer.copy()) for index in range(2)]
         self.stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), sequences, RequestTimings())
@@ -118,7 +118,7 @@ class _Receiver:
     def complete(self, entry: JournalEntry) -> None:
         self.in_flight.clear()
 
-    def doubt(self, entry: JournalEntry, error: ProtocolError) -> None:
+    def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
         self.in_flight.clear()
 
     def abort(self, handle: int, *indexes: int) -> None:
@@ -127,7 +127,7 @@ class _Receiver:
 
 def outputs(data: bytes) -> None:
     """A step's outputs at the frontend, up to the message that a client gets."""
-    receiver = _Receiver(Wanted(token_ids=True, logprobs=bool(data and data[0] & 1)))
+    receiver = _Receiver(OutputFields(token_ids=True, logprobs=bool(data and data[0] & 1)))
     with suppress(DecodeError, ValueError):
         dispatch(StepOutputs.FromString(data[1:]), receiver)
     response = GenerateResponse()
@@ -193,7 +193,7 @@ def tokens(data: bytes) -> None:
     """The file of bearer tokens; and a header that has one."""
     try:
         read_tokens(data.decode("utf-8", "replace"))
-    except BadListing as error:
+    except BadTokenList as error:
         assert len(str(error)) < 500
     with suppress(Unauthenticated):
         token_in([("authorization", data.decode("latin-1")), *([("authorization", data)] * (len(data) % 2))])

@@ -131,15 +131,15 @@ MUTANTS = (
     Mutant(
         name="tokens are compared with ==",
         file="frontend/auth/tokens.py",
-        old="        if not hmac.compare_digest(entry.digest, digest) or entry is self._nobody:\n",
-        new="        if entry.digest != digest or entry is self._nobody:\n",
+        old="        if not hmac.compare_digest(entry.digest, digest) or entry is self._dummy:\n",
+        new="        if entry.digest != digest or entry is self._dummy:\n",
         tests=("tests/frontend/auth/test_tokens.py",),
     ),
     Mutant(
         name="the beginning of a token's hash suffices",
         file="frontend/auth/tokens.py",
-        old="        if not hmac.compare_digest(entry.digest, digest) or entry is self._nobody:\n",
-        new="        if entry is self._nobody:\n",
+        old="        if not hmac.compare_digest(entry.digest, digest) or entry is self._dummy:\n",
+        new="        if entry is self._dummy:\n",
         tests=("tests/frontend/auth/test_tokens.py",),
     ),
     Mutant(

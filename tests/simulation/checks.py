@@ -66,7 +66,7 @@ class Checks:
         if not any(output.finish_reason in EARLY for output in outputs):
             assert not self._job.is_refused, f"{self._name}: it cannot fit"
             for output, expected in zip(outputs, self._job.expected, strict=True):
-                assert self._fits(output, expected), f"{self._name}: not the likeliest"
+                assert self._fits(output, expected), f"{self._name}: not the most probable"
         poison = self._job.poison
         if poison is not None and poison.probability == 1:
             made = max(len(output.token_ids) for output in outputs)

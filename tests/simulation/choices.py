@@ -21,10 +21,10 @@ def expect_all(
     if request.sampling.HasField("beam_search"):
         return _expect_beams(request, prompt, max_model_len)
     made = expect_sampled(request, prompt, max_model_len)
-    likeliest = (
+    most_probable = (
         sorted(made, key=lambda one: -_likelihood(prompt, one)) if len(made) > request.sampling.n else made
     )
-    return likeliest[: request.sampling.n]
+    return most_probable[: request.sampling.n]
 
 
 def expect_sampled(

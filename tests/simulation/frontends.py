@@ -149,7 +149,9 @@ class FrontendProcess:
         assert not self.client.num_streams, f"{self.name}: the journal is not empty"
         assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
         assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
-        assert not any(map(len, (core.questions for core in self.client.cores))), f"{self.name}: questions"
+        assert not any(map(len, (core.utility_calls for core in self.client.cores))), (
+            f"{self.name}: utility_calls"
+        )
         assert not self.generator.registry, f"{self.name}: requests are in flight"
 
     async def _serve(

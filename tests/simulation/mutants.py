@@ -261,8 +261,8 @@ def _beams_fork_from_the_wrong_parent(patch: Callable[..., None]) -> None:
 
 
 def _best_of_returns_the_first(patch: Callable[..., None]) -> None:
-    """... and not the likeliest."""
-    patch(stream, "likeliest", lambda sequences, count: list(sequences[:count]))
+    """... and not the most probable."""
+    patch(stream, "most_probable", lambda sequences, count: list(sequences[:count]))
 
 
 def _nobody_is_noted_anew(patch: Callable[..., None]) -> None:

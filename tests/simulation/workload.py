@@ -51,7 +51,7 @@ class Job:
     request: generation_pb2.GenerateRequest
     prompt: list[int]
     expected: list[Expected]  # by index
-    sampled: list[Expected]  # of which those are the likeliest; the same without best_of
+    sampled: list[Expected]  # of which those are the most probable; the same without best_of
     is_refused: bool  # as it cannot fit
     whole: bool = False  # GenerateUnary
     place: int = 0  # of the frontend that it asks first

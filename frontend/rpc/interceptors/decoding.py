@@ -1,7 +1,7 @@
-"""Messages that are not what their method takes: refused as the client's fault.
+"""Rejects request messages that cannot be parsed as the client's error.
 
-grpc.aio answers them by itself as a fault of the server, with the exception's text. Here one that cannot
-be parsed becomes a value, for which the method is never called.
+grpc.aio would report them as an error of the server, with the exception's text. Here an unparsable message
+becomes a sentinel value, for which the method is never called.
 """
 
 import inspect
@@ -17,14 +17,16 @@ from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
 
 _UNREADABLE = object()
-"""What a message is read as that cannot be parsed."""
+"""The sentinel for a message that cannot be parsed."""
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """Should be the innermost: it changes how requests are read."""
+    """Changes how requests are parsed; should be the innermost interceptor."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, Handler] = {}  # by method, wrapped; there are as many as methods exist
+        self._handlers: dict[
+            str, Handler
+        ] = {}  # wrapped handlers by method; bounded by the number of methods
 
     async def intercept_service(
         self,
@@ -41,7 +43,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _careful(handler: Handler) -> Handler:
-    """The same, for messages of any content."""
+    """Returns the handler, changed to reject unparsable messages."""
     wrap = _several_messages if kind_of(handler).startswith("stream_") else _one_message
     careful = wrapped(handler, wrap)
     return careful._replace(request_deserializer=_forgiving(handler.request_deserializer))
@@ -73,7 +75,7 @@ def _several_messages(behavior: Behavior) -> Behavior:
                 await context.abort_with_status(to_grpc(Malformed()))
             yield request
 
-    # grpc.aio looks at what kind of function it is.
+    # grpc.aio distinguishes coroutines from asynchronous generators.
     async def write(requests: AsyncIterator[Any], context: Context) -> Any:
         return await behavior(readable(requests, context), context)
 

@@ -1,4 +1,4 @@
-"""Counts every call to the gRPC server, under the names of go-grpc's metrics, so that dashboards fit."""
+"""Counts every call to the gRPC server, under the metric names of go-grpc, so that dashboards work."""
 
 import asyncio
 import functools
@@ -19,7 +19,7 @@ _CODES[0], _CODES[1] = "OK", "Canceled"  # as Go spells them
 
 
 class MetricsInterceptor(grpc.aio.ServerInterceptor):
-    """The outermost one: calls that others refuse are counted, too. A method that does not exist is not."""
+    """The outermost interceptor: calls that others refuse are counted, too. Unknown methods are not."""
 
     def __init__(self, services: list[ServiceDescriptor], counters: Counters) -> None:
         self._counters = counters
@@ -29,7 +29,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
             for method in service.methods
         }
         for rpc in self._methods.values():
-            counters.started[rpc] = 0  # so that rates are right from the first call on
+            counters.started[rpc] = 0  # so that rates include the first call
 
     async def intercept_service(
         self,
@@ -43,7 +43,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
         return wrapped(handler, lambda behavior: self._counted(behavior, rpc))
 
     def _counted(self, behavior: Behavior, rpc: Rpc) -> Behavior:
-        """The same method. Ours are coroutines, also those that stream."""
+        """Returns the counting method. All methods of this server are coroutines, also those that stream."""
 
         @functools.wraps(behavior)
         async def call(request: object, context: Context) -> Any:
@@ -71,7 +71,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _code_of(context: Context) -> str:
-    code: Any = context.code()  # None, an integer or a StatusCode, whatever its type says
+    code: Any = context.code()  # None, an integer or a StatusCode, contrary to its type
     if code is None:
         return "OK"
     return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else code, "Unknown")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.auth.caller import Terms
-from frontend.auth.token_list import BadListing, read_tokens, tenant_problem
+from frontend.auth.token_list import BadTokenList, read_tokens, tenant_problem
 from frontend.auth.tokens import digest_of, new_token
 from frontend.errors import Unauthenticated
 
@@ -88,7 +88,7 @@ def test_dates_are_utc(written):
     ],
 )
 def test_what_is_wrong_is_named(field, value):
-    with pytest.raises(BadListing) as caught:
+    with pytest.raises(BadTokenList) as caught:
         read_tokens(listing(**{field: value}))
     assert str(caught.value).startswith("tokens[0]") and field in str(caught.value)
     assert DIGEST not in str(caught.value) and TOKEN not in str(caught.value)
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named(field, value):
     ],
 )
 def test_what_is_no_listing(text, words):
-    with pytest.raises(BadListing) as caught:
+    with pytest.raises(BadTokenList) as caught:
         read_tokens(text)
     assert words in str(caught.value)
 
@@ -127,9 +127,9 @@ def test_a_tenant_may_have_two_tokens_on_the_same_terms():
     table = read_tokens(two(role="admin", expires="2027-01-31"))
     assert table.find(TOKEN, 0.0).terms == table.find(OTHER, 0.0).terms
     assert not table.find(TOKEN, 0.0).is_admin and table.find(OTHER, 0.0).is_admin
-    with pytest.raises(BadListing, match=r"tokens\[1\].*tokens\[0\]"):
+    with pytest.raises(BadTokenList, match=r"tokens\[1\].*tokens\[0\]"):
         read_tokens(two(weight=3))
-    with pytest.raises(BadListing, match=r"tokens\[1\].sha256.*tokens\[0\]"):
+    with pytest.raises(BadTokenList, match=r"tokens\[1\].sha256.*tokens\[0\]"):
         read_tokens(two(sha256=DIGEST.upper()))
 
 
@@ -144,7 +144,7 @@ def test_any_text_is_read_or_refused(text):
     ):
         try:
             read_tokens(whole)
-        except BadListing as error:
+        except BadTokenList as error:
             assert DIGEST not in str(error)
 
 

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from frontend.engine import client as engine_client
-from frontend.engine import utility_calls as questions
+from frontend.engine import utility_calls as utility_calls
 from frontend.engine.client import EngineClient
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
 from frontend.logprobs import Scores
@@ -281,7 +281,7 @@ async def test_questions():
 
 
 async def test_a_question_that_is_not_answered(monkeypatch):
-    monkeypatch.setattr(questions, "ANSWER", 0.01)
+    monkeypatch.setattr(utility_calls, "ANSWER", 0.01)
     async with connected() as (client, engine, _):
         monkeypatch.setattr(engine, "_answer", lambda utility: asyncio.sleep(0))
         with pytest.raises(EngineNotReady):
@@ -289,7 +289,7 @@ async def test_a_question_that_is_not_answered(monkeypatch):
 
 
 async def test_the_core_dies():
-    """Streams and questions fail; another core is welcome."""
+    """Streams and utility_calls fail; another core is welcome."""
     async with connected() as (client, engine, state):
         sink = FakeSink()
         await submit(client, engine, sink)
@@ -394,7 +394,7 @@ async def test_a_core_that_does_not_read_is_not_ready(monkeypatch):
         client = EngineClient(address, state)
         client.start()
         client.cores[0]._accept(engine_pb2.Welcome(epoch=1))
-        client.on_word(client.cores[0])
+        client.on_heartbeat(client.cores[0])
         with pytest.raises(EngineNotReady):
             while True:
                 client.submit(engine_pb2.AddRequest(request_id="x" * 100_000), FakeSink())

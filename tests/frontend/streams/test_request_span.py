@@ -12,7 +12,7 @@ from frontend.auth.caller import ANONYMOUS
 from frontend.call import Call
 from frontend.errors import EngineDead, InvalidRequest
 from frontend.streams.request_span import RequestSpan
-from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
 from pagewire.telemetry.tracing import Attributes, Part, TraceContext
@@ -44,7 +44,7 @@ class Tracer:
 def stream_of(span: RequestSpan) -> Stream:
     wanted: dict[str, Any] = {"text": False, "token_ids": True, "token_bytes": None, "cumulative": False}
     wanted |= {"include_stop": False, "min_tokens": 0, "logprobs": False, "likelihood": False}
-    sequence = Sequence(0, Wanted(**wanted), None, None, "")
+    sequence = Sequence(0, OutputFields(**wanted), None, None, "")
     stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), [sequence], span.timings)
     span.begin(stream)
     return stream

@@ -10,7 +10,7 @@ import pytest
 import frontend.streams.stream as stream_module
 from frontend.errors import EngineDead, InternalError, ProtocolError
 from frontend.logprobs import Scores
-from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings
 from frontend.text.stop_strings import StopMatcher, StopStrings
@@ -46,7 +46,7 @@ def make_stream(
     delivery: DeliveryMode = DeliveryMode(),  # noqa: B008 - frozen
     **wanted,
 ) -> Stream:
-    options = Wanted(**wanted)
+    options = OutputFields(**wanted)
     compiled = StopStrings(stops, include=options.include_stop) if stops else None
     detokenizer = tokenizer.detokenizer(skip_special_tokens=skip)
     detokenizer.prime(prompt)

@@ -3,7 +3,7 @@
 import pytest
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
-from frontend.text.prompt_encoding import Reading
+from frontend.text.prompt_encoding import PromptEncoder
 from frontend.text.prompt_reader import PromptReader
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
@@ -21,7 +21,7 @@ def reader(model):
 
 @pytest.fixture(scope="module")
 def reading(model):
-    return Reading(model.tokenizer, model.chat_template)
+    return PromptEncoder(model.tokenizer, model.chat_template)
 
 
 def chat(*texts: str, **fields):
@@ -29,7 +29,7 @@ def chat(*texts: str, **fields):
     return {"chat": {"messages": messages, **fields}}
 
 
-def ids_of(reading: Reading, prompt: dict) -> list[int]:
+def ids_of(reading: PromptEncoder, prompt: dict) -> list[int]:
     return list(reading.read(prompt_pb2.Prompt(**prompt), "prompt", vocab_size=512).token_ids)
 
 
@@ -65,7 +65,7 @@ def test_control_tokens_of_users_are_text(reading):
 
 def test_without_a_template(model):
     with pytest.raises(Unsupported) as caught:
-        ids_of(Reading(model.tokenizer, None), chat("hi"))
+        ids_of(PromptEncoder(model.tokenizer, None), chat("hi"))
     assert list(caught.value.violations) == ["prompt.chat"]
 
 

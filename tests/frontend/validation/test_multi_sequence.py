@@ -105,7 +105,7 @@ def test_best_of_is_n_for_the_engine():
 
 
 def four_answers(request):
-    """The engine's log-probabilities fall with the token id: the second and the fourth are the likeliest."""
+    """Log-probabilities fall with the token id: the second and the fourth are the most probable."""
     first = [Output(encode(text), index=index) for index, text in enumerate(["zz", "ba", "yy", "ab"])]
     last = [Output(encode("c"), MAX_TOKENS, index=index) for index in range(4)]
     return [first, last]

@@ -1,13 +1,14 @@
-"""Where a broken stream stopped: what the client holds becomes the beginning of a new stream. Pure.
+"""Resumes a stream that broke: the output that the client holds becomes the beginning of a new stream. Pure.
 
-The tokens that a client names go through the same detokenizer and stop strings as when they were made,
-so that the stream is in the state in which the broken one was; what they add is what was held back.
+The client's tokens pass through detokenizer and stop strings as they did when they were generated, which puts
+the new stream into the state of the broken one; the text they yield is what had been held back.
 """
 
 from array import array
 
 from frontend.errors import InvalidRequest
 from frontend.streams.stream import Stream
+from frontend.text.prompt_encoding import read_token_ids
 from frontend.validation.defaults import Resolved
 from pagewire.v1 import generation_pb2
 
@@ -18,8 +19,8 @@ MAX_TOKENS = generation_pb2.FINISH_REASON_MAX_TOKENS
 CONTEXT_LENGTH = generation_pb2.FINISH_REASON_CONTEXT_LENGTH
 
 
-class Endings:
-    """The rules by which the core ends a sequence after a token, as engine_core.request has them."""
+class FinishRules:
+    """The rules by which the core ends a sequence after a token, as in engine_core.request."""
 
     def __init__(
         self, resolved: Resolved, eos_token_ids: frozenset[int], prompt_len: int, max_model_len: int
@@ -32,9 +33,9 @@ class Endings:
         self._room = max_model_len - prompt_len
 
     def finish(self, token_ids: "array[int]") -> tuple[int, int]:
-        """Why a sequence with these tokens has ended, and the token that matched (0: none).
+        """Returns why a sequence with these tokens has ended, and the token that matched (0: none).
 
-        Raises ValueError, in words for the client, when it would have ended before.
+        Raises ValueError, worded for the client, when it would have ended before.
         """
         if not self._stops.isdisjoint(token_ids[self._min_tokens : -1]):
             raise ValueError("go on after a token that ended the sequence")
@@ -53,22 +54,26 @@ class Endings:
 
 
 def check_complete(resolved: Resolved, ended: bool) -> None:
-    """Refuses to go on within what is delivered as a whole: a client holds all of it, or nothing."""
+    """Refuses to continue within output that is delivered as a whole: a client holds all of it,
+    or nothing."""
     name = "best_of" if resolved.is_choice else "beam_search"
     if not ended and (resolved.is_choice or resolved.sampling.HasField("beam_search")):
         problem = f"cannot be combined with sampling.{name}, which delivers nothing before the end"
         raise InvalidRequest({"continuation.sequences": problem})
 
 
-def resume(continuation: generation_pb2.Continuation, stream: Stream, endings: Endings) -> None:
+def resume(
+    continuation: generation_pb2.Continuation, stream: Stream, rules: FinishRules, vocab_size: int
+) -> None:
     """Puts a new stream where the broken one stopped. Raises InvalidRequest.
 
-    The time that it takes grows with the number of tokens.
+    Takes time proportional to the number of tokens.
     """
     for place, sequence in enumerate(continuation.sequences):
-        token_ids = array("I", sequence.token_ids)
+        path = f"continuation.sequences[{place}].token_ids"
+        token_ids = read_token_ids(sequence.token_ids, vocab_size, path)
         try:
-            reason, matched = endings.finish(token_ids)
+            reason, matched = rules.finish(token_ids)
             stream.resume(sequence.index, token_ids, reason, matched)
         except ValueError as error:
-            raise InvalidRequest({f"continuation.sequences[{place}].token_ids": str(error)}) from None
+            raise InvalidRequest({path: str(error)}) from None

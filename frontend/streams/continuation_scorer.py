@@ -1,9 +1,8 @@
-"""Scores continuations of a prompt: each is a request of its own, whose prompt ends with it, and whose log-
-probabilities are wanted from its first token on.
+"""Scores continuations of a prompt: each is a request whose prompt ends with the continuation and which asks
+for log-probabilities from the continuation's first token on.
 
-All of them are sent at once. The prefix cache makes the prompt's keys and values once: those that arrive
-together share the blocks that the first of them computes. The one token that each of them samples is
-dropped.
+All of them are sent at once; the prefix cache computes the prompt once, since requests that arrive together
+share the blocks that the first one computes. The one token that each of them samples is dropped.
 """
 
 import asyncio
@@ -22,15 +21,15 @@ from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    """One continuation."""
+class _ContinuationScore:
+    """The result for one continuation."""
 
     logprobs: list[float]  # by token
     cached_tokens: int
 
 
 class ContinuationScorer:
-    """Runs requests to score continuations against one engine."""
+    """Scores continuations by generation requests."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class ContinuationScorer:
     async def score(
         self, request: pooling_pb2.ScoreContinuationsRequest, call: Call
     ) -> pooling_pb2.ScoreContinuationsResponse:
-        """Raises ServiceError."""
+        """Scores all continuations. Raises ServiceError."""
         self._model.check_name(request.model)
         limits = limits_of(self._engine.require(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
@@ -73,13 +72,15 @@ class ContinuationScorer:
         continuations: list[list[int]],
         request_ids: tuple[str, ...],
         ends: float | None,
-    ) -> list[_Scored]:
-        """The first failure ends all of them."""
+    ) -> list[_ContinuationScore]:
+        """The first failure ends all requests. No more of them run at once than the tenant's quota allows."""
+        terms = call.caller.terms
+        slots = asyncio.Semaphore(terms.max_requests if terms and terms.max_requests else len(continuations))
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends)
+                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends, slots)
                     )
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
@@ -88,23 +89,28 @@ class ContinuationScorer:
         return [task.result() for task in tasks]
 
     async def _score_one(
-        self, request: generation_pb2.GenerateRequest, call: Call, ends: float | None
-    ) -> _Scored:
-        left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
-        async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
-            message = await stream.take()
-            assert message is not None  # a stream ends with a message or raises
-            logprobs = list(message.prompt.logprobs.logprobs)
-            wanted = len(request.prompt.token_ids.ids) - request.output.prompt_logprobs_start
-            if len(logprobs) < wanted:
-                raise Aborted
-            return _Scored(logprobs, message.prompt.cached_tokens)
+        self,
+        request: generation_pb2.GenerateRequest,
+        call: Call,
+        ends: float | None,
+        slots: asyncio.Semaphore,
+    ) -> _ContinuationScore:
+        async with slots:
+            left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
+            async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
+                message = await stream.take()
+                assert message is not None  # a stream ends with a message or raises
+                logprobs = list(message.prompt.logprobs.logprobs)
+                wanted = len(request.prompt.token_ids.ids) - request.output.prompt_logprobs_start
+                if len(logprobs) < wanted:
+                    raise Aborted
+                return _ContinuationScore(logprobs, message.prompt.cached_tokens)
 
 
 def _request(
     whole: pooling_pb2.ScoreContinuationsRequest, prompt: list[int], tokens: list[int], request_id: str
 ) -> generation_pb2.GenerateRequest:
-    """The one that scores one continuation."""
+    """Returns the request that scores one continuation."""
     return generation_pb2.GenerateRequest(
         request_id=request_id,
         prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=prompt + tokens)),
@@ -129,7 +135,7 @@ def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -
 
 
 def _response(
-    request: pooling_pb2.ScoreContinuationsRequest, prompt_len: int, scored: list[_Scored]
+    request: pooling_pb2.ScoreContinuationsRequest, prompt_len: int, scored: list[_ContinuationScore]
 ) -> pooling_pb2.ScoreContinuationsResponse:
     response = pooling_pb2.ScoreContinuationsResponse()
     for one in scored:
@@ -139,6 +145,6 @@ def _response(
             token_logprobs=one.logprobs if request.token_logprobs else (),
         )
     response.usage.prompt_tokens = prompt_len + sum(len(one.logprobs) for one in scored)
-    # Whoever came first found what was there before; the others may have found what it computed.
+    # The first request found what was cached before; the others may have found what it computed.
     response.usage.cached_prompt_tokens = min(prompt_len, *(one.cached_tokens for one in scored))
     return response

@@ -1,6 +1,6 @@
-"""The frontend's part in the life of a request: judge, tokenize, resolve, send, stream, end.
+"""The life of a request in the frontend: validate, tokenize, resolve defaults, send, stream, end.
 
-This knows nothing of gRPC: another front door may stand on it.
+Independent of the transport: gRPC's servicers are one user.
 """
 
 import secrets
@@ -14,10 +14,10 @@ from frontend.engine.client import EngineClient
 from frontend.engine.journal import put_delivered
 from frontend.engine.routing import routing_of
 from frontend.logprobs import PromptScores, prompt_scores_of
-from frontend.streams.continuation import Endings, check_complete, resume
+from frontend.streams.continuation import FinishRules, check_complete, resume
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
-from frontend.streams.sequence import Sequence, Wanted
+from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
@@ -41,7 +41,7 @@ FINAL = generation_pb2.OutputOptions.MODE_FINAL
 
 
 class Generator:
-    """Runs generation requests against the engine."""
+    """Runs generation requests on the engine."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Generator:
         *,
         whole: bool = False,
     ) -> AsyncIterator[Stream]:
-        """A request's stream; leaving the block before its end aborts the request.
+        """Yields a request's stream; leaving the block before its end aborts the request.
 
-        whole: one message, whatever the request's mode.
-        Raises ServiceError, before the block when the request is refused.
+        whole: one message, regardless of the request's mode. Raises ServiceError, before the block when the
+        request is refused.
         """
         with RequestSpan(self._counters, self._tracer, call) as span:
             async with self._open(request, call, whole, span) as stream:
@@ -132,7 +132,7 @@ class Generator:
         timings: RequestTimings,
         whole: bool,
     ) -> tuple[Stream, engine_pb2.AddRequest]:
-        """A request's stream, and what the core is to be told. ids: for the client, and for the engine."""
+        """Returns a request's stream and the message for the core. ids: the client's and the engine's."""
         prompt = await self._prompts.read_for_generation(
             request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
         )
@@ -163,8 +163,8 @@ class Generator:
         )
         if request.continuation.sequences:
             self._counters.continuations += 1
-            endings = Endings(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
-            await self._prompts.run(lambda: resume(request.continuation, stream, endings))
+            rules = FinishRules(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
+            await self._prompts.run(lambda: resume(request.continuation, stream, rules, limits.vocab_size))
             put_delivered(message, stream.delivered())
             check_complete(resolved, stream.ended)
         return stream, message
@@ -199,7 +199,7 @@ class Generator:
         self, request: generation_pb2.GenerateRequest, prompt: TokenizedPrompt, resolved: Resolved
     ) -> list[Sequence]:
         output, stopping = request.output, resolved.stopping
-        wanted = Wanted(
+        wanted = OutputFields(
             text=output.text if output.HasField("text") else True,
             token_ids=output.token_ids,
             token_bytes=self._model.tokenizer.token_bytes if output.token_bytes else None,
@@ -229,7 +229,7 @@ class Generator:
     def _detokenizer(
         self, output: generation_pb2.OutputOptions, prompt: TokenizedPrompt
     ) -> tuple[Detokenizer, str]:
-        """A detokenizer that has seen the prompt, and the prompt's text if it is to be repeated."""
+        """Returns a detokenizer primed with the prompt, and the prompt's text if it is to be echoed."""
         skip = output.skip_special_tokens if output.HasField("skip_special_tokens") else True
         detokenizer = self._model.tokenizer.detokenizer(skip_special_tokens=skip)
         if output.echo:

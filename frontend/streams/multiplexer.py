@@ -1,10 +1,10 @@
-"""Many requests of one client over one stream: what a step brought for them leaves in one message.
+"""Many requests of one client over one stream: what a step produces for them leaves in one message.
 
-A request runs as it would by itself, in a task that sleeps from its sending to its end. Its stream says when
-it may have something to tell, which puts it on a list; the first on the list wakes the task that writes. So
-what came in one message of the core goes out in one message, and a token costs neither a wake-up nor a
-message of its own. While the client does not read, the slots of the streams fill, and nothing else does: what
-is refused is bounded by reading no more commands. (This knows nothing of gRPC.)
+Each request runs as it would alone, in a task that sleeps from its submission to its end. A stream that may
+have output enqueues itself; the first one in the queue wakes the task that writes. So what arrives in one
+message of the core leaves in one message, and a token costs neither a wake-up nor a message of its own. While
+the client does not read, output accumulates in the streams and nowhere else; the number of rejections is
+bounded by not reading further commands. Independent of the transport.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from frontend.errors import (
 )
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
-from frontend.streams.stream import Stream, settle
+from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort
 from pagewire.log_redaction import traceback_of
 from pagewire.v1 import generation_pb2
@@ -35,11 +35,12 @@ from pagewire.v1 import generation_pb2
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
-"""Of a message, about; the rest follows in the next one. gRPC's clients take 4 MiB, unless they say more."""
+"""Approximate size of a message; the rest follows in the next one. gRPC clients accept 4 MiB by default."""
 MAX_ERRORS = 64
-"""Refusals that wait for their client; then no more of its commands are read."""
+"""Rejections not yet read by the client; beyond it, no more commands are read."""
 _OURS = asyncio.CancelledError, KeyboardInterrupt, SystemExit
-"""What is not about one request. (A panic in a tokenizer's Rust is, and no Exception.)"""
+"""Exceptions that do not concern a single request. (A panic in the tokenizer's Rust code does, and is not an
+Exception.)"""
 
 
 class _Member:
@@ -55,12 +56,12 @@ class _Member:
         self.stream: Stream | None = None
         self.task: asyncio.Task[None] | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Its last message has been made, or it has failed."""
-        self.when_due = partial(_put_on_list, self, due, wake)
+        """Resolved when its last message has been made, or with its failure."""
+        self.when_due = partial(_enqueue, self, due, wake)
 
 
 class Multiplexer:
-    """The requests of one stream. Belongs to the event loop's thread; aclose() it."""
+    """The requests of one stream. Belongs to the event loop's thread; call aclose() at the end."""
 
     def __init__(
         self, generator: Generator, state: ServingState, limits: ConcurrencyLimits, max_requests: int
@@ -71,23 +72,23 @@ class Multiplexer:
         self._limits = limits
         self._max_requests = max_requests
         self._members: dict[str, _Member] = {}
-        self._due: deque[_Member] = deque()  # those that may have something to tell, each once
+        self._due: deque[_Member] = deque()  # members that may have output, each once
         self._errors: list[generation_pb2.RequestError] = []
-        self._batch = generation_pb2.GenerateMultiplexedResponse()  # used again for each message
+        self._batch = generation_pb2.GenerateMultiplexedResponse()  # reused for each message
         self._half_closed = False
         self._broken: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None  # who writes
-        self._room: asyncio.Future[None] | None = None  # who reads
+        self._waiter: asyncio.Future[None] | None = None  # the writer
+        self._room: asyncio.Future[None] | None = None  # the reader
         self._watching = asyncio.create_task(self._watch(), name="multiplexed stream")
 
-    # What the client says.
+    # Commands.
 
     def handle(
         self, command: generation_pb2.GenerateMultiplexedRequest, authenticate: Callable[[], Call]
     ) -> None:
-        """Begins what a command wants. What is wrong with it is told as an error of its request.
+        """Executes a command. Its errors are reported as errors of its request.
 
-        authenticate: returns the call, whose token has just been checked; may raise ServiceError.
+        authenticate: returns the call after checking its token again; may raise ServiceError.
         """
         request_id = command.generate.request_id
         try:
@@ -99,28 +100,28 @@ class Multiplexer:
             else:
                 raise InvalidRequest({"command": "is required: generate or abort"})
         except ServiceError as error:
-            self._tell(request_id, error)
+            self._report(request_id, error)
 
     async def wait_for_room(self) -> None:
-        """Until the client has taken enough of what it was refused."""
+        """Waits until the client has read enough rejections."""
         while len(self._errors) >= MAX_ERRORS:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     def half_close(self) -> None:
-        """The client has said all. The stream ends with its last request."""
+        """Marks the end of the client's commands. The stream ends with its last request."""
         self._half_closed = True
         self._wake()
 
     def break_off(self, error: Exception) -> None:
-        """The client cannot be understood. take() raises the error."""
+        """Makes take() raise an error, because the client's commands cannot be read."""
         self._broken = error
         self._wake()
 
-    # What it hears.
+    # Messages.
 
     async def take(self) -> generation_pb2.GenerateMultiplexedResponse | None:
-        """The next message, as soon as there is one; None after the last. Raises ServiceError.
+        """Returns the next message as soon as there is one; None after the last. Raises ServiceError.
 
         The message is valid until the next call.
         """
@@ -128,14 +129,14 @@ class Multiplexer:
             if not self._members:
                 if self._half_closed:
                     return None
-                if self._state.leaves:  # it would keep the server from ending, and its client here
+                if self._state.leaves:  # an idle stream would keep the server from stopping
                     raise Draining
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         return self._batch
 
     async def aclose(self) -> None:
-        """Aborts what is left."""
+        """Aborts the requests that are left."""
         tasks = [member.task for member in self._members.values() if member.task is not None]
         for task in (*tasks, self._watching):
             task.cancel()
@@ -162,7 +163,7 @@ class Multiplexer:
         self._generator.registry.abort([member.engine_id for member in found])
 
     async def _run(self, member: _Member, request: generation_pb2.GenerateRequest, call: Call) -> None:
-        """From its beginning until its last message is made."""
+        """Runs a request until its last message has been made."""
         try:
             with self._limits.call():
                 async with self._generator.open(request, call) as stream:
@@ -170,17 +171,17 @@ class Multiplexer:
                     member.when_due()
                     await member.over
         except ServiceError as error:
-            self._tell(member.request_id, error)
+            self._report(member.request_id, error)
         except _OURS:
             raise
         except BaseException as error:
             log.error("a request of a multiplexed stream failed: %s", traceback_of(error))
-            self._tell(member.request_id, InternalError())
+            self._report(member.request_id, InternalError())
         finally:
             del self._members[member.request_id]
             self._wake()
 
-    def _tell(self, request_id: str, error: ServiceError) -> None:
+    def _report(self, request_id: str, error: ServiceError) -> None:
         status = to_status(error)
         self._errors.append(
             generation_pb2.RequestError(
@@ -190,7 +191,8 @@ class Multiplexer:
         self._wake()
 
     def _gather(self) -> bool:
-        """Makes the next message. False when there is nothing to tell. Raises what broke the stream off."""
+        """Fills the next message. Returns False when there is nothing to send. Raises the error of
+        break_off()."""
         if self._broken is not None:
             raise self._broken
         batch, due, size = self._batch, self._due, 0
@@ -202,11 +204,11 @@ class Multiplexer:
         batch.errors.extend(self._errors)
         self._errors.clear()
         if self._room is not None:
-            settle(self._room)
+            wake(self._room)
         return bool(batch.responses or batch.errors)
 
     def _put(self, member: _Member, batch: generation_pb2.GenerateMultiplexedResponse) -> int:
-        """Adds what is new of a request; its bytes."""
+        """Adds a request's new output to the message; returns its size in bytes."""
         stream, size = member.stream, 0
         assert stream is not None
         response = batch.responses.add()
@@ -224,7 +226,7 @@ class Multiplexer:
         else:
             del batch.responses[-1]
         if stream.over:
-            settle(member.over)
+            wake(member.over)
         elif stream.has_more:
             member.when_due()
         else:
@@ -233,16 +235,17 @@ class Multiplexer:
 
     def _wake(self) -> None:
         if self._waiter is not None:
-            settle(self._waiter)
+            wake(self._waiter)
 
     async def _watch(self) -> None:
-        """Looks again when the server is about to leave."""
-        while not self._state.leaves:
+        """Wakes the writer whenever the server is about to stop: a drain may be undone, and begin again."""
+        while True:
+            if self._state.leaves:
+                self._wake()
             await self._state.changed()
-        self._wake()
 
 
-def _put_on_list(member: _Member, due: "deque[_Member]", wake: Callable[[], None]) -> None:
+def _enqueue(member: _Member, due: "deque[_Member]", wake: Callable[[], None]) -> None:
     if not due:
         wake()
     due.append(member)

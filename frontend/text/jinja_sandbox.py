@@ -1,10 +1,9 @@
 """The Jinja environment of chat templates.
 
-Templates come with checkpoints, so they are code of strangers. Jinja's immutable sandbox keeps them
-away from Python's internals; this one also bounds what they can allocate: an operation whose result
-can be larger than its inputs is sized before it runs, and what it makes is charged to the rendering's
-budget. Time is bounded elsewhere (frontend.text.watchdog), which works because no single call into C can
-take long once sizes are bounded.
+Templates come with checkpoints, so they are untrusted code. Jinja's immutable sandbox keeps them away from
+Python's internals; this one also bounds what they can allocate: an operation whose result can be larger than
+its inputs is sized before it runs, and its result is charged to the rendering's budget. Time is bounded by
+frontend.text.watchdog, which works because no single call into C takes long once sizes are bounded.
 """
 
 import json
@@ -23,31 +22,42 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from frontend.text.size_bounds import DEEP, GROWTH, check_integers, formatted, repeated, weight
+from frontend.text.size_bounds import (
+    DEEP,
+    GROWTH,
+    check_date_format,
+    check_integers,
+    formatted,
+    repeated,
+    weight,
+)
 
 MAX_STRING = 32 << 20
 """Characters of one string, items of one list."""
 MAX_CHARGE = 256 << 20
-"""Characters that the growing operations of one rendering may make in all."""
+"""Characters that the growing operations of one rendering may produce in all."""
 
+_FORBIDDEN_METHODS = frozenset({"encode", "maketrans", "to_bytes", "translate"})
+"""Methods whose results grow, and which no template needs: bytes have no use in a prompt."""
 _JINJA_ARGUMENTS = frozenset({"_block_vars", "_loop_vars"})
-"""What compiled templates add to calls for Jinja's own use."""
+"""Keyword arguments that compiled templates add to calls for Jinja's own use."""
 
 
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what the assistant says; here it only groups."""
+    """`{% generation %}...{% endgeneration %}`, which marks the assistant's words for training; here it only
+    groups."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The body in a scope of its own: what it sets does not leak, as with transformers."""
+        """Parses the body into a scope of its own, whose variables do not leak, as in transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 class _Generator(CodeGenerator):
-    """Sends the two operations through the environment that Jinja does not let it intercept."""
+    """Routes two operations through the environment that Jinja does not let it intercept."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
@@ -69,7 +79,7 @@ class _Generator(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """As transformers sets it up for chat templates, with bounds."""
+    """The environment that transformers sets up for chat templates, with bounds."""
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
     code_generator_class = _Generator
@@ -92,9 +102,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """True when a template may read the attribute."""
+        return attr not in _FORBIDDEN_METHODS and super().is_safe_attribute(obj, attr, value)
+
     @contextmanager
     def budget(self, limit: int = MAX_CHARGE) -> Iterator[None]:
-        """Growing operations of this thread are charged to `limit` until the end of the block."""
+        """Charges growing operations of this thread to `limit` until the end of the block."""
         self._local.left = limit
         try:
             yield
@@ -110,19 +124,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("the chat template makes too many large values")
 
     def bounded(self, value: Any) -> Any:
-        """The value itself, if it may be printed or compared. Raises SecurityError."""
+        """Returns the value if it may be printed or compared. Raises SecurityError."""
         if isinstance(value, Mapping | list | tuple) and weight(value) > MAX_STRING:
             raise SecurityError("the chat template makes too large a value")
         return value
 
     def concat(self, parts: Iterable[str]) -> str:
-        """What `~`, macros and captured blocks are joined with."""
+        """Joins the parts of `~`, macros and captured blocks."""
         parts = list(parts)
         self.charge(sum(map(len, parts)))
         return "".join(parts)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Operators whose result can be larger than either operand."""
+        """Applies an operator whose result can be larger than its operands."""
         if isinstance(left, int) and isinstance(right, int):
             check_integers(operator, left, right)
         elif operator == "*":
@@ -134,7 +148,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
-        """Calls. Methods of strings are bounded like the filters of the same name."""
+        """Calls a function. Methods of strings are bounded like the filters of the same name."""
         owner = getattr(__obj, "__self__", None)
         growth = GROWTH.get(getattr(__obj, "__name__", ""))
         if growth is not None and isinstance(owner, str):
@@ -144,7 +158,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`str.format` and `str.format_map`, which Jinja replaces by its own."""
+        """Bounds `str.format` and `str.format_map`, which Jinja replaces by its own."""
         method = super().wrap_str_format(value)
         if method is None:
             return None
@@ -158,7 +172,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _bounded_filter(
         self, function: Callable[..., Any], growth: Callable[..., int] | None
     ) -> Callable[..., Any]:
-        # A filter that wants the environment or the context gets it as its first argument.
+        # Filters that need the environment or the context get it as their first argument.
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
 
         def bounded(*args: Any, **kwargs: Any) -> Any:
@@ -182,7 +196,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own escapes HTML, which a language model has no use for."""
+    """Jinja's own filter escapes HTML, which does not suit language models."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -193,6 +207,7 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(format: str) -> str:
+    check_date_format(format)
     return datetime.now().strftime(format)
 
 
@@ -202,7 +217,7 @@ def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
 
 
 class _PlainNamespace(Namespace):
-    """`namespace(...)` that stores no private names, which Python would treat as its own."""
+    """`namespace(...)` without private names, which Python would treat as its own."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: B902 - so that `self` can be a name
         attributes = dict(*args[1:], **kwargs)

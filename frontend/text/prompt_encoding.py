@@ -1,6 +1,6 @@
-"""What a prompt is, in token ids: the work itself, in the calling thread.
+"""Turns prompts into token ids, in the calling thread.
 
-prompts.py decides where it is done. What reaches it has passed frontend.validation.requests.
+prompt_reader.py chooses where this runs. Prompts have passed frontend.validation.requests.
 """
 
 from array import array
@@ -15,16 +15,16 @@ from frontend.validation.requests import check_token_ids
 from pagewire.v1 import prompt_pb2
 
 BYTES_PER_TOKEN = 16
-"""Text that a prompt may have per token of context. Text has 4 or so; tokenizing takes 150 bytes of
-memory per byte, so a request could take gigabytes."""
+"""Bytes of text that a prompt may have per token of context. Text has about 4; tokenizing takes 150 bytes of
+memory per byte, so an unlimited request could take gigabytes."""
 MIN_TEXT = 256 << 10
-"""... but all models accept this many bytes, to be truncated."""
+"""Bytes that all models accept, if only to truncate them."""
 MAX_TEXT = 2 << 20
-"""Bytes of a text that is tokenized for its own sake."""
+"""Bytes of a text in TokenizerService."""
 BYTES_PER_ID = 4
-"""What a token id counts for where bytes are limited."""
+"""Bytes that a token id counts for where bytes are limited."""
 _PIECE = 1 << 16
-"""Token ids that are looked at in one go: about 2 ms."""
+"""Token ids that are checked in one go: about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class TokenizedPrompt:
 
     token_ids: "array[int]"
     text: str = ""
-    """What was tokenized; empty for a prompt of token ids."""
+    """The tokenized text; empty for a prompt of token ids."""
     offsets: Sequence[tuple[int, int]] = ()
-    """Places of the tokens in the text, in characters; empty unless asked for."""
+    """Start and end of each token in the text, in characters; empty unless requested."""
 
 
-class Reading:
-    """A tokenizer with what belongs to it. Methods may be called from several threads."""
+class PromptEncoder:
+    """A tokenizer and a chat template. Methods may be called from several threads."""
 
     def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> None:
         self._tokenizer = tokenizer
@@ -47,7 +47,8 @@ class Reading:
         self._control_tokens = ControlTokens(tokenizer)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """Token ids of words, each as the beginning of a text and after a space; each spelling once."""
+        """Returns token ids of words, each at the beginning of a text and after a space, without
+        duplicates."""
         spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word))
         encodings = [
             self._tokenizer.encode(spelling, add_special_tokens=False).token_ids for spelling in spellings
@@ -55,7 +56,7 @@ class Reading:
         return [list(ids) for ids in dict.fromkeys(map(tuple, encodings)) if ids]
 
     def continuations(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts that go on after a prompt."""
+        """Returns token ids of texts that continue a prompt."""
         return [self._tokenizer.encode_following(text) for text in texts]
 
     def read(
@@ -67,16 +68,16 @@ class Reading:
         max_model_len: int | None = None,
         offsets: bool = False,
     ) -> TokenizedPrompt:
-        """Reads a prompt. Raises InvalidRequest.
+        """Tokenizes a prompt. Raises InvalidRequest.
 
-        max_model_len: prompts are for generation, so the tokenizer is spared those whose size alone
-        says that they are too long.
+        max_model_len: the prompt is for generation; one that its size alone shows to be too long is not
+        tokenized.
         """
         limit = None if prompt.HasField("truncate_to") else max_model_len
         max_bytes = MAX_TEXT if max_model_len is None else max(MIN_TEXT, BYTES_PER_TOKEN * max_model_len)
         if prompt.HasField("token_ids"):
             ids, text = prompt.token_ids.ids, ""
-            encoding = _read_token_ids(ids, path, vocab_size, max_bytes // BYTES_PER_ID, limit)
+            encoding = _prompt_of_ids(ids, path, vocab_size, max_bytes // BYTES_PER_ID, limit)
             if offsets:
                 raise InvalidRequest({f"{path}.token_ids": "has no text for offsets to point into"})
         elif prompt.HasField("chat"):
@@ -129,28 +130,35 @@ def _check_bytes(size: int, max_bytes: int, path: str) -> None:
 
 
 def copy_token_ids(ids: Sequence[int]) -> "array[int]":
-    """A repeated field as an array. In pieces: each is one call into C, which holds the GIL."""
+    """Copies a repeated field into an array, in pieces: each piece is one C call that holds the GIL."""
     token_ids = array("I")
     for start in range(0, len(ids), _PIECE):
         token_ids.extend(ids[start : start + _PIECE])
     return token_ids
 
 
-def _read_token_ids(
+def read_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> "array[int]":
+    """Copies token ids that are many and checks them, in pieces. Raises InvalidRequest."""
+    token_ids = copy_token_ids(ids)
+    for start in range(0, len(token_ids), _PIECE):
+        check_token_ids(token_ids[start : start + _PIECE], vocab_size, path)
+    return token_ids
+
+
+def _prompt_of_ids(
     ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
 ) -> Encoding:
     if limit is not None and len(ids) >= limit:
         raise ContextLengthExceeded(path, len(ids), limit)
     if len(ids) > max_ids:
         raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})
-    token_ids = copy_token_ids(ids)
-    for start in range(0, len(token_ids), _PIECE):
-        check_token_ids(token_ids[start : start + _PIECE], vocab_size, f"{path}.token_ids.ids")
+    token_ids = read_token_ids(ids, vocab_size, f"{path}.token_ids.ids")
     return Encoding(token_ids, bytes(len(token_ids)), ())
 
 
 def _kept(encoding: Encoding, prompt: prompt_pb2.Prompt) -> list[range]:
-    """Places of the tokens that truncation leaves. It spares what the tokenizer has added (BOS)."""
+    """Returns the ranges of tokens that truncation keeps; tokens that the tokenizer added (BOS)
+    always stay."""
     count = len(encoding.token_ids)
     limit = prompt.truncate_to if prompt.HasField("truncate_to") else count
     if count <= limit:

@@ -1,8 +1,8 @@
-"""Prompts to token ids, away from the event loop.
+"""Tokenizes prompts away from the event loop.
 
-A few threads do small prompts, so that they delay other prompts but no stream. A thread that is in the middle
-of a call into C cannot be stopped, so large prompts, and all of them once a small one has taken too long, go
-to processes, which can (frontend.text.process_pool).
+A few threads tokenize small prompts, so that these delay other prompts but no stream. A thread in the middle
+of a call into C cannot be stopped, so large prompts, and for a while all of them after a small one has taken
+too long, go to processes, which can be killed (frontend.text.process_pool).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TypeVar
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.text.chat_template import ChatTemplate
 from frontend.text.process_pool import PromptProcesses
-from frontend.text.prompt_encoding import BYTES_PER_ID, Reading, TokenizedPrompt
+from frontend.text.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
@@ -26,42 +26,48 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SMALL = 64 << 10
-"""Bytes of text that a thread takes: some 20 ms of work."""
+"""Bytes of text that a thread tokenizes: about 20 ms of work."""
 PATIENCE = 10.0
-"""Seconds that a thread gets for that: hundreds of times as long. Then the tokenizer is not to be trusted."""
+"""Seconds that a thread may take for that, hundreds of times as long as it needs."""
+
+SUSPENSION, LONGEST_SUSPENSION = 60.0, 24 * 3600.0
+"""Seconds without threads after that: the first time, and at most. Each time a thread is lost."""
 
 
 class PromptReader:
-    """Reads prompts, in threads or in processes."""
+    """Tokenizes prompts in threads or in processes."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         num_threads: int,
-        readers: PromptProcesses | None = None,
+        processes: PromptProcesses | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """readers: processes for what threads should not do; None: threads do everything."""
-        self._reading = Reading(tokenizer, chat_template)
+        """processes: for what threads should not do; None: threads do everything."""
+        self._encoder = PromptEncoder(tokenizer, chat_template)
         self._num_threads = num_threads
-        self._readers = readers
-        self._trusted = True
+        self._processes = processes
+        self._clock = clock
+        self._threads_from = -inf  # when threads may be used again
+        self._suspension = SUSPENSION
         self._pool = self._make_pool()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """function(), in a thread of the pool. For what is bounded in size."""
+        """Returns function(), run in a thread of the pool. For work of bounded size."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
     def close(self) -> None:
-        """Waits for nobody: what still runs is bounded in time or size."""
+        """Does not wait: what still runs is bounded in time or size."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._readers is not None:
-            self._readers.close()
+        if self._processes is not None:
+            self._processes.close()
 
     async def read_for_generation(
         self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, max_model_len: int
     ) -> TokenizedPrompt:
-        """The prompt, with room for output left. Raises InvalidRequest."""
+        """Returns a prompt that leaves room for output. Raises InvalidRequest."""
         read = await self.read(prompt, path, vocab_size=vocab_size, max_model_len=max_model_len)
         count = len(read.token_ids)
         if count == 0:
@@ -79,79 +85,88 @@ class PromptReader:
         max_model_len: int | None = None,
         offsets: bool = False,
     ) -> TokenizedPrompt:
-        """Reads a validated prompt: see Reading.read. Raises InvalidRequest."""
+        """Tokenizes a validated prompt: see PromptEncoder.read. Raises InvalidRequest."""
 
         def here() -> TokenizedPrompt:
-            return self._reading.read(
+            return self._encoder.read(
                 prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
 
-        def there(readers: PromptProcesses) -> Awaitable[TokenizedPrompt]:
+        def there(processes: PromptProcesses) -> Awaitable[TokenizedPrompt]:
             job = reader_pb2.ReadPrompt(
                 prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
-            return readers.read_prompt(job)
+            return processes.read_prompt(job)
 
         return await self._do(here, there, _weight(prompt))
 
     async def read_words(self, words: Sequence[str]) -> list[list[int]]:
-        """See Reading.words."""
+        """See PromptEncoder.words."""
         return await self._do(
-            lambda: self._reading.words(words),
-            lambda readers: readers.read_words(words, "sampling.bad_words"),
+            lambda: self._encoder.words(words),
+            lambda processes: processes.read_words(words, "sampling.bad_words"),
             sum(map(len, words)),
         )
 
     async def read_continuations(self, texts: Sequence[str]) -> list[list[int]]:
-        """See Reading.continuations."""
+        """See PromptEncoder.continuations."""
         return await self._do(
-            lambda: self._reading.continuations(texts),
-            lambda readers: readers.read_continuations(texts, "continuations"),
+            lambda: self._encoder.continuations(texts),
+            lambda processes: processes.read_continuations(texts, "continuations"),
             sum(map(len, texts)),
         )
 
     async def _do(
         self, here: Callable[[], T], there: Callable[[PromptProcesses], Awaitable[T]], weight: int
     ) -> T:
-        """One job, in a thread if it is small and threads can be trusted with it."""
-        readers = self._readers
-        if readers is None:
+        """Does one job: a small one in a thread while threads are in use, any other in a process."""
+        if self._processes is None:
             return await self.run(here)
-        if self._trusted and weight <= SMALL:
+        if self._uses_threads and weight <= SMALL:
             try:
                 return await self._run_small(here)
             except TimeoutError:
-                self._distrust()
-        return await there(readers)
+                self._suspend_threads()
+        return await there(self._processes)
 
     async def _run_small(self, function: Callable[[], T]) -> T:
-        """function(), in a thread of the pool. Raises TimeoutError when it is not done PATIENCE after it has
-        begun: to wait for a free thread, in an overload, is not the tokenizer's fault. Who still waits when
-        another job has used up our patience gets no thread any more."""
+        """Returns function(), run in a thread of the pool. Raises TimeoutError when it is not done PATIENCE
+        seconds after it has begun, and when threads are suspended before it begins. (To wait for a free
+        thread, under overload, is no fault of the tokenizer.)"""
         began = inf
 
         def run() -> T:
             nonlocal began
-            began = monotonic()
+            began = self._clock()
             return function()
 
         job = asyncio.get_running_loop().run_in_executor(self._pool, run)
         try:
             left = PATIENCE
-            while left > 0 and (began < inf or self._trusted):
+            while left > 0 and (began < inf or self._uses_threads):
                 await asyncio.wait([job], timeout=left)
                 if job.done():
                     return job.result()
-                left = PATIENCE - max(monotonic() - began, 0.0)
+                left = PATIENCE - max(self._clock() - began, 0.0)
         finally:
             job.cancel()
         raise TimeoutError
 
-    def _distrust(self) -> None:
-        """A thread has been lost to a small job, or the machine is very slow. From now on processes read."""
-        if self._trusted:
-            log.warning("a small prompt took longer than %g s: processes read all from now on", PATIENCE)
-            self._trusted = False
+    @property
+    def _uses_threads(self) -> bool:
+        return self._clock() >= self._threads_from
+
+    def _suspend_threads(self) -> None:
+        """Uses processes alone for a while, after a small job occupied a thread for too long: the tokenizer
+        hangs, or the machine is very slow. Each suspension is twice as long as the one before."""
+        if self._uses_threads:
+            log.warning(
+                "a small prompt took longer than %g s: processes tokenize all prompts for the next %g s",
+                PATIENCE,
+                self._suspension,
+            )
+            self._threads_from = self._clock() + self._suspension
+            self._suspension = min(2 * self._suspension, LONGEST_SUSPENSION)
             self._pool.shutdown(wait=False)
             self._pool = self._make_pool()
 
@@ -160,7 +175,7 @@ class PromptReader:
 
 
 def _weight(prompt: prompt_pb2.Prompt) -> int:
-    """Bytes of a prompt, about: what reading it costs grows with it."""
+    """Returns about the bytes of a prompt, to which the cost of reading it is proportional."""
     if prompt.HasField("token_ids"):
         return BYTES_PER_ID * len(prompt.token_ids.ids)
     return len(prompt.text) if prompt.HasField("text") else prompt.ByteSize()

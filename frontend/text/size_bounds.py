@@ -8,29 +8,47 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 MAX_NODES = 200_000
-"""Values inside a value. A list that holds another one twice counts it twice: so does str()."""
+"""Values inside a value. An item that occurs twice counts twice, as it does for str()."""
 MAX_INT_BITS = 4096
 """Size of an integer."""
 MAX_WIDTH = 4096
 """Columns, indents and precisions."""
 
-_WIDE_FORMAT = re.compile(r"\d{5}|\*")
+MAX_DATE_FORMAT = 256
+"""Characters of a strftime format; a directive becomes 30 characters or so."""
+
+_WIDE_FORMAT = re.compile(r"\d{5}|\*|\{[^{}]*:[^{}]*\{")
+"""A width of five digits, a width from an argument of `%`, or one from an argument of str.format."""
+_WIDE_DATE = re.compile(r"%[-_0^#]*[1-9]")
+"""A directive with a width, a GNU extension."""
+_ESCAPED = 6
+"""Characters that JSON may need for one."""
 
 
 def weight(value: Any) -> int:
-    """About the characters that str(value) has. Raises SecurityError for more than MAX_NODES values."""
-    num_nodes = total = 0
-    stack = [value]
+    """Returns about the number of characters of str(value). Raises SecurityError for more than MAX_NODES
+    values."""
+    num_characters, num_nodes, _ = _measured(value)
+    return num_characters + num_nodes
+
+
+def _measured(value: Any) -> tuple[int, int, int]:
+    """Returns the characters in a value's strings, the number of values in it, and how deep they are nested.
+    Raises SecurityError for more than MAX_NODES values."""
+    num_characters = num_nodes = depth = 0
+    stack = [(value, 0)]
     while stack:
-        inner = stack.pop()
+        inner, level = stack.pop()
         if isinstance(inner, str):
-            total += len(inner)
+            num_characters += len(inner)
         elif isinstance(inner, Mapping | list | tuple):
             num_nodes += len(inner)
+            depth = max(depth, level + 1)
             if num_nodes > MAX_NODES:
                 raise SecurityError("the chat template makes too deep a value")
-            stack.extend(inner.values() if isinstance(inner, Mapping) else inner)
-    return total + num_nodes
+            parts = inner.values() if isinstance(inner, Mapping) else inner
+            stack.extend((part, level + 1) for part in parts)
+    return num_characters, num_nodes, depth
 
 
 def check_integers(operator: str, left: int, right: int) -> None:
@@ -42,7 +60,7 @@ def check_integers(operator: str, left: int, right: int) -> None:
 
 
 def repeated(left: Any, right: Any) -> int:
-    """Length of sequence * count, either way round; 0 for other products."""
+    """Returns the length of sequence * count, either way round; 0 for other products."""
     for sequence, count in ((left, right), (right, left)):
         if isinstance(count, int) and hasattr(sequence, "__len__"):
             return len(sequence) * max(count, 0)
@@ -88,21 +106,31 @@ def _wrapped(subject: Any, *args: Any, wrapstring: Any = None, **options: Any) -
 
 
 def formatted(subject: Any, *args: Any, **kwargs: Any) -> int:
-    """`%` and `str.format`: every placeholder may name the largest argument."""
+    """`%` and `str.format`: every placeholder may name the largest argument, or have the largest width."""
     template = str(subject)
     if _WIDE_FORMAT.search(template):
         raise SecurityError("the chat template formats too wide a field")
     largest = max(map(weight, (*args, *kwargs.values())), default=0)
-    return len(template) + (template.count("%") + template.count("{")) * largest
+    widest = max(map(int, re.findall(r"[0-9]+", template)), default=0)
+    return len(template) + (template.count("%") + template.count("{")) * max(largest, widest)
+
+
+def check_date_format(format: str) -> None:
+    """Raises SecurityError when strftime(format) may have too large a result."""
+    if len(format) > MAX_DATE_FORMAT or _WIDE_DATE.search(format):
+        raise SecurityError("the chat template formats too wide a date")
 
 
 def _batched(subject: Any, count: Any, *fill: Any, **options: Any) -> int:
     return _size(subject) + _width(count)
 
 
-def _jsoned(subject: Any, ensure_ascii: Any = False, indent: Any = None, *args: Any, **options: Any) -> int:
-    _width(indent or 0)
-    return weight(subject)
+def _jsoned(
+    subject: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = None, *args: Any, **_: Any
+) -> int:
+    num_characters, num_nodes, depth = _measured(subject)
+    between = sum(map(_size, separators or ())) + depth * _width(indent or 0) + 4
+    return _ESCAPED * num_characters + (num_nodes + 1) * between
 
 
 GROWTH: dict[str, Callable[..., int]] = {

@@ -1,8 +1,8 @@
 """A time limit for Python code that cannot be asked to stop, such as a chat template's loop.
 
-CPython can raise an exception in another thread (PyThreadState_SetAsyncExc). It is delivered
-between two bytecodes, so a single long call into C is not interrupted: those are bounded by size
-(see frontend.text.jinja_sandbox).
+CPython can raise an exception in another thread (PyThreadState_SetAsyncExc). It is delivered between two
+bytecodes, so a single long call into C is not interrupted: those are bounded by size (see
+frontend.text.jinja_sandbox).
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Overtime(BaseException):
+class TimeLimitExceeded(BaseException):
     """Raised inside the late code. Not an Exception, so that no handler on the way swallows it."""
 
 
@@ -23,7 +23,6 @@ class Overtime(BaseException):
 class _Watch:
     thread: int
     deadline: float
-    armed: bool = True
     fired: bool = False
 
 
@@ -31,38 +30,46 @@ class Watchdog:
     """Runs functions under a time limit; one thread watches all of them, from the first call on."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._watches: set[_Watch] = set()
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
-        """function(). Raises TimeoutError when it takes longer than `seconds`."""
-        watch = self._arm(seconds)
+        """Returns function(). Raises TimeoutError when it takes longer than `seconds`."""
+        watch = _Watch(threading.get_ident(), time.monotonic() + seconds)
         try:
             try:
+                self._arm(watch)
                 return function()
             finally:
                 self._disarm(watch)
-        except Overtime:
-            self._disarm(watch)  # again: the first time may be what was interrupted
+        except TimeLimitExceeded:
+            self._release()
+            self._disarm(watch)  # again: the first time may have been interrupted
             raise TimeoutError from None
 
-    def _arm(self, seconds: float) -> _Watch:
-        watch = _Watch(threading.get_ident(), time.monotonic() + seconds)
+    def _arm(self, watch: _Watch) -> None:
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
                 self._thread.start()
             self._watches.add(watch)
             self._changed.notify()
-        return watch
 
     def _disarm(self, watch: _Watch) -> None:
         with self._changed:
-            watch.armed = False
             self._watches.discard(watch)
-            if watch.fired:  # an exception that is still on its way must not hit what comes next
+            if watch.fired:  # a pending exception must not hit the code that follows
                 _raise_in(watch.thread, None)
+
+    def _release(self) -> None:
+        """Releases the lock where the exception arrived between its acquisition and the block it guards."""
+        try:
+            while True:
+                self._lock.release()
+        except RuntimeError:  # not held by this thread
+            return
 
     def _watch(self) -> None:
         with self._changed:
@@ -71,13 +78,13 @@ class Watchdog:
                 for watch in [watch for watch in self._watches if watch.deadline <= now]:
                     self._watches.discard(watch)
                     watch.fired = True
-                    _raise_in(watch.thread, Overtime)
+                    _raise_in(watch.thread, TimeLimitExceeded)
                 pause = min((watch.deadline - now for watch in self._watches), default=None)
                 self._changed.wait(pause)
 
 
 def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
-    """Makes a thread raise `exception` at its next bytecode; None: takes back what is on its way."""
+    """Makes a thread raise `exception` at its next bytecode; None: cancels a pending exception."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), ctypes.py_object(exception) if exception is not None else None
     )

@@ -1,6 +1,6 @@
-"""Everything about a request that can be judged without a tokenizer or an engine. Pure.
+"""Checks everything about a request that needs neither tokenizer nor engine. Pure.
 
-Each field by itself as fields.py says; here, what is wrong with fields together.
+Single fields follow fields.py; this file checks combinations of fields.
 """
 
 from collections.abc import Sequence
@@ -20,23 +20,24 @@ from frontend.validation.rules import (
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
-"""Prompts or sequences of one request to the tokenizer."""
+"""Prompts or sequences of one request to TokenizerService."""
 MAX_SCORED_BYTES = 2 << 20
-"""Of all continuations of one request."""
+"""Bytes of all continuations of one request."""
 MAX_DETOKENIZED = 1 << 19
-"""Token ids of one request to the tokenizer, in all."""
+"""Token ids of one Detokenize request."""
 MAX_PARTS = 16_384
-"""Messages inside a request (of a conversation, mostly). Looking at one takes some 5 us of the event
-loop's time."""
-MAX_ABORTS = 4096
+"""Nested messages of a request (mostly of a conversation). Checking one takes about 5 us of the
+event loop."""
+MAX_ABORTS = 256
+"""Request ids of one Abort."""
 MAX_VIOLATIONS = 8
-"""Reported at once: they travel in a trailer, and HTTP/2 peers accept 8 KiB of those."""
+"""Violations reported at once: they travel in a trailer, and HTTP/2 peers accept 8 KiB of those."""
 
-NOT_BUILT = "is not built yet"
+NOT_BUILT = "is not implemented yet"
 
 
 def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> None:
-    """Judges a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
+    """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
     findings = _Findings()
     findings.walk(request, "", "", limits)
     _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
@@ -53,9 +54,9 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
 def check_continuations(
     request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
 ) -> None:
-    """Judges a request to score continuations. Raises InvalidRequest or Unsupported."""
+    """Checks a request to score continuations. Raises InvalidRequest or Unsupported."""
     findings = _Findings()
-    suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its place
+    suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its index
     findings.add("request_id", identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
     findings.add("priority", priority_problem(request.priority, limits))
     findings.add("tenant", identifier_problem(request.tenant))
@@ -73,7 +74,7 @@ def check_continuations(
 
 
 def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> None:
-    """Judges the prompts of a tokenization request. Raises InvalidRequest or Unsupported."""
+    """Checks the prompts of a Tokenize request. Raises InvalidRequest or Unsupported."""
     findings = _Findings()
     if not 1 <= len(request.prompts) <= MAX_PROMPTS:
         findings.invalid["prompts"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.prompts)}"
@@ -86,7 +87,7 @@ def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> No
 
 
 def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) -> None:
-    """Judges the sequences of a detokenization request. Raises InvalidRequest."""
+    """Checks the sequences of a Detokenize request. Raises InvalidRequest."""
     findings = _Findings()
     if not 1 <= len(request.sequences) <= MAX_PROMPTS:
         findings.invalid["sequences"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.sequences)}"
@@ -100,7 +101,7 @@ def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) 
 
 
 def check_abort(request: generation_pb2.AbortRequest) -> None:
-    """Judges the ids and the tenant of an Abort. Raises InvalidRequest."""
+    """Checks the ids and the tenant of an Abort. Raises InvalidRequest."""
     findings = _Findings()
     findings.add("tenant", identifier_problem(request.tenant))
     if len(request.request_ids) > MAX_ABORTS:
@@ -112,14 +113,14 @@ def check_abort(request: generation_pb2.AbortRequest) -> None:
 
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
-    """Judges a prompt's token ids, apart from the rest because they may be many."""
+    """Checks a prompt's token ids, separately because they may be many. Raises InvalidRequest."""
     problem = outside_vocabulary(ids, vocab_size)
     if problem is not None:
         raise InvalidRequest({path: problem})
 
 
 class _Findings:
-    """What is wrong, by path."""
+    """Problems found, by path."""
 
     def __init__(self) -> None:
         self.invalid: dict[str, str] = {}
@@ -131,7 +132,7 @@ class _Findings:
             self.invalid[path] = problem
 
     def walk(self, message: Message, path: str, rule_path: str, limits: Limits) -> None:
-        """Looks at the fields that are set. rule_path: the same as path, without indexes."""
+        """Checks the fields that are set. rule_path: the path without indexes."""
         for field, value in message.ListFields():
             where = f"{path}.{field.name}" if path else field.name
             name = f"{rule_path}.{field.name}" if rule_path else field.name
@@ -149,7 +150,7 @@ class _Findings:
                 self.add(where, rule(value, limits))
 
     def raise_any(self) -> None:
-        """Raises what was found; what is not built yet counts less than what is wrong."""
+        """Raises what was found; invalid values take precedence over unimplemented fields."""
         if self.invalid:
             raise InvalidRequest(dict(list(self.invalid.items())[:MAX_VIOLATIONS]))
         if self.unsupported:
@@ -190,12 +191,14 @@ def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) 
 
 
 def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
-    """Whether at least one token can be chosen."""
+    """Checks that at least one token can be chosen."""
     sampling, stopping = request.sampling, request.stopping
     if not (sampling.allowed_token_ids or sampling.bad_token_ids):
         return
+    if not findings.invalid.keys().isdisjoint(("sampling.allowed_token_ids", "sampling.bad_token_ids")):
+        return
     barred = set(sampling.bad_token_ids)
-    if stopping.min_tokens:  # which the tokens that would end the sequence have to wait for
+    if stopping.min_tokens:  # until then the tokens that end the sequence are barred, too
         barred.update(stopping.stop_token_ids, () if stopping.ignore_eos else limits.eos_token_ids)
     if sampling.allowed_token_ids:
         if barred.issuperset(sampling.allowed_token_ids):
@@ -205,7 +208,8 @@ def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findi
 
 
 def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
-    """What can be said of it without the prompt; see frontend.streams.continuation for the rest."""
+    """Checks what neither depends on the prompt nor takes time per token; see frontend.streams.continuation
+    for the rest."""
     if not request.HasField("continuation"):
         return
     sampling = request.sampling
@@ -213,13 +217,18 @@ def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits,
     if draws and not (sampling.HasField("seed") or sampling.HasField("beam_search")):
         problem = "is required to continue a stream, unless temperature is 0: its first message reported it"
         findings.invalid["sampling.seed"] = problem
-    n = returned(sampling)
+    n, sequences = returned(sampling), request.continuation.sequences
+    if len(sequences) > n:
+        findings.invalid["continuation.sequences"] = f"must be at most n ({n}), not {len(sequences)}"
+        return
     seen: set[int] = set()
-    for place, sequence in enumerate(request.continuation.sequences):
+    for place, sequence in enumerate(sequences):
         path = f"continuation.sequences[{place}]"
         if sequence.index >= n:
             findings.invalid[f"{path}.index"] = f"must be below n ({n}), not {sequence.index}"
         elif sequence.index in seen:
             findings.invalid[f"{path}.index"] = f"{sequence.index} is there twice"
         seen.add(sequence.index)
-        findings.add(f"{path}.token_ids", outside_vocabulary(sequence.token_ids, limits.vocab_size))
+        if (count := len(sequence.token_ids)) >= limits.max_model_len:
+            problem = f"must be less than the context of {limits.max_model_len} tokens, not {count}"
+            findings.invalid[f"{path}.token_ids"] = problem

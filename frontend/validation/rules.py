@@ -1,6 +1,6 @@
-"""How the value of one field is judged: what it may be, in words and as a function. Pure.
+"""Rules for the value of a single field: what it may be, in words and as a function. Pure.
 
-fields.py says which rule belongs to which field; docs/limits.md is printed from the words.
+fields.py assigns rules to fields; docs/limits.md is generated from the words.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,14 +12,14 @@ from pagewire.v1 import generation_pb2
 MAX_ID_BYTES = 256
 MAX_BAD_WORDS = 128
 MAX_STRING_BYTES = 1024
-"""Of a stop string or a bad word."""
+"""Bytes of a stop string or a bad word."""
 MAX_COUNT = 2**31 - 1
 MAX_SECONDS = 366 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What requests are measured against: facts of the model, and limits of the server."""
+    """Limits that requests are validated against: facts of the model, and limits of the server."""
 
     vocab_size: int
     max_model_len: int
@@ -34,23 +34,23 @@ class Limits:
 
 
 Check = Callable[[Any, Limits], str | None]
-"""From a field's value to what is wrong with it."""
+"""Returns what is wrong with a field's value; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """range: the values that are fine, for people."""
+    """range: the valid values, for people."""
 
     range: str
     check: Check
 
     def __call__(self, value: Any, limits: Limits) -> str | None:
-        """What is wrong with the value; None: nothing."""
+        """Returns what is wrong with the value; None: nothing."""
         return self.check(value, limits)
 
 
 def outside_vocabulary(ids: Iterable[int], vocab_size: int) -> str | None:
-    """What is wrong with token ids of which one is too large; None: nothing."""
+    """Returns what is wrong with token ids of which one is too large; None: nothing."""
     largest = max(ids, default=0)
     if largest < vocab_size:
         return None
@@ -70,7 +70,7 @@ def number(low: float, high: float, *, above: bool = False) -> Rule:
 
 
 def known_value(enum: Any) -> Rule:
-    """A value that the enum has a name for."""
+    """A value that the enum names."""
 
     def check(value: int, limits: Limits) -> str | None:
         return None if value in enum.values() else f"has no value {value}"
@@ -79,7 +79,7 @@ def known_value(enum: Any) -> Rule:
 
 
 def strings(most: int) -> Check:
-    """Strings that are neither empty nor long, and at most so many."""
+    """At most `most` strings, neither empty nor too long."""
 
     def check(values: Sequence[str], limits: Limits) -> str | None:
         if len(values) > most:
@@ -93,14 +93,14 @@ def strings(most: int) -> Check:
 
 
 def identifier_problem(value: str, most: int = MAX_ID_BYTES) -> str | None:
-    """What is wrong with an id of at most so many bytes; None: nothing."""
+    """Returns what is wrong with an id of at most `most` bytes; None: nothing."""
     if len(value.encode()) > most or not value.isprintable():
         return f"must be at most {most} bytes of printable characters"
     return None
 
 
 def priority_problem(value: int, limits: Limits) -> str | None:
-    """What is wrong with a priority; None: nothing."""
+    """Returns what is wrong with a priority; None: nothing."""
     most = limits.max_priority
     if -most <= value <= most:
         return None
@@ -110,7 +110,7 @@ def priority_problem(value: int, limits: Limits) -> str | None:
 
 
 def num_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> int:
-    """Candidates that are asked for at each position."""
+    """Returns the number of candidates per position."""
     return vocab_size if options.all else options.top_n or len(options.token_ids.ids)
 
 
@@ -144,9 +144,11 @@ def _too_many_candidates(count: int, limits: Limits) -> str | None:
 
 
 def _candidate_ids(values: Sequence[int], limits: Limits) -> str | None:
+    if problem := _too_many_candidates(len(values), limits):
+        return problem
     if len(set(values)) != len(values):
         return "must be different ids"
-    return _too_many_candidates(len(values), limits) or outside_vocabulary(values, limits.vocab_size)
+    return outside_vocabulary(values, limits.vocab_size)
 
 
 def _time_limit(value: Any, limits: Limits) -> str | None:

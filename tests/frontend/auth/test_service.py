@@ -70,6 +70,25 @@ async def test_no_method_is_open_but_health(service):
             assert await status_of(service, method, ALICE) == "PERMISSION_DENIED", method
 
 
+async def test_continuations_are_scored_within_the_quota(service):
+    """All at once they would exceed max_requests, again with each retry."""
+    request = pooling_pb2.ScoreContinuationsRequest(
+        prompt={"token_ids": {"ids": encode("it is ")}}, continuations=["a", "b", "c", "d", "e"]
+    )
+    scored = asyncio.ensure_future(
+        service.pooling.ScoreContinuations(request, metadata=ALICE, timeout=PATIENCE_S)
+    )
+    handles = [(await asyncio.wait_for(service.engine.requests.get(), 30)).handle for _ in range(3)]
+    for _ in range(2):
+        await asyncio.sleep(0.05)
+        assert service.engine.requests.empty()
+        await service.engine.output(handles.pop(0), Output([9], 3))
+        handles.append((await asyncio.wait_for(service.engine.requests.get(), 30)).handle)
+    for handle in handles:
+        await service.engine.output(handle, Output([9], 3))
+    assert len((await scored).scores) == 5
+
+
 async def test_health_needs_no_token(service):
     stub = health_pb2_grpc.HealthStub(service.channel)
     response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)

@@ -14,6 +14,7 @@ from tests.frontend.answers import ANSWERS, TEXTS, delivered_of, steps_of
 from tests.frontend.fakes import (
     END,
     MAX_MODEL_LEN,
+    VOCAB_SIZE,
     details_of,
     encode,
     finishes_of,
@@ -155,7 +156,8 @@ LIMITS = Limits(512, MAX_MODEL_LEN, frozenset({END}), 16, 16)
     [
         ({"sequences": [{"index": 2}]}, "continuation.sequences[0].index"),
         ({"sequences": [{"index": 1}, {"index": 1}]}, "continuation.sequences[1].index"),
-        ({"sequences": [{"token_ids": [512]}]}, "continuation.sequences[0].token_ids"),
+        ({"sequences": [{"index": 0}] * 3}, "continuation.sequences"),
+        ({"sequences": [{"token_ids": [1] * MAX_MODEL_LEN}]}, "continuation.sequences[0].token_ids"),
     ],
 )
 def test_what_makes_no_sense_is_named(fields, path):
@@ -189,8 +191,9 @@ def test_a_seed_is_needed_where_chance_is():
         ([END, *encode("a")], {}),
         (encode("a.b"), {"stop_token_ids": encode(".")}),
         (encode("stop it"), {"stop": ["stop"]}),
+        ([VOCAB_SIZE], {}),
     ],
-    ids=["max-tokens", "context", "eos", "stop-token", "stop"],
+    ids=["max-tokens", "context", "eos", "stop-token", "stop", "vocabulary"],
 )
 async def test_what_no_server_has_delivered_is_refused(checkpoint, model, token_ids, stopping):
     async with run_service(checkpoint, model=model) as service:

@@ -420,6 +420,20 @@ async def test_a_drain_ends_the_stream_after_its_requests(checkpoint, model):
         assert (await _error_of(client.call.read())).details().startswith("this server is going away")
 
 
+async def test_an_idle_stream_notices_the_second_drain(checkpoint, model):
+    """It once watched for the first one only: at a shutdown it then cost the whole grace period."""
+    async with connected(checkpoint, model=model) as (service, client):
+        await client.send(generate("a"))
+        handle = (await next_of(service.engine.requests)).handle
+        service.frontend.state.refuse()
+        await asyncio.sleep(0.05)
+        service.frontend.state.resume()
+        await service.engine.output(handle, Output(encode("x"), MAX_TOKENS))
+        assert text_of(responses_of([await client.read()], "a")) == "x"
+        service.frontend.state.refuse()
+        assert await asyncio.wait_for(client.call.code(), 10) == grpc.StatusCode.UNAVAILABLE
+
+
 async def test_a_server_that_ends_has_each_request_continued(checkpoint, model):
     async with connected(checkpoint, model=model) as (service, client):
         await client.send(generate("a"))

@@ -81,6 +81,23 @@ NESTING = (
         "{% set s = 'a' * 1000000 %}{{ [[s] * 1000] | string | length }}",
         "{{ namespace(__class__=1) }}",
         "{{ dict.fromkeys }}{{ dict.__init__ }}{{ dict.__init__.__globals__ }}",
+        "{{ '{:{w}}'.format('', w=10 ** 9) }}",
+        "{{ '{:{}}'.format(1, 10 ** 9) }}",
+        "{{ ('{:9999}' * 100000).format(*range(100000)) }}",
+        "{{ ('%9999d' * 10000) % (([1] * 10000) | list) }}",
+        "{{ ('a' * 1000000).translate({97: 'b' * 1000}) }}",
+        "{{ ('a' * 1000000).translate(''.maketrans({'a': 'b' * 1000})) }}",
+        "{{ 'a'.encode().ljust(10 ** 9) }}",
+        "{{ 'a'.encode().center(10 ** 9) }}",
+        "{{ 'a'.encode().zfill(10 ** 9) }}",
+        "{{ ('a' * 100000).encode().replace('a'.encode(), ('b' * 100000).encode()) }}",
+        "{{ (1).to_bytes(1000000000, 'big') }}",
+        "{{ strftime_now('%1000d' * 1000000) }}",
+        "{{ strftime_now('%99999999d') }}",
+        "{{ strftime_now('%c' * 1000000) }}",
+        "{{ (range(100000) | list) | tojson(indent=4096) }}",
+        "{{ (range(100000) | list) | tojson(separators=('x' * 10000, ':')) }}",
+        DOUBLING % "ns.s | tojson",
     ],
 )
 def test_hostile_expressions_are_refused(source):
@@ -141,4 +158,5 @@ def test_ordinary_expressions_are_what_they_were(source, text):
 
 
 def test_dates():
+    assert len(render("{{ strftime_now('%-d %B %Y, %H:%M:%S') }}")) > 12
     assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == 10

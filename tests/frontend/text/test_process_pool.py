@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import pytest
 
@@ -191,15 +192,25 @@ async def test_whoever_comes_after_an_idle_process_was_killed_is_not_to_blame(pa
     assert len(readers._idle) == 1 and readers._idle != [idle]
 
 
-async def test_a_tokenizer_that_holds_a_thread_loses_our_trust(pair, readers, monkeypatch):
-    """As one whose regular expression is slow on a few bytes: processes read from then on."""
+async def test_a_tokenizer_that_occupies_a_thread_suspends_threads_for_a_while(pair, readers, monkeypatch):
+    """As one whose regular expression is slow on a few bytes. Threads come back, later each time."""
     _, there = pair
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
-    release = threading.Event()
-    monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
+    now, release = time.monotonic(), threading.Event()
+    skipped = 0.0
+    there._clock = lambda: time.monotonic() + skipped
+    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(60))
     read = await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
     assert read.text == "hi" and len(readers._idle) == 1
     assert await there.run(lambda: 1) == 1, "the pool has a thread again"
+    assert not there._uses_threads
+    skipped = prompts_module.SUSPENSION + 1
+    assert there._uses_threads
+    await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
+    skipped *= 2
+    assert not there._uses_threads, "the second suspension is twice as long"
+    skipped *= 2
+    assert there._uses_threads and time.monotonic() - now < 30
     release.set()
 
 
@@ -210,7 +221,7 @@ async def test_to_wait_for_a_thread_costs_no_trust(pair, readers, monkeypatch):
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.01)
     small = asyncio.create_task(there._run_small(lambda: "done"))
     await asyncio.sleep(0.1)
-    assert not small.done() and there._trusted
+    assert not small.done() and there._uses_threads
     monkeypatch.setattr(prompts_module, "PATIENCE", 60.0)
     release.set()
     assert await small == "done" and await busy
@@ -221,7 +232,7 @@ async def test_whoever_waits_behind_a_thread_that_is_lost_goes_to_a_process(pair
     _, there = pair
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
     release = threading.Event()
-    monkeypatch.setattr(there._reading, "read", lambda *_, **__: release.wait(60))
+    monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(60))
     prompts = [prompt_pb2.Prompt(text=f"hi {place}") for place in range(3)]
     reads = await asyncio.gather(*(there.read(prompt, "prompt", vocab_size=512) for prompt in prompts))
     assert [read.text for read in reads] == [prompt.text for prompt in prompts]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from frontend.text.watchdog import Watchdog
+from frontend.text.watchdog import TimeLimitExceeded, Watchdog
 
 
 def spin(seconds: float = 60.0) -> None:
@@ -68,3 +68,38 @@ def test_functions_that_end_at_their_limit_leave_nothing_behind():
 def test_a_limit_that_has_passed_already():
     with pytest.raises(TimeoutError):
         Watchdog().call(spin, 0.0)
+
+
+class InterruptedCondition:
+    """A condition in which the time limit strikes right after the lock was taken, at the nth time."""
+
+    def __init__(self, condition: threading.Condition, strikes_at: int) -> None:
+        self._condition = condition
+        self._left = strikes_at
+
+    def __enter__(self) -> None:
+        self._condition.__enter__()
+        self._left -= threading.current_thread() is threading.main_thread()
+        if self._left == 0:
+            self._left = -1
+            raise TimeLimitExceeded
+
+    def __exit__(self, *error) -> None:
+        self._condition.__exit__(*error)
+
+    def __getattr__(self, name: str):
+        return getattr(self._condition, name)
+
+
+@pytest.mark.parametrize("strikes_at", [1, 2])
+def test_a_limit_that_strikes_while_the_lock_is_taken_releases_it(strikes_at):
+    """Once the lock leaked, every later call waited forever, and all prompts went to processes."""
+    watchdog = Watchdog()
+    watchdog._changed = InterruptedCondition(watchdog._changed, strikes_at)
+    with pytest.raises(TimeoutError):
+        watchdog.call(lambda: 1, 60)
+    results = []
+    other = threading.Thread(target=lambda: results.append(watchdog.call(lambda: 2, 60)), daemon=True)
+    other.start()
+    other.join(10)
+    assert results == [2]

@@ -130,7 +130,7 @@ class EngineCore:
         A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
         """
         self._heartbeat()
-        if delay := self._pace.delay(self._clock()) or self.scheduler.nap:
+        if delay := self._pace.delay(self._clock()) or self.scheduler.idle_sleep:
             self._worker.await_result(delay)
         self._take_events()
         now = self._clock()
@@ -147,7 +147,7 @@ class EngineCore:
 
     def fail_all(self, reason: str, message: str) -> None:
         """Tells the owner of every request, also of one just arrived, that the core cannot go on."""
-        self.scheduler.probation.leave()
+        self.scheduler.quarantine.leave()
         for request in list(self.scheduler.requests):
             self._fail(request, Code.UNAVAILABLE, reason, message)
         for event in self._inbox.take():

@@ -92,7 +92,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     watch_core(watch.board, Parts(core, endpoints.frontends, endpoints.workers, ready))
     watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
     freeze_heap()
-    suspects = scheduler.probation.num_suspects
+    suspects = scheduler.quarantine.num_suspects
     _announce(status, identity, ready, block_size=config.block_size, suspects=suspects, **watch.facts)
     exit_code = _step_until_the_end(core, status)
     if not exit_code:

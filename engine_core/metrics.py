@@ -147,7 +147,7 @@ READINGS: tuple[Reading[Parts], ...] = (
     ),
     Reading(
         _gauge("pagewire_core_suspects", "Requests that ran when the core before this one died."),
-        lambda parts: parts.core.scheduler.probation.num_suspects,
+        lambda parts: parts.core.scheduler.quarantine.num_suspects,
     ),
     Reading(
         _counter("pagewire_core_bad_frames_total", "Messages that could not be read, by socket.", "socket"),

@@ -1,17 +1,18 @@
-"""Who is to blame when the engine dies: the rule, as a function of what was noted.
+"""Which requests are to blame when the engine dies: a rule over the crash journal.
 
-Before each step it is noted who is in it (note_page.py), so that the next engine knows who was there when
-this one died. Those are suspects. They run on trial, in groups, one group at a time (probation.py):
+Before each step the journal records which requests are in it (crash_journal.py), so that the next engine
+knows which requests were running when this one died. These are suspects. They run in isolation, one group at
+a time (quarantine.py):
 
-    nobody in the fatal step was on trial     everybody in it is a suspect, in groups of an eighth of them
-    several of them were on trial             they are to blame, whoever ran beside them; groups of an eighth
-    one of them was                           a strike against it
-    ... and nobody else was in the step       one more; after STRIKES it is guilty
+    no request in the fatal step was isolated   all of them are suspects, in groups of an eighth
+    several of them were isolated               these are to blame, not others beside them; in eighths
+    one of them was isolated                    its first strike
+    ... and nothing else was in the step        a further strike; after STRIKES it is quarantined
 
-A suspect is acquitted when it has got past the tokens at which the engine died; see Probation. So what a
-request needs for a verdict is to be there, alone, in death after death, always at the same tokens. To
-kill the engine from outside at random moments does not do that: who dies beside it has got further, or the
-next one does.
+A suspect is cleared when it has got past the tokens at which the engine died; see Quarantine. So a request is
+quarantined only if it runs alone in death after death, always at the same tokens. Killing the engine from
+outside at random moments does not do that: a request that is running then has got further, or the next one
+has.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 STRIKES = 3
-"""Deaths for which a request alone is to blame. One is chance, and the first may be with others beside it."""
+"""Deaths for which a request alone is to blame. One may be chance; beside the first one others may run."""
 _PARTS = 8
-"""Groups that suspects are divided into. Fewer make more deaths until the culprit is alone, more make more
-steps with few rows: 64 suspects are 8 groups, and after another death 8 who run alone."""
+"""Groups that suspects are divided into. With fewer groups it takes more deaths until the culprit runs alone,
+with more groups more steps have few rows: 64 suspects are 8 groups, and after another death 8 single runs."""
 _MEMORY = 16
-"""Deaths after which a suspect that has not come again is forgotten."""
+"""Deaths after which a suspect that was not resubmitted is forgotten."""
 
 
 class Span(NamedTuple):
@@ -39,38 +40,38 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What is known of a request that was there when an engine died."""
+    """What is known of a request that was running when an engine died."""
 
-    span: Span  # what all deaths that it alone is blamed for have in common; else of the last one
-    group: int  # it may run with so many others that are to blame for the same death, itself included
+    span: Span  # common to all deaths that it alone is blamed for; else of the last death
+    group: int  # size of its isolation group: suspects of the same death that run together
     death: int  # number of that death
     strikes: int = 0
 
     @property
-    def is_guilty(self) -> bool:
+    def is_quarantined(self) -> bool:
         """Whether it must not run again."""
         return self.strikes >= STRIKES
 
 
 def key_of(tenant: str, request_id: str) -> int:
-    """What a request is called in notes: the same whoever sends it, and how often. Never 0."""
+    """Returns the name of a request in the journal, which is the same after a resubmission. Never 0."""
     name = f"{len(tenant)} {tenant}{request_id}"
     return int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little") or 1
 
 
 def judge(present: Mapping[int, Span], suspects: Mapping[int, Suspect], death: int) -> dict[int, Suspect]:
-    """The suspects after a death.
+    """Returns the suspects after a death.
 
-    present: who was in the steps that were under way, by key. suspects: those before; whoever is in both was
-    on trial. death: its number, above all earlier ones.
+    present: the requests in the steps that were in flight, by key. suspects: those before the death; a
+    request that is in both was isolated. death: its number, above all earlier ones.
     """
-    on_trial = present.keys() & suspects.keys()
+    isolated = present.keys() & suspects.keys()
     known = {key: suspect for key, suspect in suspects.items() if suspect.death > death - _MEMORY}
-    if len(on_trial) == 1:
-        (key,) = on_trial
+    if len(isolated) == 1:
+        (key,) = isolated
         known[key] = _strike(suspects[key], present[key], death, alone=len(present) == 1)
         return known
-    blamed = on_trial or present.keys()
+    blamed = isolated or present.keys()
     group = max(1, len(blamed) // _PARTS)
     for key in blamed:
         known[key] = Suspect(present[key], group, death)
@@ -78,12 +79,12 @@ def judge(present: Mapping[int, Span], suspects: Mapping[int, Suspect], death: i
 
 
 def release(suspect: Suspect) -> Suspect:
-    """Somebody guilty, once he was told: should he come again, he is tried once more."""
+    """Returns a quarantined suspect whose client was told: submitted again, it gets one more run."""
     return replace(suspect, strikes=STRIKES - 1)
 
 
 def _strike(suspect: Suspect, span: Span, death: int, *, alone: bool) -> Suspect:
-    """It was on trial by itself. Who was acquitted before may have run beside it: that is no proof."""
+    """Returns a suspect that was isolated alone. alone: no cleared requests ran beside it, either."""
     common = Span(max(suspect.span.first, span.first), min(suspect.span.end, span.end))
     if not suspect.strikes or common.first >= common.end:
         return Suspect(span, 1, death, 1)

@@ -27,7 +27,7 @@ from engine_core.kv_cache.fragmentation import Fragmentation
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine.crash_journal import CrashJournal
-from engine_core.quarantine.trials import NAP
+from engine_core.quarantine.quarantine import IDLE_SLEEP_S
 from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
@@ -85,7 +85,7 @@ class Scheduler:
         self.states = SequenceStates(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.slots = SlotAllocator(self.states, self.tables, self.prefix_cache)
         self.admission = Admission(self.states, self.tables, self.prefix_cache)
-        self.probation = self.states.probation
+        self.quarantine = self.states.quarantine
         self.rows = self.states.rows
         self.requests = self.states.requests
         self.faults = Faults(self.abort)
@@ -108,9 +108,9 @@ class Scheduler:
         return self.states.num_preemptions
 
     @property
-    def nap(self) -> float:
+    def idle_sleep(self) -> float:
         """Seconds that the caller may sleep, as nothing runs and nobody may begin; 0: there is work."""
-        return NAP if self.waiting and not self.running and self.probation.waits else 0.0
+        return IDLE_SLEEP_S if self.waiting and not self.running and self.quarantine.waits else 0.0
 
     @property
     def num_running_requests(self) -> int:
@@ -121,11 +121,11 @@ class Scheduler:
 
     def open(self, page: CrashJournal) -> None:
         """Goes on with what the last engine has left behind. Call it before anything else."""
-        self.probation.open(page)
+        self.quarantine.open(page)
 
     def refuses(self, key: int) -> bool:
         """Whether a request that arrives is one that engines die of. It is not added then, but told so."""
-        return self.probation.refuses(key)
+        return self.quarantine.refuses(key)
 
     def add(self, request: Request) -> None:
         """A request arrives. Its names are not in use; what it asks for can be met (see validation)."""
@@ -175,7 +175,7 @@ class Scheduler:
     def schedule(self, now: float) -> Plan:
         """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
         self._expire(now)
-        self.probation.review(now)
+        self.quarantine.review(now)
         self.states.drop_stopped()
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self._schedule_running(plan, batch):
@@ -190,12 +190,12 @@ class Scheduler:
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.in_flight.append(InFlightStep(plan, sampling, self.states.num_ended, prompts))
-            self.probation.note(self.step, self.in_flight[0].plan.step)
+            self.quarantine.note(self.step, self.in_flight[0].plan.step)
             self.num_idle_plans = 0
         else:
             if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
                 self.swap.drop_copies_of(plan)
-            if self.waiting and not self.in_flight and not self.probation.waits:
+            if self.waiting and not self.in_flight and not self.quarantine.waits:
                 self.num_idle_plans += 1
         return plan
 
@@ -230,7 +230,7 @@ class Scheduler:
                     self.states.end(sequence)
             entry += 1
         if not self.in_flight:
-            self.probation.at_rest()
+            self.quarantine.at_rest()
         return failed
 
     def check_invariants(self) -> None:
@@ -267,7 +267,7 @@ class Scheduler:
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
-        while batch.budget and self.rows.free and (sequence := self.probation.head(self.waiting)):
+        while batch.budget and self.rows.free and (sequence := self.quarantine.head(self.waiting)):
             cached = None
             with self.faults.of(sequence.request):
                 cached = self.admission.look(sequence)
@@ -294,7 +294,7 @@ class Scheduler:
         and nobody is admitted behind it before it is complete.
         """
         sequence = batch.sequences[-1]
-        self.probation.computes(sequence, batch.counts[-1])
+        self.quarantine.computes(sequence, batch.counts[-1])
         self.prefix_cache.commit(sequence)
         if sequence.leads and not sequence.num_new_tokens:
             for sibling in self.states.fork_siblings(sequence):

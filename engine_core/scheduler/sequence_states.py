@@ -16,7 +16,7 @@ from engine_core.beam_search.sequences import BeamRows
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
-from engine_core.quarantine.trials import Probation
+from engine_core.quarantine.quarantine import Quarantine
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.request_index import RequestIndex
@@ -38,7 +38,7 @@ class SequenceStates:
         waiting: WaitingQueue,
     ) -> None:
         """waiting: empty; its policy is the order of admission."""
-        self.probation = Probation(num_rows)
+        self.quarantine = Quarantine(num_rows)
         self.rows = Rows(num_rows)
         self.requests = RequestIndex()
         self.timeouts = Timeouts()
@@ -61,7 +61,7 @@ class SequenceStates:
         """A request arrives."""
         self.requests.add(request)
         self.timeouts.add(request)
-        self.probation.arrived(request)
+        self.quarantine.arrived(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
                 self.waiting.add(sequence, self._num_kept_tokens(sequence))
@@ -147,7 +147,7 @@ class SequenceStates:
         request.num_live -= 1
         request.num_made += len(sequence.output)
         if not request.num_live:
-            self.probation.ended(request)
+            self.quarantine.ended(request)
             self.requests.remove(request)
             self.timeouts.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
@@ -172,7 +172,7 @@ class SequenceStates:
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
-            self.probation.started(sequence.request)
+            self.quarantine.started(sequence.request)
 
     def _stop(self, sequence: Sequence) -> None:
         """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
@@ -189,7 +189,7 @@ class SequenceStates:
         request.num_running -= 1
         if not request.num_running:
             self.num_running_requests -= 1
-            self.probation.stopped(request)
+            self.quarantine.stopped(request)
 
     def _take_reserved_row(self, sibling: Sequence) -> None:
         """Beams may have begun in theirs, and have blocks."""

@@ -1,10 +1,10 @@
-"""Bugs of what tells the guilty from the innocent, the hung from the slow, the leaving from the dead."""
+"""Bugs in telling quarantined from cleared requests, hung from slow workers, leaving from dead processes."""
 
 from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        name="whoever was there when the engine died is guilty",
+        name="every request in the fatal step is quarantined",
         file="engine_core/quarantine/blame.py",
         old="    group = max(1, len(blamed) // _PARTS)\n    for key in blamed:\n"
         "        known[key] = Suspect(present[key], group, death)\n",
@@ -13,9 +13,9 @@ MUTANTS = (
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
     Mutant(
-        name="who runs beside a suspect on trial is blamed with it",
+        name="a request that runs beside an isolated suspect is blamed with it",
         file="engine_core/quarantine/blame.py",
-        old="    blamed = on_trial or present.keys()\n",
+        old="    blamed = isolated or present.keys()\n",
         new="    blamed = present.keys()\n",
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
@@ -27,26 +27,26 @@ MUTANTS = (
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
     Mutant(
-        name="suspects are never tried alone",
+        name="suspects never run alone",
         file="engine_core/quarantine/blame.py",
         old="    group = max(1, len(blamed) // _PARTS)\n",
         new="    group = max(2, len(blamed) // _PARTS)\n",
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
     Mutant(
-        name="others begin beside those on trial",
-        file="engine_core/quarantine/trials.py",
-        old="        if not self._present and not (self._absent and self.waits):\n",
-        new="        if not self._on_trial and not (self._absent and self.waits):\n",
-        tests=("tests/engine_core/quarantine/test_trials.py",),
+        name="other requests begin beside isolated suspects",
+        file="engine_core/quarantine/quarantine.py",
+        old="        if not self._present and not (self._missing and self.waits):\n",
+        new="        if not self._isolated and not (self._missing and self.waits):\n",
+        tests=("tests/engine_core/quarantine/test_quarantine.py",),
     ),
     Mutant(
-        name="a core that dies in its first step does not know who was there",
-        file="engine_core/quarantine/trials.py",
-        old="        self._page.write_step(step)\n",
+        name="a core that dies in its first step does not know which requests were running",
+        file="engine_core/quarantine/quarantine.py",
+        old="        self._journal.write_step(step)\n",
         new="",
         tests=(
-            "tests/engine_core/quarantine/test_trials.py",
+            "tests/engine_core/quarantine/test_quarantine.py",
             "tests/engine_core/quarantine/test_crash_journal.py",
         ),
     ),

@@ -43,7 +43,7 @@ class CheckedCore(EngineCore):
             assert min(times, default=began) >= began, "a request outlives its time"
             self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
         idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
-        idles = idles and not self.scheduler.nap
+        idles = idles and not self.scheduler.idle_sleep
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
         assert not self.findings, self.findings

@@ -22,7 +22,7 @@ from engine_core.quarantine import blame as suspects
 from engine_core.quarantine import crash_journal as note_page
 from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal
-from engine_core.quarantine.trials import Probation
+from engine_core.quarantine.quarantine import Quarantine
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
 from engine_core.scheduler.admission import Admission
@@ -265,20 +265,20 @@ def _best_of_returns_the_first(patch: Callable[..., None]) -> None:
     patch(stream, "most_probable", lambda sequences, count: list(sequences[:count]))
 
 
-def _nobody_is_noted_anew(patch: Callable[..., None]) -> None:
-    """Only whoever began with the engine is on the page when it dies."""
-    note = Probation.note
+def _later_requests_are_not_journaled(patch: Callable[..., None]) -> None:
+    """The journal of an engine that dies has only the requests of its first step."""
+    note = Quarantine.note
 
-    def lazy(self: Probation, step: int, oldest: int) -> None:
+    def lazy(self: Quarantine, step: int, oldest: int) -> None:
         if step > 1:
-            self._news.clear()
+            self._changed.clear()
         note(self, step, oldest)
 
-    patch(Probation, "note", lazy)
+    patch(Quarantine, "note", lazy)
 
 
-def _whoever_is_there_is_guilty(patch: Callable[..., None]) -> None:
-    """A strike for everybody in the step, on trial or not."""
+def _all_in_the_fatal_step_get_a_strike(patch: Callable[..., None]) -> None:
+    """Isolated or not."""
 
     def crude(present: dict[int, Span], suspects: dict[int, Suspect], death: int) -> dict[int, Suspect]:
         strikes = {key: suspects[key].strikes + 1 if key in suspects else 1 for key in present}
@@ -308,8 +308,8 @@ MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
 
 
 _KINDS = {
-    "nobody is noted anew": "poison",
-    "whoever is there is guilty": "storm",
+    "later requests are not journaled": "poison",
+    "all in the fatal step get a strike": "storm",
     "progress is no alibi": "storm",
 }
 """Where it takes another kind of seeds."""

@@ -1,4 +1,4 @@
-"""The rule by itself: who is found guilty after how many deaths, whatever dies of what."""
+"""The rule by itself: which requests are quarantined, after how many deaths."""
 
 import math
 from collections.abc import Callable
@@ -13,25 +13,25 @@ HERE = Span(10, 12)
 
 
 class Hunt:
-    """Requests that come back after each death; some of them kill the engine whenever they run."""
+    """Requests that are resubmitted after each death; some of them kill the engine whenever they run."""
 
     def __init__(self, count: int) -> None:
         self.requests = list(range(1, count + 1))
         self.suspects: dict[int, Suspect] = {}
-        self.guilty: set[int] = set()
+        self.quarantined: set[int] = set()
         self.deaths = 0
 
     def die(self, present: dict[int, Span]) -> None:
-        """The engine dies while these are in its step."""
+        """The engine dies with these in its step."""
         self.deaths += 1
         self.suspects = judge(present, self.suspects, self.deaths)
-        for key in [key for key, suspect in self.suspects.items() if suspect.is_guilty]:
-            self.guilty.add(key)
+        for key in [key for key, suspect in self.suspects.items() if suspect.is_quarantined]:
+            self.quarantined.add(key)
             self.requests.remove(key)
             del self.suspects[key]
 
     def live(self, kills: Callable[[int], bool]) -> bool:
-        """One life, as Probation orders it: trials, then everybody. False: nobody has killed it."""
+        """One life, as Quarantine orders it: isolated runs, then all requests. False: none has killed it."""
         running: list[int] = []
         while self.suspects:
             latest = max(suspect.death for suspect in self.suspects.values())
@@ -55,7 +55,7 @@ def test_one_that_always_kills_is_found(count: int, data: st.DataObject) -> None
     hunt, culprit = Hunt(count), data.draw(st.integers(1, count))
     while hunt.live(lambda key: key == culprit):
         assert hunt.deaths <= math.ceil(math.log2(64)) + 2
-    assert hunt.guilty == {culprit}
+    assert hunt.quarantined == {culprit}
     assert hunt.deaths <= STRIKES + 2
 
 
@@ -66,25 +66,25 @@ def test_several_that_always_kill_are_found_one_after_another(count: int, data: 
     hunt = Hunt(count)
     while hunt.live(lambda key: key in culprits):
         assert hunt.deaths <= (STRIKES + 3) * len(culprits)
-    assert hunt.guilty == culprits
+    assert hunt.quarantined == culprits
 
 
 @settings(max_examples=50, deadline=None)
 @given(count=st.integers(1, 64), seed=st.integers(0, 1 << 30))
-def test_chance_makes_it_longer_but_nobody_else_guilty(count: int, seed: int) -> None:
-    """One kills with probability one half each time that it begins; it may get through."""
+def test_chance_makes_it_longer_but_quarantines_no_other(count: int, seed: int) -> None:
+    """One request kills with probability one half each time it begins; it may get through."""
     random, hunt = Random(seed), Hunt(count)
     culprit = random.randint(1, count)
     while hunt.live(lambda key: key == culprit and random.random() < 0.5):
         assert hunt.deaths < 200
-    assert hunt.guilty <= {culprit}
+    assert hunt.quarantined <= {culprit}
 
 
 def test_groups_are_an_eighth_then_one():
     spans = {key: HERE for key in range(64)}
     suspects = judge(spans, {}, 1)
     assert {suspect.group for suspect in suspects.values()} == {8}
-    fatal = {key: HERE for key in range(30)}  # 16 to 29 were on trial; the others had been acquitted
+    fatal = {key: HERE for key in range(30)}  # 16 to 29 were isolated; the others were cleared
     known = {key: suspect for key, suspect in suspects.items() if key >= 16}
     after = judge(fatal, known, 2)
     assert {key for key, suspect in after.items() if suspect.death == 2} == set(range(16, 30))
@@ -97,20 +97,20 @@ def one(span: Span, strikes: int) -> dict[int, Suspect]:
 
 
 def test_it_takes_a_death_alone():
-    """Whoever is there with it may have done it, too, though he was acquitted of the last death."""
+    """A request that ran beside it may have done it, too, though it was cleared of the last death."""
     beside = judge({1: HERE, 2: HERE}, one(HERE, 2), 2)
     assert beside[1].strikes == 2 and beside[1].death == 2 and 2 not in beside
     assert judge({1: HERE, 2: HERE}, one(HERE, 0), 2)[1].strikes == 1
-    assert judge({1: HERE}, one(HERE, 2), 2)[1].is_guilty
+    assert judge({1: HERE}, one(HERE, 2), 2)[1].is_quarantined
 
 
 def test_it_takes_the_same_tokens():
-    """To get further is an alibi: what has killed before was no more than chance."""
+    """A request that gets further proves that its earlier deaths were chance."""
     assert judge({1: Span(12, 14)}, one(HERE, 2), 2)[1] == Suspect(Span(12, 14), 1, 2, 1)
     assert judge({1: Span(11, 14)}, one(HERE, 2), 2)[1] == Suspect(Span(11, 12), 1, 2, 3)
 
 
-def test_who_was_waiting_stays_a_suspect_for_a_while():
+def test_a_suspect_that_waits_stays_one_for_a_while():
     suspects = judge({1: HERE, 2: HERE}, {}, 1)
     for death in range(2, 17):
         suspects = judge({9: HERE}, suspects, death)
@@ -118,9 +118,9 @@ def test_who_was_waiting_stays_a_suspect_for_a_while():
     assert judge({9: HERE}, suspects, 17).keys() == {9}
 
 
-def test_a_verdict_is_told_once():
+def test_a_quarantined_request_may_run_once_more_after_its_refusal():
     suspect = release(Suspect(HERE, 1, 5, STRIKES))
-    assert not suspect.is_guilty and judge({1: HERE}, {1: suspect}, 6)[1].is_guilty
+    assert not suspect.is_quarantined and judge({1: HERE}, {1: suspect}, 6)[1].is_quarantined
 
 
 def test_names():

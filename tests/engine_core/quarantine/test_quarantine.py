@@ -1,8 +1,8 @@
-"""Suspects among others: who runs when, and what is noted of it."""
+"""Suspects among other requests: which runs when, and what the journal has."""
 
 from engine_core.quarantine.blame import STRIKES
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
-from engine_core.quarantine.trials import PATIENCE
+from engine_core.quarantine.quarantine import PATIENCE
 from engine_core.request import Request, Status
 from tests.engine_core.world import World
 
@@ -10,7 +10,7 @@ ENDLESS = {"max_tokens": 40, "ignore_eos": True}
 
 
 class Lives:
-    """One world after another, with a page that outlives them."""
+    """One world after another, with a journal that outlives them."""
 
     def __init__(self, **options: object) -> None:
         self.memory = bytearray()
@@ -26,7 +26,7 @@ class Lives:
 
 
 def running(world: World) -> list[int]:
-    """Handles of those who run."""
+    """Handles of running requests."""
     return sorted({sequence.request.handle for sequence in world.scheduler.running})
 
 
@@ -34,23 +34,23 @@ def come(world: World, count: int, **options: object) -> list[Request]:
     return [world.add(handle, 3, **ENDLESS | options) for handle in range(1, 1 + count)]
 
 
-def test_suspects_run_group_by_group_and_then_everybody():
+def test_suspects_run_group_by_group_and_then_all_requests():
     lives = Lives(rows=20, blocks=400)
     come(lives.world, 16)
     lives.world.step(3)
     world = lives.begin()
-    assert world.scheduler.probation.num_suspects == 16
+    assert world.scheduler.quarantine.num_suspects == 16
     come(world, 17)
     seen = []
     while len(running(world)) < 17:
         world.step()
         seen += [number for number in [len(running(world))] if number not in seen]
     assert seen == [2, 4, 6, 8, 10, 12, 14, 16, 17]
-    assert not world.scheduler.probation.num_suspects
+    assert not world.scheduler.quarantine.num_suspects
     world.finish()
 
 
-def test_nobody_begins_while_suspects_are_to_come_but_not_for_long():
+def test_no_request_begins_before_the_suspects_but_not_for_long():
     lives = Lives()
     come(lives.world, 2)
     lives.world.step()
@@ -58,10 +58,10 @@ def test_nobody_begins_while_suspects_are_to_come_but_not_for_long():
     world.add(9, 3, **ENDLESS)
     for now in (0.0, PATIENCE * 0.9):
         assert not world.scheduler.schedule(now).rows
-        assert world.scheduler.nap
+        assert world.scheduler.idle_sleep
         world.scheduler.check_invariants()
     world.step(now=PATIENCE)
-    assert running(world) == [9] and not world.scheduler.nap
+    assert running(world) == [9] and not world.scheduler.idle_sleep
     come(world, 2)
     world.step(now=PATIENCE)  # they are late, and suspects all the same
     assert running(world) == [1, 9]
@@ -75,18 +75,18 @@ def test_a_death_alone_after_death_alone():
     for strikes in range(STRIKES):
         world = lives.begin()
         assert not world.scheduler.refuses(come(world, 3)[0].key)
-        assert lives.world.scheduler.probation.num_suspects == 3
+        assert lives.world.scheduler.quarantine.num_suspects == 3
         world.step()
         assert running(world) == [1], strikes
     world = lives.begin()
     first, *others = [World().add(handle, 3) for handle in (1, 2, 3)]
     assert world.scheduler.refuses(first.key)
-    assert not world.scheduler.refuses(first.key)  # once: then he may try again, alone
+    assert not world.scheduler.refuses(first.key)  # once: then it may run again, alone
     assert not any(world.scheduler.refuses(other.key) for other in others)
 
 
-def test_progress_is_an_alibi():
-    """However often the engine dies with it alone: from outside, that is."""
+def test_a_request_that_makes_progress_is_not_quarantined():
+    """However often the engine dies with it alone: it is killed from outside."""
     lives = Lives(blocks=400)
     delivered: list[int] = []
     for _ in range(15):
@@ -98,19 +98,19 @@ def test_progress_is_an_alibi():
     assert len(delivered) > 30
 
 
-def test_who_dies_in_a_chunk_of_its_prompt_is_blamed_for_that_chunk():
+def test_a_death_in_a_chunk_of_a_prompt_is_blamed_on_that_chunk():
     lives = Lives(budget=8)
     lives.world.add(1, 60, max_tokens=2)
     lives.world.step(5)
-    (suspect,) = lives.begin().scheduler.probation._page.suspects.values()
+    (suspect,) = lives.begin().scheduler.quarantine._journal.suspects.values()
     assert suspect.span == (24, 40)
     lives.world.add(1, 60, max_tokens=2)
     lives.world.step(7)
-    (suspect,) = lives.begin().scheduler.probation._page.suspects.values()
+    (suspect,) = lives.begin().scheduler.quarantine._journal.suspects.values()
     assert suspect.span == (40, 56) and suspect.strikes == 1
 
 
-def test_siblings_are_one():
+def test_siblings_count_as_one():
     """A request with n sequences is past its death when each of them has a token more."""
     lives = Lives()
     lives.world.add(1, 3, n=3, **ENDLESS)
@@ -135,32 +135,32 @@ def test_a_suspect_that_is_aborted_stays_one():
     world.scheduler.abort(first)
     world.step()
     assert running(world) == [2]
-    assert world.scheduler.probation.num_suspects == 2
+    assert world.scheduler.quarantine.num_suspects == 2
     world.scheduler.abort(second)
     world.add(3, 3, **ENDLESS)
     world.step(now=9.0)
     assert running(world) == [3]
 
 
-def test_who_ended_in_peace_is_not_there():
-    """A kill from outside while the engine has nothing to do, or others run."""
+def test_a_request_that_has_finished_is_no_suspect():
+    """The engine is killed from outside while it is idle, or runs other requests."""
     lives = Lives()
     lives.world.add(1, 3, max_tokens=2, ignore_eos=True)
     lives.world.finish()
-    assert not lives.begin().scheduler.probation.num_suspects
+    assert not lives.begin().scheduler.quarantine.num_suspects
     lives.world.add(1, 3, max_tokens=2, ignore_eos=True)
     lives.world.add(2, 3, **ENDLESS)
     lives.world.step(3)
-    assert lives.begin().scheduler.probation.num_suspects == 1
+    assert lives.begin().scheduler.quarantine.num_suspects == 1
 
 
-def test_who_was_preempted_is_there_until_its_last_step_is_over():
+def test_a_preempted_request_is_a_suspect_until_its_last_step_is_over():
     lives = Lives(blocks=6, ahead=True)
     come(lives.world, 3)
     scheduler = lives.world.scheduler
     while not scheduler.num_preemptions:
         lives.world.step()
         scheduler.check_invariants()
-    members = len(scheduler.probation._places)
+    members = len(scheduler.quarantine._slots)
     assert members == len(running(lives.world)) < 3
-    assert lives.begin().scheduler.probation.num_suspects == members
+    assert lives.begin().scheduler.quarantine.num_suspects == members

@@ -156,7 +156,7 @@ def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
     fits, calls = Admission.fits, count()
 
     def moody(self: Admission, sequence: CoreSequence, cached: list[int]) -> bool:
-        return fits(self, sequence, cached) and (not self._lifecycle.running or next(calls) % 5 > 0)
+        return fits(self, sequence, cached) and (not self._states.running or next(calls) % 5 > 0)
 
     patch(Admission, "fits", moody)
 

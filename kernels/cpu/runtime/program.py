@@ -163,15 +163,25 @@ def _compute_too(
     atomics.add(late, -1)
 
 
+def make_ready(record: ProgramRecord, run: int) -> None:
+    """Opens a record's units to the threads of a run. None of them is at the record yet."""
+    record.units = _units(record)
+    record.middle = _middle(record, record.units)
+    atomics.write(record.address + _DONE, 0)
+    atomics.write(record.address + _CLAIM, run << 2 * _HALF | record.middle)
+
+
+def run_of(record: ProgramRecord) -> int:
+    """The number of the run that a record is part of, while it is computed."""
+    run: int = atomics.read(record.address + _CLAIM) >> 2 * _HALF
+    return run
+
+
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
     run: int = (atomics.read(control + _RUN) + 1) & _RUNS
     for index in range(ProgramHead.at(program).count):
-        record = ProgramRecord.at(program, index + 1)
-        record.units = _units(record)
-        record.middle = _middle(record, record.units)
-        atomics.write(record.address + _DONE, 0)
-        atomics.write(record.address + _CLAIM, run << 2 * _HALF | record.middle)
+        make_ready(ProgramRecord.at(program, index + 1), run)
     atomics.write(control + _PROGRAM, program)
     atomics.add(control + _RUN, run - atomics.read(control + _RUN))
     if atomics.read(control + _SLEEPERS):

@@ -50,3 +50,18 @@ class ProductRecord(OperationRecord):
 
 
 assert ProgramHead.size() == ProgramRecord.size() == 256 and ProgramRecord.offset("units") == FIELDS_BYTES
+
+
+@record
+class RowTarget(Record):
+    """A record whose rows are decided while its program runs."""
+
+    record: Address  # of a ProgramRecord
+    rows: Address  # of an int64
+
+
+@record
+class DecideRowsRecord(OperationRecord):
+    """kernels.cpu.runtime.decide_rows.decide_rows, whose rows are targets."""
+
+    targets: Address  # [rows] RowTarget

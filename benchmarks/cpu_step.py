@@ -6,7 +6,7 @@
 
 With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
 
-The step's program (worker.cpu.fused_decoder.program) runs again and again with all records but those of one
+The step's program (worker.lowering) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values (kernels.cpu.attention.kv_prefetch_kernel),
@@ -33,9 +33,11 @@ from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
-from worker.cpu.fused_decoder.program import FEW, STREAM  # noqa: E402
+from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.lowering.buffers import FEW  # noqa: E402
+from worker.lowering.builder import STREAM  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")
@@ -112,10 +114,9 @@ def profile(runner: StepExecutor[CpuBackend], what: str, tokens: int) -> None:
     """Of the step of so many tokens that has just run. Prints a line per operation."""
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    programs = getattr(runner.backend.model, "_programs", {})
-    if not programs:
+    if not isinstance(runner.backend.model, FusedDecoder):
         raise SystemExit("this model does not run as a program: see the worker's log")
-    program = programs[tokens <= FEW]._program
+    program = runner.backend.model.programs[tokens <= FEW].program
     records, known = program.records, names()
     whole = records.copy()
     labels = [label(record, known) for record in whole]

@@ -26,9 +26,9 @@ from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
-from worker.cpu.fused_decoder.program import FEW  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.lowering.buffers import FEW  # noqa: E402
 
 TURN = 10
 BUSY = """
@@ -67,7 +67,7 @@ def measure(
     runner.execute(
         plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + len(loads) * steps))
     )
-    program = runner.backend.model._programs[batch <= FEW]._program  # type: ignore[union-attr]
+    program = runner.backend.model.programs[batch <= FEW].program  # type: ignore[union-attr]
     slack, position = program.slack, prompt
     for busy, idle in loads:
         times: dict[bool, list[float]] = {True: [], False: []}

@@ -13,6 +13,15 @@ from worker.attention.torch_plan import HostStep
 from worker.step.rows import RowTable
 
 
+@dataclass(frozen=True)
+class InputEmbeddings:
+    """Values that stand for the embeddings of some tokens, such as those of an image. Their token ids may be
+    any of the vocabulary."""
+
+    tokens: torch.Tensor  # [N] int64: index into T, all different
+    values: torch.Tensor  # [N, E], of the model's dtype and on its device
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputBatch:
     """What the model reads in one step. T: tokens of the step, with padding (only CUDA graphs pad).
@@ -28,6 +37,7 @@ class InputBatch:
     max_context: int | None = None
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
+    input_embeddings: InputEmbeddings | None = None
 
     @property
     def wants_all_logits(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored
 from tests.worker.fakes import Driver, resolved_params
-from worker.models.llama import LlamaModel
+from worker.cpu.fused_decoder.decoder import FusedDecoder
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -54,7 +54,7 @@ def outputs(driver: Counted, rows: list[tuple[generation_pb2.SamplingParams, int
 
 def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin."""
-    monkeypatch.setattr(LlamaModel, "greedy_tokens", lambda model, hidden: None)
+    monkeypatch.setattr(FusedDecoder, "greedy_tokens", lambda model, hidden: None)
 
 
 @pytest.mark.parametrize("quantization", ["", "int8"])
@@ -140,7 +140,7 @@ def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def tokens(driver: Counted) -> list[list[int]]:
         sequences = [driver.add([3, 4, number], 4)[0] for number in range(3)]
         driver.step()
-        driver.runner.backend.model.norm.weight.fill_(torch.nan)
+        driver.runner.backend.model.model.norm.weight.fill_(torch.nan)
         driver.step()
         return [sequence.output for sequence in sequences]
 

@@ -42,10 +42,14 @@ class Rotation:
 class HeadNorm(Protocol):
     """A norm over each head of queries or of keys: worker.layers.norm.RMSNorm."""
 
-    weight: torch.Tensor  # [D]
     eps: float
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def weight(self) -> torch.Tensor:
+        """[D]."""
+        ...
+
+    def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """[T, N, D] -> [T, N, D]."""
         ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.attention.block_attention import BlockKernels, block_kernels
-from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
 from kernels.cpu.isa.sets import target_set
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
@@ -26,6 +26,7 @@ class CPUKernels:
 
     packed: bool = False  # matrices multiply in our kernels
     blocks: BlockKernels | None = None  # attention too
+    rows: RowKernels | None = None  # of the packed matrices and the row operations
 
 
 def compute_dtype(wanted: torch.dtype) -> torch.dtype:
@@ -84,7 +85,7 @@ def use_cpu_kernels(
     weights = "; weights in int8" if quantized else ""
     chosen = target_set()
     logger.info("our CPU kernels compute (%s)%s%s", chosen.title if chosen else "", weights, attention)
-    return CPUKernels(True, blocks)
+    return CPUKernels(True, blocks, rows)
 
 
 def _check_quantized(dtype: torch.dtype) -> None:

@@ -16,6 +16,7 @@ from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
 from worker.cpu.backend import CpuBackend
+from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
 from worker.cpu.malloc_tuning import settle
 from worker.cpu.precompile import Precompiled
@@ -78,6 +79,7 @@ def load(
         model, dtype, device, initialize.block_size, config.head_dim, group, arena, report
     )
     weight_bytes = model_bytes(model)
+    model = fuse(model, kernels.rows, kernels.blocks)
 
     report("KV cache", 0.0)
     cache = make_cache(model.kv_cache_specs(), initialize, max_model_len, dtype, device)

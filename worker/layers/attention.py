@@ -3,9 +3,15 @@ see."""
 
 import torch
 
+from kernels.cpu.attention.block_attention import attention_record
+from kernels.cpu.attention.records import StoreKVRecord
+from kernels.cpu.elementwise.records import NormRecord, RotaryRecord
+from kernels.cpu.elementwise.row_kernels import row_grain
 from worker.attention.kv_cache_spec import AttentionSpec
-from worker.attention.plan import HeadNorms, LayerCache, Rotation
+from worker.attention.plan import HeadNorm, HeadNorms, LayerCache, Rotation
 from worker.layers.base import Layer
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
 
@@ -13,12 +19,17 @@ class Attention(Layer):
     """Sizes, scale and window of one layer; it has no parameters."""
 
     def __init__(
-        self, num_kv_heads: int, head_dim: int, window: int | None = None, scale: float | None = None
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        window: int | None = None,
+        scale: float | None = None,
     ) -> None:
-        """num_kv_heads: those of this rank. window: tokens that a query sees, itself included; None: all.
-        scale: default D ** -0.5."""
+        """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
+        None: all. scale: default D ** -0.5."""
         super().__init__()
-        self.spec = AttentionSpec(num_kv_heads, head_dim, window)
+        self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window)
         self.scale = head_dim**-0.5 if scale is None else scale
 
     def forward(
@@ -36,3 +47,87 @@ class Attention(Layer):
         heads = qkv.view(qkv.shape[0], -1, self.spec.head_dim)
         plan = batch.attention[self.spec]
         return plan.store_and_attend(heads, cache, self.scale, rotation, norms).flatten(1)
+
+    def lower(
+        self,
+        builder: ProgramBuilder,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        rotation: LoweredRotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """See forward()."""
+        head_dim, kv_heads, blocks = self.spec.head_dim, self.spec.num_kv_heads, builder.blocks
+        stride = 2 * qkv.shape[1]
+        query, value = qkv, qkv.data_ptr() + 2 * head_dim * (self.num_heads + kv_heads)
+        if rotation is not None:
+            query = self._lower_rotation(builder, qkv, rotation, norms)
+        key_cache, value_cache = cache
+        store = StoreKVRecord(
+            key=query.data_ptr() + 2 * head_dim * self.num_heads,
+            value=value,
+            key_cache=key_cache.data_ptr(),
+            value_cache=value_cache.data_ptr(),
+            slot_rows=0,
+            stride=stride,
+            heads=kv_heads,
+            head_dim=head_dim,
+        )
+        stored = builder.put(blocks.store, store, row_grain(2 * kv_heads * head_dim), repeatable=True)
+        out = builder.buffers.output(self.num_heads * head_dim)
+        strides, number = (stride, 2 * out.shape[1]), builder.buffers.set_number
+        caches, addresses = (key_cache, value_cache), (query.data_ptr(), out.data_ptr())
+        record = attention_record(*addresses, caches, 0, strides, self.num_heads, self.scale, number)
+        attended = builder.put(blocks.attend, record, 1, repeatable=True)
+        builder.put(blocks.combine, record, 1, repeatable=True)
+        builder.attention(self.spec).add_layer(stored, attended, key_cache)
+        return out
+
+    def _lower_rotation(
+        self,
+        builder: ProgramBuilder,
+        qkv: torch.Tensor,
+        rotation: LoweredRotation,
+        norms: HeadNorms | None,
+    ) -> torch.Tensor:
+        """Returns the buffer of rotated queries and keys, of qkv's shape."""
+        head_dim, rotated = self.spec.head_dim, builder.buffers.output(qkv.shape[1])
+        if norms is not None:
+            self._lower_head_norm(builder, norms[0], qkv, rotated, 0, self.num_heads)
+            self._lower_head_norm(builder, norms[1], qkv, rotated, self.num_heads, self.spec.num_kv_heads)
+        heads = self.num_heads + self.spec.num_kv_heads
+        record = RotaryRecord(
+            x=(qkv if norms is None else rotated).data_ptr(),
+            stride=2 * qkv.shape[1],
+            heads=heads,
+            head_dim=head_dim,
+            out=rotated.data_ptr(),
+        )
+        rotation.add(
+            builder.put(builder.rows.rotary, record, row_grain(heads * head_dim), repeatable=norms is None)
+        )
+        return rotated
+
+    def _lower_head_norm(
+        self,
+        builder: ProgramBuilder,
+        norm: HeadNorm,
+        qkv: torch.Tensor,
+        normed: torch.Tensor,
+        first: int,
+        count: int,
+    ) -> None:
+        """Norms `count` heads, from head number `first` on."""
+        head_dim = self.spec.head_dim
+        at = 2 * head_dim * first
+        record = NormRecord(
+            x=qkv.data_ptr() + at,
+            weight=norm.weight.data_ptr(),
+            normed=normed.data_ptr() + at,
+            total=qkv.data_ptr() + at,
+            width=head_dim,
+            eps=norm.eps,
+            heads=count,
+            stride=2 * qkv.shape[1],
+        )
+        builder.put(builder.rows.norm, record, row_grain(count * head_dim))

@@ -1,4 +1,4 @@
-"""What layers have in common: a typed call, and where their parameters come from."""
+"""What layers have in common: a typed call, compiled kernels, and where their parameters come from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,13 @@ from kernels.cpu.elementwise.row_kernels import RowKernels
 
 
 class Layer(torch.nn.Module):
-    """A module whose call gives one tensor."""
+    """A module whose call returns one tensor.
+
+    forward() takes the step's InputBatch besides its inputs wherever parameters are applied, so that a layer
+    may depend on the row of each token. A layer that defines lower() beside forward() can be part of a
+    program (worker.lowering.builder): lower() takes the builder and the buffers of the inputs in place of the
+    inputs.
+    """
 
     def __call__(self, *inputs: Any) -> torch.Tensor:
         """forward(), without torch's hooks: nothing here uses them, and they cost 1 us per call."""
@@ -18,7 +24,13 @@ class Layer(torch.nn.Module):
         return output
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Once the weights are loaded, where the CPU kernels can run: takes those that fit. Here none."""
+        """Takes the compiled kernels that fit. Called once, after loading the weights, where they can run."""
+
+    @property
+    def can_lower(self) -> bool:
+        """True if lower() is defined, here and for all parts, and the compiled kernels fit."""
+        parts = (part for part in self.modules() if part is not self and isinstance(part, Layer))
+        return hasattr(type(self), "lower") and all(part.can_lower for part in parts)
 
 
 @dataclass(frozen=True)
@@ -36,5 +48,5 @@ class WeightOwner(Layer):
     """A layer with parameters of its own."""
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """The checkpoint's tensors that fill it. names: the modules that it is made of there."""
+        """The checkpoint's tensors that fill this layer. names: the checkpoint's modules it is made of."""
         raise NotImplementedError

@@ -5,16 +5,24 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.matmul.records import PackedRowsRecord
+from kernels.cpu.runtime.arena import zeros
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.packed_linear import Matrix
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.program import ROWS, Records
+from worker.model_input import InputBatch
 from worker.parallel import Placement
+
+_INDEXES = PackedRowsRecord.word("indexes")
 
 
 class VocabEmbedding(Matrix):
-    """A [V, E] table of which each rank holds consecutive rows. Looks up tokens, and makes logits.
+    """A [V, E] table of which each rank holds consecutive rows. Looks up tokens, and computes logits.
 
-    With tied weights one instance does both; otherwise the head is an instance of its own. The
-    rows are divided evenly, but the last rank may hold fewer: its share of the logits is padded.
+    With tied weights one instance does both; otherwise the head is another instance. Rows are divided evenly,
+    but the last rank may hold fewer: its share of the logits is padded.
     """
 
     def __init__(self, vocab_size: int, width: int, place: Placement) -> None:
@@ -26,7 +34,40 @@ class VocabEmbedding(Matrix):
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
         self.first, self.held, self.padding = first, held, share - held
 
-    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+    @property
+    def can_lower(self) -> bool:
+        """See Layer. Where the table is not packed, the host looks up rows."""
+        return self.group.size == 1 and self.width % 16 == 0
+
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """Returns [T, E]: the rows of the step's tokens, or what stands for them (InputEmbeddings)."""
+        x = self._lookup(batch.token_ids)
+        if batch.input_embeddings is None:
+            return x
+        return x.index_copy(0, batch.input_embeddings.tokens, batch.input_embeddings.values)
+
+    def lower_lookup(self, builder: ProgramBuilder) -> torch.Tensor:
+        """See forward()."""
+        if self.packed is None:
+            return builder.host_input("embedded", self.width, self)
+        out = builder.buffers.shared("embedded", self.width)
+        record = self.packed.rows_record(0, out.data_ptr())
+        index = builder.put(self.packed.gather, record, row_grain(self.width))
+
+        def look_up(batch: InputBatch, records: Records) -> None:
+            records[index, _INDEXES] = batch.token_ids.data_ptr()
+            if batch.input_embeddings is not None:
+                records[index, ROWS] = 0
+
+        def copy_in(batch: InputBatch, records: Records) -> None:
+            if batch.input_embeddings is not None:
+                out[: len(batch.token_ids)] = self(batch)
+
+        builder.on_batch(look_up)
+        builder.on_run(copy_in)
+        return out
+
+    def _lookup(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, E]."""
         if self.group.size == 1:
             return self._rows(token_ids)
@@ -34,6 +75,12 @@ class VocabEmbedding(Matrix):
         ours = (local >= 0) & (local < self.held)
         found = self._rows(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
+
+    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor:
+        """See logits(). The table must be packed."""
+        assert self.packed is not None
+        logits = zeros((builder.most_tokens, self.vocab_size), torch.float32)
+        return builder.product(self.packed, hidden, logits)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
@@ -54,16 +101,21 @@ class VocabEmbedding(Matrix):
 
 
 class PositionEmbedding(WeightOwner):
-    """A learned vector per position; `offset` rows of the table come before that of position 0."""
+    """A learned vector per position; the table has `offset` rows before that of position 0."""
 
     def __init__(self, num_positions: int, width: int, place: Placement, offset: int = 0) -> None:
         super().__init__()
-        self.offset = offset
+        self.offset, self.width = offset, width
         self.weight = place.empty(num_positions + offset, width)
 
-    def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, E]."""
-        return F.embedding(positions + self.offset, self.weight)
+    @property
+    def can_lower(self) -> bool:
+        """See Layer: the host looks up rows."""
+        return True
+
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """Returns [T, E], the vectors of the positions of the step's tokens."""
+        return F.embedding(batch.positions + self.offset, self.weight)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""

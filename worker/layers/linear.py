@@ -5,7 +5,7 @@
     qkv      a column layer whose parts are split by heads
 
 Several projections of one input are fused into one weight, so that they are one matrix product. The
-checkpoint may hold them apart (q_proj, k_proj, v_proj) or fused as well (GPT-2's c_attn).
+checkpoint may hold them separately (q_proj, k_proj, v_proj) or fused (GPT-2's c_attn).
 """
 
 from collections.abc import Iterator
@@ -15,20 +15,21 @@ import torch
 
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
+from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 
 @dataclass(frozen=True)
 class Part:
-    """One projection of a fused layer: its rows in the checkpoint, and which of them are ours."""
+    """One projection of a fused layer: its rows in the checkpoint, and which of them this rank holds."""
 
     length: int
-    ours: slice
+    local: slice
 
     @property
     def held(self) -> int:
         """Rows that this rank holds."""
-        return int(self.ours.stop - self.ours.start)
+        return int(self.local.stop - self.local.start)
 
 
 class ColumnLinear(Matrix):
@@ -47,20 +48,20 @@ class ColumnLinear(Matrix):
         super().__init__(place.empty(held, in_features), place.empty(held) if bias else None)
         self.in_features, self.parts, self.transposed = in_features, parts, transposed
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in] -> [T, out]."""
         return self.product(x)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name per part, or one for all of them: fused in the checkpoint too."""
+        """One name per part, or one for all parts if the checkpoint has them fused."""
         fused = len(names) < len(self.parts)
         total = sum(part.length for part in self.parts)
-        at = ours_at = 0
+        at = local_at = 0
         for part, name in zip(self.parts, names * len(self.parts) if fused else names, strict=True):
             length = total if fused else part.length
             begin = at if fused else 0
-            rows = slice(begin + part.ours.start, begin + part.ours.stop)
-            target = slice(ours_at, ours_at + part.held)
+            rows = slice(begin + part.local.start, begin + part.local.stop)
+            target = slice(local_at, local_at + part.held)
             if self.transposed:
                 shape, where = (self.in_features, length), (slice(None), rows)
             else:
@@ -69,13 +70,13 @@ class ColumnLinear(Matrix):
             if self.bias is not None:
                 yield Weight(f"{name}.bias", (length,), self.bias[target], (rows,))
             at += part.length
-            ours_at += part.held
+            local_at += part.held
 
 
 def column_linear(
     in_features: int, out_features: tuple[int, ...], bias: bool, place: Placement, transposed: bool = False
 ) -> ColumnLinear:
-    """A column layer whose parts are each split evenly over the ranks."""
+    """Returns a column layer whose parts are each split evenly over the ranks."""
     parts = tuple(Part(length, place.group.slice(length)) for length in out_features)
     return ColumnLinear(in_features, parts, bias, place, transposed)
 
@@ -89,7 +90,8 @@ def qkv_linear(
     place: Placement,
     transposed: bool = False,
 ) -> ColumnLinear:
-    """Query, key and value projections. With more ranks than KV heads, several hold the same one."""
+    """Returns query, key and value projections. With more ranks than KV heads, several ranks hold the same KV
+    head."""
     group = place.group
     first = group.rank * num_kv_heads // group.size
     kv_heads = slice(first * head_dim, (first + local_kv_heads(num_kv_heads, group.size)) * head_dim)
@@ -99,7 +101,7 @@ def qkv_linear(
 
 
 def local_kv_heads(num_kv_heads: int, group_size: int) -> int:
-    """KV heads that a rank holds."""
+    """Returns how many KV heads a rank holds."""
     return max(1, num_kv_heads // group_size)
 
 
@@ -111,23 +113,29 @@ class RowLinear(Matrix):
     ) -> None:
         """transposed: the checkpoint stores the weight as [in, out]."""
         weight = place.empty(out_features, place.group.split(in_features))
-        # The bias is added once, not once per rank: the first rank's product has it.
+        # Only the first rank adds the bias: outputs are summed over the ranks.
         super().__init__(weight, place.empty(out_features) if bias else None, place.group.rank == 0)
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
+        self.in_share = place.group.split(in_features)  # of the inputs, those of this rank
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def can_lower(self) -> bool:
+        """See Layer. A program does not sum over ranks."""
+        return self.group.size == 1 and super().can_lower
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
         return self.group.all_reduce(self.product(x))
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""
         (name,) = names
-        ours = self.group.slice(self.in_features)
+        local = self.group.slice(self.in_features)
         if self.transposed:
-            shape, part = (self.in_features, self.out_features), (ours, slice(None))
+            shape, part = (self.in_features, self.out_features), (local, slice(None))
         else:
-            shape, part = (self.out_features, self.in_features), (slice(None), ours)
+            shape, part = (self.out_features, self.in_features), (slice(None), local)
         yield Weight(f"{name}.weight", shape, self.weight, part, self.transposed)
         if self.bias is not None:
             yield Weight(f"{name}.bias", (self.out_features,), self.bias)

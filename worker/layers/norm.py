@@ -4,15 +4,31 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.elementwise.records import NormRecord
+from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.ops.layers.layer_norm import layer_norm
 from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
 from worker.layers.base import Weight, WeightOwner
+from worker.lowering.builder import ProgramBuilder
 from worker.parallel import Placement
 
 
-class RMSNorm(WeightOwner):
-    """Root-mean-square norm, alone or after the residual addition."""
+class Norm(WeightOwner):
+    """A norm over the last dimension of [..., E]."""
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns norm(x + residual) and x + residual. residual: None stands for zeros."""
+        raise NotImplementedError
+
+    def lower(
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See add(). The sum replaces the residual in its buffer."""
+        raise NotImplementedError
+
+
+class RMSNorm(Norm):
+    """Root-mean-square norm, by itself or after the residual addition."""
 
     def __init__(self, width: int, eps: float, place: Placement) -> None:
         super().__init__()
@@ -21,7 +37,7 @@ class RMSNorm(WeightOwner):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Where the width fits."""
+        """Norms with the compiled kernel if the width fits."""
         self.kernels = kernels if self.weight.shape[0] % 16 == 0 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -30,11 +46,38 @@ class RMSNorm(WeightOwner):
             return self.kernels.rms_norm(x, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm(x + residual), x + residual)."""
+    def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Norm."""
+        if residual is None:
+            return self(x), x
         if self.kernels is not None:
             return self.kernels.add_rms_norm(x, residual, self.weight, self.eps)
         return add_rms_norm(x, residual, self.weight, self.eps)
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer."""
+        return self.kernels is not None
+
+    def lower(
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Norm."""
+        total, width = x if residual is None else residual, self.weight.shape[0]
+        normed = builder.buffers.shared("normed", width)
+        record = NormRecord(
+            x=x.data_ptr(),
+            residual=0 if residual is None else residual.data_ptr(),
+            weight=self.weight.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=self.eps,
+            heads=1,
+            stride=2 * width,
+        )
+        builder.put(builder.rows.norm, record, row_grain(width))
+        return normed, total
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""
@@ -42,7 +85,7 @@ class RMSNorm(WeightOwner):
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
 
 
-class LayerNorm(WeightOwner):
+class LayerNorm(Norm):
     """Layer norm with a bias, or without parameters."""
 
     def __init__(self, width: int, eps: float, place: Placement, affine: bool = True) -> None:
@@ -51,9 +94,19 @@ class LayerNorm(WeightOwner):
         self.weight = place.empty(width) if affine else None
         self.bias = place.empty(width) if affine else None
 
+    @property
+    def can_lower(self) -> bool:
+        """False: there is no compiled kernel."""
+        return False
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
         return layer_norm(x, self.weight, self.bias, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Norm."""
+        total = x if residual is None else residual + x
+        return self(total), total
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""

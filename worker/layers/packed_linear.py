@@ -1,4 +1,4 @@
-"""Layers around one weight matrix, which a fast kernel may keep in a form of its own."""
+"""Layers around one weight matrix, which the compiled kernels keep in a packed form."""
 
 import torch
 
@@ -7,13 +7,14 @@ from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
 from kernels.ops.layers.linear import PackedWeight, linear
 from worker.layers.base import WeightOwner
+from worker.lowering.builder import ProgramBuilder
 
 
 class Matrix(WeightOwner):
-    """A weight [out, in] and perhaps a bias, and their product with an input.
+    """A weight [out, in], an optional bias, and their product with an input.
 
-    Loading fills `weight`. After use_kernels() it is gone, and `packed` holds the same numbers, or what
-    quantization leaves of them.
+    Loading fills `weight`. use_kernels() replaces it by `packed`, which holds the same numbers or their
+    quantized values.
     """
 
     def __init__(
@@ -30,8 +31,18 @@ class Matrix(WeightOwner):
         self.packed = pack(self.weight, self.bias if self.adds_bias else None, kernels.arena)
         del self.weight
 
+    @property
+    def can_lower(self) -> bool:
+        """See Layer."""
+        return self.packed is not None and super().can_lower
+
+    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
+        """x: buffer of the input [M, in]. Returns that of the product, [M, out]."""
+        assert self.packed is not None
+        return builder.product(self.packed, x, builder.buffers.output(self.packed.out_features))
+
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """[T, in] -> [T, out], with the bias if it is ours. wide: in float32."""
+        """[T, in] -> [T, out], with the bias unless another rank adds it. wide: the result is float32."""
         if self.packed is not None:
             return self.packed.multiply(x, wide)
         return linear(x, self.weight, self.bias if self.adds_bias else None, wide)

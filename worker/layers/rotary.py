@@ -42,6 +42,11 @@ class Rotary(Layer):
         """Rotates with the compiled kernels if the head size fits."""
         self.kernels = kernels if self._head_dim % 32 == 0 else None
 
+    @property
+    def can_lower(self) -> bool:
+        """See Layer: programs rotate where they attend (worker.layers.attention)."""
+        return self.kernels is not None
+
     def rotation(self, batch: InputBatch) -> Rotation:
         """Returns the angles of this step."""
         positions = batch.positions

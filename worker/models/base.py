@@ -16,7 +16,8 @@ from worker.parallel import Placement
 
 
 class LanguageModel(Layer):
-    """A decoder: tokens of a step in, hidden states out; logits only of the tokens that need them."""
+    """forward() computes the hidden states of all tokens of a step; logits() is for those that are sampled
+    from."""
 
     embedding: VocabEmbedding
     head: VocabEmbedding  # the embedding itself where the weights are tied
@@ -26,12 +27,12 @@ class LanguageModel(Layer):
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention))
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """One entry of caches per layer. -> [T, E], after the last norm."""
+        """Returns the hidden states [T, E] of all tokens, after the last norm. caches: one per layer."""
         raise NotImplementedError
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
-        raise NotImplementedError
+        return self.head.logits(hidden)
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """[A, E] -> [A] int64 as of kernels.ops.sampling.argmax, where forward() has chosen them already, as

@@ -1,6 +1,6 @@
 """Mistral: Llama, with a sliding window where the file gives one."""
 
 from worker.models.base import Family
-from worker.models.llama import NAMES, UNUSED, LlamaModel
+from worker.models.llama import NAMES, UNUSED, build_llama
 
-MISTRAL = Family(LlamaModel, NAMES, UNUSED)
+MISTRAL = Family(build_llama, NAMES, UNUSED)

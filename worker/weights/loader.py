@@ -33,19 +33,25 @@ DUMMY_STD = 0.02
 def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -> list[Weight]:
     """Resolves a family's table of names for one model.
 
-    names: path of a layer in our model -> modules of the checkpoint that it is made of, both with
-    {i} where the number of the block stands. Layers that the model lacks may be listed; every layer
-    that owns parameters must be.
+    names: path of a layer in our model -> modules of the checkpoint that it is made of. In both, {layer}
+    stands for the first number of the path, {expert} for the second. Layers that the model lacks may be
+    listed; every layer that owns parameters must be.
     """
     table: list[Weight] = []
     for path, module in model.named_modules():
         if isinstance(module, WeightOwner):
-            number = re.search(r"\d+", path)
-            sources = names[path.replace(number[0], "{i}", 1) if number else path]
-            table += module.weights(*(name.format(i=number[0] if number else "") for name in sources))
+            pattern, numbers = _split_numbers(path)
+            table += module.weights(*(name.format(**numbers) for name in names[pattern]))
     filled = sum(weight.target.numel() for weight in table)
     assert filled == sum(parameter.numel() for parameter in model.parameters()), "a parameter has no source"
     return table
+
+
+def _split_numbers(path: str) -> tuple[str, dict[str, str]]:
+    """ "blocks.3.mlp.experts.7.up" -> "blocks.{layer}.mlp.experts.{expert}.up", and the numbers by name."""
+    numbers = dict(zip(("layer", "expert"), re.findall(r"(?<=\.)\d+", path), strict=False))
+    names = iter(numbers)
+    return re.sub(r"(?<=\.)\d+", lambda _: f"{{{next(names)}}}", path), numbers
 
 
 class Checkpoint:

@@ -9,19 +9,17 @@ and the threads awake; kernels.cpu.sampling.chooser, which draws as well, is a c
 threads.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.cpu.compiler.records import Operation
+from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.sampling.records import FindRecord, MergeRecord
-
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Program
 
 RECORDS = 2
 _ROWS, _LOGIT_ROWS = FindRecord.word("rows"), FindRecord.word("logit_rows")
@@ -50,14 +48,13 @@ class GreedyChoice:
         self._found = zeros((most * self._pieces, 2), torch.int64)
         self.tokens = zeros((most,), torch.int64)  # of the first rows, after a run
 
-    def put(self, program: "Program", index: int) -> None:
-        """At an index and the one after it, for no rows."""
+    def operations(self) -> Iterator[tuple[Operation[Any], OperationRecord, int]]:
+        """The two operations, their records, and the fewest rows that a thread takes of each."""
         kernels, found = self._kernels, self._found.data_ptr()
         logits, vocab_size = self._logits.data_ptr(), self._logits.shape[1]
-        find = FindRecord(logits=logits, vocab_size=vocab_size, found=found)
-        program.put(index, kernels.find, 0, find, 1, repeatable=True)
+        yield kernels.find, FindRecord(logits=logits, vocab_size=vocab_size, found=found), 1
         merge = MergeRecord(found=found, pieces=self._pieces, tokens=self.tokens.data_ptr())
-        program.put(index + 1, kernels.merge, 0, merge, _MERGED_TOGETHER, repeatable=True)
+        yield kernels.merge, merge, _MERGED_TOGETHER
 
     def set_rows(self, records: npt.NDArray[np.int64], rows: int) -> None:
         """records: the two. rows: the first ones, that are chosen for from now on."""

@@ -6,7 +6,7 @@ import torch
 from kernels.ops.layers.linear import pack_weight, packed_linear
 from tests.kernels.tolerances import random
 
-pytestmark = pytest.mark.avx512_bf16
+pytestmark = pytest.mark.cpu_kernels
 BF16 = torch.bfloat16
 MOST = 40
 

@@ -19,7 +19,8 @@ def choose(logits: torch.Tensor, rows: int | None = None, runs: int = 1, slack: 
     from kernels.cpu.runtime.thread_pool import TEAM, Program
 
     choice, program = GreedyChoice(greedy_kernels(), logits), Program(RECORDS, slack)
-    choice.put(program, 0)
+    for index, (operation, record, grain) in enumerate(choice.operations()):
+        program.put(index, operation, 0, record, grain, repeatable=True)
     choice.set_rows(program.records, len(logits) if rows is None else rows)
     for _ in range(runs):
         choice.tokens.fill_(-7)

@@ -1,4 +1,4 @@
-"""A step in one call against its twin, layer by layer: the same bits."""
+"""A step in one call against the layered model, which is its reference: the same bits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 
 from tests.worker.fakes import Driver
 from worker.attention.block_plan import BlockAttentionPlan
-from worker.attention.plan import Rotation
-from worker.cpu.fused_decoder.program import DecoderProgram
+from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.lowering.program import LoweredProgram
 from worker.model_input import InputBatch
-from worker.models import llama
+from worker.models.decoder import Decoder
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -47,10 +47,10 @@ def test_the_same_bits(
 ):
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, quantization=quantization)
-    assert driver.runner.backend.model._programs
-    monkeypatch.setattr(llama, "fits", lambda model: False)
+    assert isinstance(driver.runner.backend.model, FusedDecoder)
+    monkeypatch.setattr(Decoder, "can_lower", False)
     layered, expected = run(folder, quantization=quantization)
-    assert not layered.runner.backend.model._programs
+    assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)
 
@@ -69,7 +69,7 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
 
     expected = logits(600)
     assert torch.equal(logits(100), expected)
-    monkeypatch.setattr(llama, "fits", lambda model: False)
+    monkeypatch.setattr(Decoder, "can_lower", False)
     assert torch.equal(logits(600), expected)
 
 
@@ -77,7 +77,7 @@ def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pyt
     """They are made in the same call; those of a step with a prompt in it are not."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    head, made = driver.runner.backend.model.head, []
+    head, made = driver.runner.backend.model.model.head, []
     product = head.logits
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
@@ -96,14 +96,14 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
     changes = {"num_attention_heads": 6, "max_position_embeddings": 1024}
     folder = checkpoint("llama", head_dim=64, **changes)
     sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 30}
-    run, joined = DecoderProgram.run, []
+    run, joined = LoweredProgram.run, []
 
-    def watched(program: DecoderProgram, rotation: Rotation, batch: InputBatch) -> torch.Tensor:
+    def watched(program: LoweredProgram, batch: InputBatch) -> None:
         (planned,) = batch.attention.values()
         assert isinstance(planned, BlockAttentionPlan)
         plan = planned.plan
         joined.append(len(plan.items) - int(plan.made[0]))
-        return run(program, rotation, batch)
+        run(program, batch)
 
     def logits(n: int) -> list[torch.Tensor]:
         driver = Driver(folder, dtype="bfloat16", **sizes)
@@ -113,10 +113,10 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
         return [torch.stack(sequence.logits) for sequence in sequences]
 
     (expected,) = logits(1)
-    monkeypatch.setattr(DecoderProgram, "run", watched)
+    monkeypatch.setattr(LoweredProgram, "run", watched)
     assert all(torch.equal(one, expected) for one in logits(15))
     assert max(joined) == 14, "seven pairs with each prompt"
-    monkeypatch.setattr(llama, "fits", lambda model: False)
+    monkeypatch.setattr(Decoder, "can_lower", False)
     assert all(torch.equal(one, expected) for one in logits(15))
 
 
@@ -124,7 +124,7 @@ def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
     """Sizes are powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    programs = driver.runner.backend.model._programs
+    programs = driver.runner.backend.model.programs
     programs.clear()  # what loading has made
     sizes = []
     for length in (3, 2, 70, 130, 60):
@@ -140,4 +140,4 @@ def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
     driver = Driver(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values, blocks of 4 tokens
     driver.add([3, 4, 5], 3)
     driver.run()
-    assert not driver.runner.backend.model._programs
+    assert isinstance(driver.runner.backend.model, Decoder)

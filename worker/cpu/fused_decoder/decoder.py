@@ -1,0 +1,80 @@
+"""A decoder whose steps are one native call each, beside the layered model that is its reference.
+
+The layers have written their operations down in one program (worker.lowering); a step fills in how many
+tokens it has and where its inputs and plans are. The results have the same bits as those of the layers'
+forward(). There are two programs: steps of few tokens also compute logits, and choose greedy tokens
+(head.py); the other one is made anew for a longer step, with powers of two so that few are made.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from worker.attention.plan import LayerCache
+from worker.cpu.fused_decoder.head import FusedHead
+from worker.lowering.buffers import FEW
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.program import LoweredProgram
+from worker.model_input import InputBatch
+from worker.models.base import LanguageModel
+from worker.models.decoder import Decoder
+
+
+def fuse(model: LanguageModel, rows: RowKernels | None, blocks: BlockKernels | None) -> LanguageModel:
+    """Returns a FusedDecoder, or the model itself where that cannot be lowered. rows, blocks: None where the
+    compiled kernels are not used."""
+    if rows is None or blocks is None or not isinstance(model, Decoder) or not model.can_lower:
+        return model
+    return FusedDecoder(model, rows, blocks)
+
+
+class FusedDecoder(LanguageModel):
+    """Runs a Decoder whose can_lower is true, on one cache."""
+
+    def __init__(self, model: Decoder, rows: RowKernels, blocks: BlockKernels) -> None:
+        super().__init__()
+        self.model, self._rows, self._blocks = model, rows, blocks
+        self.programs: dict[bool, LoweredProgram] = {}  # for steps of few tokens: True, and of many
+        self._head: FusedHead | None = None
+        self._hidden = torch.empty(0)  # what forward() returned last
+        self._has_head = False  # whether the step that computed it was one of few tokens
+
+    def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """See LanguageModel. The next step overwrites the result."""
+        tokens = len(batch.token_ids)
+        few = tokens <= FEW
+        program = self.programs.get(few)
+        if program is None or program.most_tokens < tokens:
+            program = self.programs[few] = self._lower(
+                FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
+            )
+        program.run(batch)
+        self._hidden, self._has_head = program.hidden[:tokens], few
+        return self._hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[A, E] -> [A, V] float32, which the next step overwrites if it comes from the program."""
+        head = self._head_of(hidden)
+        return self.model.logits(hidden) if head is None or head.logits is None else head.logits
+
+    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See LanguageModel."""
+        head = self._head_of(hidden)
+        return None if head is None else head.tokens
+
+    def _head_of(self, hidden: torch.Tensor) -> FusedHead | None:
+        """The head, if `hidden` is all that the last step computed, and it was one of few tokens."""
+        return self._head if self._has_head and hidden is self._hidden else None
+
+    def _lower(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> LoweredProgram:
+        builder = ProgramBuilder(self._rows, self._blocks, most_tokens)
+        if most_tokens > FEW:
+            return builder.build(self.model.lower(builder, caches))
+        builder.prefetch(self.model.kv_cache_specs(), caches[0], batch)
+        hidden = self.model.lower(builder, caches)
+        first = builder.next_index
+        logits = self.model.lower_logits(builder, hidden)
+        self._head = None if logits is None else FusedHead(builder, logits, first)
+        return builder.build(hidden)

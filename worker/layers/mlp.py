@@ -1,0 +1,74 @@
+"""Feed-forward layers, plain and gated."""
+
+import torch
+
+from kernels.cpu.elementwise.records import GatedSiluRecord
+from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
+from kernels.ops.layers.activation import activation, gated_activation
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.lowering.builder import ProgramBuilder
+from worker.model_input import InputBatch
+
+
+class FeedForward(Layer):
+    """A block's second part: an MLP, or experts in its place."""
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        raise NotImplementedError
+
+    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
+        """See forward()."""
+        raise NotImplementedError
+
+
+class MLP(FeedForward):
+    """down(f(up(x)))."""
+
+    def __init__(self, up: ColumnLinear, down: RowLinear, activation_name: str) -> None:
+        super().__init__()
+        self.up, self.down, self.activation = up, down, activation_name
+
+    @property
+    def can_lower(self) -> bool:
+        """False: there are no kernels of ungated activations."""
+        return False
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        return self.down(activation(self.up(x, batch), self.activation), batch)
+
+
+class GatedMLP(FeedForward):
+    """down(f(gate(x)) * up(x))."""
+
+    def __init__(self, gate_up: ColumnLinear, down: RowLinear, activation_name: str) -> None:
+        super().__init__()
+        self.gate_up, self.down, self.activation = gate_up, down, activation_name
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Computes the activation with the compiled kernel if it is SiLU and the width fits."""
+        fits = self.activation in ("silu", "swish") and self.down.in_share % 16 == 0
+        self.kernels = kernels if fits else None
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer."""
+        return self.kernels is not None and super().can_lower
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        gate_up = self.gate_up(x, batch)
+        if self.kernels is not None:
+            return self.down(self.kernels.gated_silu(gate_up), batch)
+        return self.down(gated_activation(gate_up, self.activation), batch)
+
+    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
+        """See forward()."""
+        gate_up, width = self.gate_up.lower(builder, x), self.down.in_share
+        gated = builder.buffers.output(width)
+        record = GatedSiluRecord(gate_up=gate_up.data_ptr(), out=gated.data_ptr(), width=width)
+        builder.put(builder.rows.silu, record, row_grain(width), repeatable=True)
+        return self.down.lower(builder, gated)

@@ -1,0 +1,47 @@
+"""The attention part of a block: projections, attention, projection back."""
+
+import torch
+
+from worker.attention.plan import LayerCache, Rotation
+from worker.layers.attention import Attention
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.norm import RMSNorm
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.rotation import LoweredRotation
+from worker.model_input import InputBatch
+
+
+class SelfAttention(Layer):
+    """output(attention(qkv(x))), with norms of the heads where a family has them."""
+
+    def __init__(
+        self,
+        qkv: ColumnLinear,
+        attention: Attention,
+        output: RowLinear,
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
+    ) -> None:
+        """norms: of each query's and each key's head; they are called query_norm and key_norm."""
+        super().__init__()
+        self.qkv, self.attention, self.output, self.norms = qkv, attention, output, norms
+        if norms is not None:
+            self.query_norm, self.key_norm = norms
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
+        return self.output(attended, batch)
+
+    def lower(
+        self,
+        builder: ProgramBuilder,
+        x: torch.Tensor,
+        cache: LayerCache,
+        rotation: LoweredRotation | None = None,
+    ) -> torch.Tensor:
+        """See forward()."""
+        attended = self.attention.lower(builder, self.qkv.lower(builder, x), cache, rotation, self.norms)
+        return self.output.lower(builder, attended)

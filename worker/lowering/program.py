@@ -1,0 +1,60 @@
+"""A model's forward pass as one call: the program that worker.lowering.builder makes of its layers."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.cpu.runtime.records import ProgramRecord
+from worker.model_input import InputBatch
+
+if TYPE_CHECKING:  # it compiles when it is imported
+    from kernels.cpu.runtime.thread_pool import Program, Team
+
+Records = npt.NDArray[np.int64]
+"""[records, words]: what a program's operations read; words of a step are written before it runs."""
+Update = Callable[[InputBatch, Records], None]
+"""Writes what a step changes into the records, or computes an input of the program."""
+ROWS = ProgramRecord.word("rows")
+
+
+class LoweredProgram:
+    """For one model and one cache."""
+
+    def __init__(
+        self,
+        program: "Program",
+        team: "Team",
+        hidden: torch.Tensor,
+        on_batch: Sequence[Update],
+        on_run: Sequence[Update],
+        memory: object,
+    ) -> None:
+        """hidden: [M, E], where the program leaves the hidden states. memory: what records point at.
+        on_batch: called for a batch whose tensors lie elsewhere than those of the last one. on_run: called
+        before each run."""
+        self.program, self.hidden = program, hidden
+        self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
+        self._batch: InputBatch | None = None
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that a step may have."""
+        return self.hidden.shape[0]
+
+    def run(self, batch: InputBatch) -> None:
+        """Computes a step of T tokens: the first T rows of `hidden`, which the next run overwrites.
+
+        The same batch object as in the last run means that only numbers in its tensors have changed.
+        """
+        records = self.program.records
+        if batch is not self._batch:
+            records[:, ROWS] = len(batch.token_ids)
+            for update in self._on_batch:
+                update(batch, records)
+            self._batch = batch
+        for update in self._on_run:
+            update(batch, records)
+        self._team.run(self.program)

@@ -79,8 +79,9 @@ class Counters:
 
     def step_planned(self, plan: Plan) -> None:
         """A step goes to the worker."""
-        self.planned_tokens["decode"] += len(plan.rows)
-        self.planned_tokens["prefill"] += sum(plan.counts) - len(plan.rows)
+        decoded = len(plan.rows) + plan.num_extra_samples
+        self.planned_tokens["decode"] += decoded
+        self.planned_tokens["prefill"] += sum(plan.counts) - decoded
 
     def step_done(self, result: Result) -> None:
         """Its result is here."""

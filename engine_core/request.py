@@ -1,16 +1,19 @@
-"""Requests and their sequences, as the core sees them: token ids, limits, blocks.
+"""Requests and their sequences, as the engine core sees them: token ids, limits, blocks.
 
-A request is born whole (see validation.py) and has `n` sequences. A sequence has `num_tokens`
-(prompt and output) and `num_computed_tokens` (those whose keys and values are in its blocks); all
-that scheduling does is to move the second toward the first.
+A request is created complete (intake/validation.py) and has `n` sequences. A sequence has `num_tokens`
+(prompt and output) and `num_computed_tokens` (those whose keys and values are in its blocks); scheduling
+moves the second toward the first.
 
-A plan counts ahead of its result: from the plan on that samples a token, `num_tokens` counts the token,
-and `num_computed_tokens` what the plan computes. The token itself, until it comes, is pending.
+A plan counts ahead of its result: once a plan samples a token, `num_tokens` includes that token and
+`num_computed_tokens` what the plan computes. Until its result arrives the token is pending. A plan may
+sample several tokens of a sequence; all but the first are uncertain, since the worker may return fewer.
+The counters are written by the methods and functions of this module alone.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 NO_ROW = -1
 NO_TOKEN = (1 << 32) - 1
-"""What a worker answers for a row whose logits leave nothing to choose from (NaN)."""
+"""A worker's answer for a row whose logits are NaN, so that no token can be chosen."""
 
 
 class FinishReason(IntEnum):
@@ -38,12 +41,12 @@ class FinishReason(IntEnum):
 
 
 class Status(IntEnum):
-    """Where a sequence is.
+    """State of a sequence.
 
     WAITING ──> RUNNING ──> ENDED      WAITING: in the queue, without row and blocks
-       ^           │                   FORKING: waits for the prompt that its leader computes;
-       └─preempted─┘                            has a row (reserved) while the leader runs;
-    FORKING ──> RUNNING                         of beams: goes where the leader goes (beam_rows.py)
+       ^           │                   FORKING: waits for the prompt that its leader computes, with a
+       └─preempted─┘                            reserved row while the leader runs; a beam stays
+    FORKING ──> RUNNING                         FORKING and follows its leader (beam_search/)
                                        RUNNING: has a row and blocks
     """
 
@@ -55,11 +58,11 @@ class Status(IntEnum):
 
 @dataclass(slots=True)
 class PendingPromptLogprobs:
-    """The log-probabilities of the prompt that are still to come."""
+    """Prompt log-probabilities that the client asked for and that have not been sent yet."""
 
     options: LogprobOptions
     next: int
-    """Position in the prompt, at least 1; those before it have come, or are not wanted."""
+    """First position in the prompt, at least 1, that has not been sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -149,14 +152,15 @@ class Sequence:
     limit: int  # num_tokens at which it ends
     stops: frozenset[int]  # tokens that may end it
     num_computed_tokens: int = 0
-    num_slots: int = 0  # it may have so many tokens without asking for blocks; below `limit`
+    num_uncertain_tokens: int = 0  # pending tokens that the result may lack; counted in both numbers above
+    num_slots: int = 0  # tokens that its blocks can take without another reservation; below `limit`
     blocks: list[int] = field(default_factory=list)  # block table
-    num_committed: int = 0  # blocks that the prefix cache knows, or knows others like
+    num_committed: int = 0  # leading blocks that were offered to the prefix cache
     hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
     row: int = NO_ROW
     status: Status = Status.WAITING
-    num_charged: int = 0  # its first tokens: its tenant need not pay for them (again); see tenants.py
-    leads: bool = False  # others fork from it when its prompt is computed
+    num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
+    leads: bool = False  # siblings fork from it once its prompt is computed
 
     @property
     def num_new_tokens(self) -> int:
@@ -164,12 +168,20 @@ class Sequence:
         return self.num_tokens - self.num_computed_tokens
 
     @property
-    def may_grow(self) -> bool:
-        """Whether its next token can be computed; not when it is pending whether it ends before, nor, of
-        beams, while their last tokens are."""
+    def is_decoding(self) -> bool:
+        """Whether its prompt is computed and one token is new."""
+        return self.num_new_tokens == 1 and self.num_computed_tokens >= len(self.request.prompt)
+
+    @property
+    def can_advance(self) -> bool:
+        """Whether the next plan may compute its next token.
+
+        False while a pending token may be its last one, while it is not known how many tokens are pending,
+        and, for beams, while any token is.
+        """
         if self.request.beams is not None and self.num_tokens > self.num_known_tokens:
             return False
-        return self.num_tokens < self.limit
+        return self.num_tokens < self.limit and not self.num_uncertain_tokens
 
     @property
     def num_known_tokens(self) -> int:
@@ -178,20 +190,20 @@ class Sequence:
 
     @property
     def num_skippable_tokens(self) -> int:
-        """Tokens at the beginning whose keys and values suffice: the logits of all others are needed.
+        """Leading tokens whose logits are not needed, so that cached keys and values can replace them.
 
-        Those of the last token for the next one, and those of a position for the log-probability of the
-        token after it.
+        The last token's logits give the next token; those of position p give the log-probability of the
+        token at p + 1.
         """
-        wish = self.request.prompt_logprobs
-        return (self.num_tokens if wish is None else wish.next) - 1
+        pending = self.request.prompt_logprobs
+        return (self.num_tokens if pending is None else pending.next) - 1
 
     def token_ids(self) -> array[int]:
-        """Prompt and output, as far as they are known."""
+        """Prompt and output without pending tokens."""
         return self.request.prompt + self.output
 
     def token_bytes(self, start: int, end: int) -> bytes:
-        """Some of token_ids(), without looking at the others."""
+        """The uint32 column token_ids()[start:end], without a copy of the other tokens."""
         prompt, first = self.request.prompt, len(self.request.prompt)
         if start >= first:
             return self.output[start - first : end - first].tobytes()
@@ -202,3 +214,75 @@ class Sequence:
     def finish(self) -> tuple[FinishReason, int]:
         """Why the sequence ends after its last known token; see Request.ending()."""
         return self.request.ending(self.output)
+
+    # Counters.
+
+    def set_computed(self, count: int) -> None:
+        """Its blocks hold keys and values of its first `count` tokens, or will once the plan is executed."""
+        self.num_computed_tokens = count
+
+    def plan_samples(self, count: int) -> None:
+        """A plan samples up to `count` tokens behind the last one, and computes all but the last of them.
+
+        With more than one, it cannot advance before the result: it asks for slots again (`num_slots`), and
+        gets none.
+        """
+        self.num_tokens += count
+        if count > 1:
+            self.num_computed_tokens += count - 1
+            self.num_uncertain_tokens = count - 1
+            self.num_slots = self.num_tokens - 1
+
+    def take(self, token_ids: Iterable[int], num_planned: int) -> int:
+        """Appends what a plan has sampled, up to a token that ends the sequence; returns how many.
+
+        num_planned: at most so many. Slots that were planned and not used keep their blocks: the next plan
+        writes to them.
+        """
+        expected, taken = 1, 0
+        if num_planned > 1:
+            expected += self.num_uncertain_tokens
+            self.num_uncertain_tokens = 0
+        for token in token_ids:
+            self.output.append(token)
+            taken += 1
+            if token in self.stops and self.finish()[0] is not FinishReason.NONE:
+                break
+        self.num_tokens += taken - expected
+        self.num_computed_tokens = min(self.num_computed_tokens, self.num_tokens - 1)
+        return taken
+
+    def drop_uncertain(self) -> None:
+        """Counts only what the result of its plan must bring: one token."""
+        self.num_tokens -= self.num_uncertain_tokens
+        self.num_computed_tokens -= self.num_uncertain_tokens
+        self.num_uncertain_tokens = 0
+
+    def drop_pending(self) -> None:
+        """Pending tokens will not be taken."""
+        self.num_tokens, self.num_uncertain_tokens = self.num_known_tokens, 0
+
+    def replace_output(self, output: array[int]) -> None:
+        """Another output takes the place of its own."""
+        self.output = output
+        self.num_tokens = self.num_known_tokens
+
+
+def plan_one_each(sequences: Iterable[Sequence]) -> None:
+    """A plan computes the last token of each sequence and samples one more; plan_samples(1) included."""
+    for sequence in sequences:
+        sequence.num_computed_tokens += 1
+        sequence.num_tokens += 1
+
+
+def take_one_each(sequences: list[Sequence], token_ids: list[int]) -> list[int]:
+    """Appends to each sequence the one token that was sampled for it.
+
+    Returns the indexes of the sequences that may have ended.
+    """
+    ending = []
+    for index, (sequence, token) in enumerate(zip(sequences, token_ids, strict=True)):
+        sequence.output.append(token)
+        if sequence.num_tokens >= sequence.limit or token in sequence.stops:
+            ending.append(index)
+    return ending

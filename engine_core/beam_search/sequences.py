@@ -19,6 +19,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from engine_core.beam_search.search import BeamParameters, BeamSearch, Offers
 from engine_core.errors import InvariantError
@@ -28,28 +29,30 @@ from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import Result
 from engine_core.step.row_slots import Rows
 
+T = TypeVar("T")
+
 
 def split_offers(
-    sampling: list[Sequence], result: Result
-) -> tuple[list[Sequence], list[int], dict[Request, dict[Sequence, Offers]]]:
-    """Divides a result: the sequences that have sampled, their tokens, and what the beams of requests that
+    sampling: list[Sequence], samples: list[T], result: Result
+) -> tuple[list[Sequence], list[T], dict[Request, dict[Sequence, Offers]]]:
+    """Divides a result: the sequences that have sampled, their samples, and what the beams of requests that
     have not ended offer."""
     sequences: list[Sequence] = []
-    token_ids: list[int] = []
+    kept: list[T] = []
     offers: dict[Request, dict[Sequence, Offers]] = {}
     end = 0
-    for sequence, token in zip(sampling, result.token_ids, strict=True):
+    for sequence, sample in zip(sampling, samples, strict=True):
         beams = sequence.request.beams
         if beams is None:
             sequences.append(sequence)
-            token_ids.append(token)
+            kept.append(sample)
             continue
         start, end = end, end + beams.parameters.num_offers
         if sequence.status is not Status.ENDED:
             pairs = zip(result.beam_token_ids[start:end], result.beam_logprobs[start:end], strict=True)
             offers.setdefault(sequence.request, {})[sequence] = list(pairs)
     assert end == len(result.beam_token_ids), "each beam offers as many tokens as it was told to"
-    return sequences, token_ids, offers
+    return sequences, kept, offers
 
 
 class BeamRows:
@@ -131,8 +134,7 @@ class BeamRows:
                 self._forks.append(ForkRow(carrier.row, before[parent].row, carrier.index))
             self.carriers.append(carrier)
         for carrier, beam in zip(self.carriers, self.search.beams, strict=True):
-            carrier.output = beam.output
-            carrier.num_tokens = carrier.num_known_tokens
+            carrier.replace_output(beam.output)
 
     def put(self, plan: Plan, rows: Rows) -> None:
         """The beams go into this plan: tells the worker what was chosen."""
@@ -151,9 +153,9 @@ class BeamRows:
         """Rows and blocks are gone: the search begins anew. What is pending is passed over when it comes."""
         self.is_void = self._sequences[0].num_tokens > self._sequences[0].num_known_tokens
         for sequence in self._sequences:
-            sequence.num_computed_tokens = 0
-            sequence.output, sequence.hashes = array("I"), []
-            sequence.num_tokens = sequence.num_known_tokens
+            sequence.set_computed(0)
+            sequence.replace_output(array("I"))
+            sequence.hashes = []
         self.search = BeamSearch(self.parameters)
         self.carriers = self._sequences[:1]
         self._forks = []

@@ -36,7 +36,7 @@ class BlockTables:
         self.pool.share(cached)  # first: what is free among them must not be handed out
         sequence.blocks = cached + self.pool.allocate(self.blocks_for(slots) - len(cached))
         self._count_slots(sequence)
-        sequence.num_computed_tokens = len(cached) * self.block_size
+        sequence.set_computed(len(cached) * self.block_size)
         sequence.num_committed = len(cached)
 
     def reserve(self, sequence: Sequence, end: int, plan: Plan) -> bool:
@@ -72,7 +72,8 @@ class BlockTables:
         computed = leader.num_computed_tokens
         sibling.blocks = leader.blocks[: self.blocks_for(computed)]
         self.pool.share(sibling.blocks)
-        sibling.num_computed_tokens = sibling.num_slots = leader.num_slots = computed
+        sibling.set_computed(computed)
+        sibling.num_slots = leader.num_slots = computed
         sibling.hashes, sibling.num_committed = leader.hashes.copy(), leader.num_committed
 
     def _count_slots(self, sequence: Sequence) -> None:

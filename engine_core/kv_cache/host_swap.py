@@ -91,7 +91,7 @@ class SwapSpace:
         cached = self._tables.blocks_for(sequence.num_computed_tokens)
         plan.swap_in_host_blocks += copy.blocks[cached:]
         plan.swap_in_blocks += sequence.blocks[cached : len(copy.blocks)]
-        sequence.num_computed_tokens = max(sequence.num_computed_tokens, copy.num_tokens)
+        sequence.set_computed(max(sequence.num_computed_tokens, copy.num_tokens))
         self._free += copy.blocks
 
     def drop(self, sequence: Sequence) -> None:

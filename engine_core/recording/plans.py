@@ -31,6 +31,7 @@ _SPARSE = (
     "swap_out_host_blocks",
     "swap_in_host_blocks",
     "swap_in_blocks",
+    "sample_counts",
 )
 """Columns that are empty in most plans."""
 _BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")
@@ -96,7 +97,7 @@ class PlanWriter:
             record.starts_crc = zlib.crc32(pack_u32(starts))
         else:
             record.rows, record.starts = pack_u32(rows), pack_u32(starts)
-            self._rows = rows
+        self._rows = [] if columns["sample_counts"] else rows  # a shorter result moves the next `starts`
         if counts.count(1) != len(counts):
             record.counts = pack_u32(counts)
         if samples != rows:

@@ -129,7 +129,9 @@ class RecordedScheduler(Scheduler):
         record = self._recording.add().result
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
-            record.without_token.extend(i for i, token in enumerate(result.token_ids) if token == NO_TOKEN)
+            record.without_token.extend(result.entries_with(NO_TOKEN))
+        if result.sample_counts:
+            record.sample_counts = pack_u32(result.sample_counts)
         self._in_step = True
         failed = super().update(result)
         self._in_step = False

@@ -17,10 +17,12 @@ from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.recording_pb2 import (
     RecordedCall,
     RecordedPlan,
+    RecordedResult,
     RecordedSuspects,
     RecordedVerdict,
     RecordingStart,
 )
+from pagewire.ipc.columns import unpack_u32
 
 _SHOWN = 8
 """Entries of a column that a message shows."""
@@ -74,7 +76,7 @@ class Replay:
             "suspects": self._open,
             "verdict": self._refuse,
             "plan": self._plan,
-            "result": lambda result: self._update(tuple(result.without_token), result.duration_us),
+            "result": self._update,
         }
         for call in self._recording:
             kind = call.WhichOneof("call")
@@ -121,9 +123,11 @@ class Replay:
             self._planned_at = record.now
             self._worker.submit(plan)
 
-    def _update(self, without_token: tuple[int, ...], duration_us: int) -> None:
-        self._scheduler.update(self._worker.collect(without_token, duration_us))
-        self._done_at = self._planned_at + 1e-6 * duration_us
+    def _update(self, record: RecordedResult) -> None:
+        counts = unpack_u32(record.sample_counts)
+        result = self._worker.collect(tuple(record.without_token), record.duration_us, counts)
+        self._scheduler.update(result)
+        self._done_at = self._planned_at + 1e-6 * record.duration_us
 
 
 def first_difference(expected: Columns, got: Columns) -> tuple[str, str, str]:

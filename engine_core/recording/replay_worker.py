@@ -1,7 +1,7 @@
 """A worker for replays: it answers each plan with the tokens that the recorded sequences had."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine_core.recording.beams import Candidates
@@ -26,9 +26,8 @@ class _Row:
 @dataclass(frozen=True, slots=True)
 class _Step:
     plan: Plan
-    token_ids: list[int]
+    sampling: list[_Row]
     prompt_logprobs: list[RowPromptLogprobs]
-    beams: list[_Row]  # the rows that take candidates
 
 
 class ReplayWorker:
@@ -67,25 +66,36 @@ class ReplayWorker:
             self._rows[fork.row] = replace(source, index=fork.sequence_index, prompt_next=0)
         parts = list(self._score_prompts(plan))
         sampling = [self._rows[row] for row in plan.sample_rows]
-        tokens = [self._sample(row) for row in sampling]
-        self._submitted.append(_Step(plan, tokens, parts, [row for row in sampling if row.num_candidates]))
+        self._submitted.append(_Step(plan, sampling, parts))
 
-    def collect(self, without_token: tuple[int, ...] = (), duration_us: int = 0) -> Result:
-        """Returns the result of the oldest plan. without_token: entries that have NO_TOKEN."""
+    def collect(
+        self, without_token: tuple[int, ...] = (), duration_us: int = 0, sample_counts: Sequence[int] = ()
+    ) -> Result:
+        """Returns the result of the oldest plan.
+
+        without_token: entries that have NO_TOKEN. sample_counts: tokens of each entry; empty: as planned.
+        """
         step = self._submitted.popleft()
+        counts = sample_counts or step.plan.sample_counts
+        samples = [
+            [self._sample(row) for _ in range(count)]
+            for row, count in zip(step.sampling, counts or [1] * len(step.sampling), strict=True)
+        ]
         for entry in without_token:
-            step.token_ids[entry] = NO_TOKEN
-        requests = {row.request.handle: row.request for row in step.beams}
+            samples[entry][-1] = NO_TOKEN
+        beams = [row for row in step.sampling if row.num_candidates]
+        requests = {row.request.handle: row.request for row in beams}
         by_beam = {handle: self._candidates(request) for handle, request in requests.items()}
         candidates = [
             pair
-            for row in step.beams
+            for row in beams
             for pair in by_beam[row.request.handle].get(row.index) or [(0, 0.0)] * row.num_candidates
         ]
         return Result(
             step.plan.step,
-            step.token_ids,
+            [token for tokens in samples for token in tokens],
             duration_us,
+            sample_counts=counts,
             prompt_logprobs=step.prompt_logprobs,
             beam_token_ids=[token for token, _ in candidates],
             beam_logprobs=[logprob for _, logprob in candidates],

@@ -12,7 +12,7 @@ from engine_core.scheduler.sequence_states import SequenceStates
 def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
     """Raises InvariantError when counters, places, rows or blocks contradict each other.
 
-    pending: tokens that the plans in flight sample, by sequence. Cost: all blocks, all live sequences.
+    pending: plans in flight that sample for each sequence. Cost: all blocks, all live sequences.
     """
     running = [sequence for sequence in states.running if sequence.status is Status.RUNNING]
     waiting = list(states.waiting)
@@ -41,7 +41,8 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
 
 
 def _check_counts(sequence: Sequence, num_pending: int) -> None:
-    """num_pending: tokens that plans in flight sample for it."""
+    """num_pending: plans in flight that sample for it."""
+    num_pending += sequence.num_uncertain_tokens
     _equal("tokens", sequence.num_tokens, sequence.num_known_tokens + num_pending)
     if not 0 <= sequence.num_computed_tokens <= sequence.num_tokens < sequence.limit + (num_pending > 0):
         raise InvariantError(

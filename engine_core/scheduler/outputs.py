@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,9 +23,9 @@ class Start(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Log-probabilities of the tokens of some entries, each of which has one token."""
+    """Log-probabilities of all tokens of some entries."""
 
-    entries: list[int]
+    entries: list[int]  # of each token
     columns: LogprobColumns
 
 
@@ -46,14 +47,14 @@ class Outputs:
     token_ids: list[int] = field(default_factory=list)  # [sum of counts]
     finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
     started: list[Start] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)  # entries ascend
+    scores: list[Scores] = field(default_factory=list)  # their entries ascend
     prompt_parts: list[PromptPart] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.sequences or self.started or self.prompt_parts)
 
     def add_tokens(self, sequences: list[Sequence], token_ids: list[int]) -> int:
-        """One more token for each sequence, which does not hold it yet; the index of the first entry."""
+        """Adds one token for each sequence, before the sequences take them; returns the first entry."""
         first = len(self.sequences)
         self.sequences += sequences
         self.positions += [len(sequence.output) for sequence in sequences]
@@ -61,17 +62,39 @@ class Outputs:
         self.token_ids += token_ids
         return first
 
-    def add_scores(self, first: int, planned: list[Sequence], columns: LogprobColumns) -> None:
-        """Log-probabilities of the tokens whose entries begin with `first`.
+    def add_run(self, sequence: Sequence, position: int) -> int:
+        """Adds the tokens of a sequence's output from `position` on; returns the index of the entry."""
+        entry = len(self.sequences)
+        token_ids = sequence.output[position:]
+        self.sequences.append(sequence)
+        self.positions.append(position)
+        self.counts.append(len(token_ids))
+        self.token_ids += token_ids
+        return entry
 
-        columns: of all those among the planned sequences that want them; of some there may be no entry.
+    def add_scores(
+        self, first: int, planned: list[Sequence], sampled: Many[int], columns: LogprobColumns
+    ) -> None:
+        """Adds log-probabilities of tokens whose entries are `first` and later.
+
+        sampled: tokens of each planned sequence; empty: 1 each. columns: of all tokens of the planned
+        sequences that want them, also of tokens and sequences that have no entry.
         """
         entries = {sequence: first + i for i, sequence in enumerate(self.sequences[first:])}
-        wanting = [sequence for sequence in planned if sequence.request.parameters.logprobs is not None]
-        assert len(wanting) == num_tokens(columns)
-        places = [place for place, sequence in enumerate(wanting) if sequence in entries]
+        places: list[int] = []
+        found: list[int] = []
+        place = 0
+        for sequence, count in zip(planned, sampled or [1] * len(planned), strict=True):
+            if sequence.request.parameters.logprobs is None:
+                continue
+            entry = entries.get(sequence)
+            if entry is not None:
+                taken = min(count, self.counts[entry])
+                places += range(place, place + taken)
+                found += [entry] * taken
+            place += count
+        assert place == num_tokens(columns)
         if places:
-            found = [entries[wanting[place]] for place in places]
             self.scores.append(Scores(found, pick(columns, places)))
 
     def add_prompt_part(self, request: Request, start: int, columns: LogprobColumns) -> None:

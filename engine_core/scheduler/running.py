@@ -21,7 +21,7 @@ class SlotAllocator:
         whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
         for what it will give back. Who lacks slots then sits this plan out.
         """
-        growing = [sequence for sequence in needy if sequence.may_grow]
+        growing = [sequence for sequence in needy if sequence.can_advance]
         followers = sum(len(beams.followers) for beams in self._states.searches.values())
         ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
         if ends or len(growing) + followers <= self._tables.pool.num_free:
@@ -31,7 +31,7 @@ class SlotAllocator:
         order = victims_first(self._states.running, self._tables)
         victims = iter(order)
         for sequence in reversed(order):
-            if sequence.num_tokens > sequence.num_slots and sequence.may_grow:
+            if sequence.num_tokens > sequence.num_slots and sequence.can_advance:
                 while sequence.status is Status.RUNNING and not self._make_room(sequence, plan):
                     self._states.preempt(next(victims), plan)
         self._states.drop_stopped()
@@ -45,10 +45,21 @@ class SlotAllocator:
                 followers += beams.followers
         return followers
 
-    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Gets a running sequence the slots it lacks; False, and nothing changes, when the pool is short.
+    def reserve_ahead(self, sequences: list[Sequence], count: int, plan: Plan) -> None:
+        """Reserves slots for up to `count` more tokens of each sequence, as long as the pool can spare the
+        blocks: uncertain tokens are no reason to preempt."""
+        pool = self._tables.pool
+        for sequence in sequences:
+            end = min(sequence.num_tokens + count, sequence.limit - 1)
+            if end > sequence.num_slots and pool.num_free > len(sequences):
+                self._prefix_cache.commit(sequence)
+                self._tables.reserve(sequence, end, plan)
 
-        It has filled its blocks: here they become known, and nothing is done for it in other steps.
+    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
+        """Reserves the slots that a running sequence lacks; returns False, and changes nothing, when the pool
+        has too few free blocks.
+
+        Its blocks are full, so they are offered to the prefix cache here, and in no other step.
         """
         beams = sequence.request.beams
         for each in (sequence,) if beams is None else beams.carriers:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine_core.beam_search.sequences import split_offers
 from engine_core.errors import InvariantError
@@ -30,7 +31,7 @@ from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
 from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
-from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
+from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status, take_one_each
 from engine_core.scheduler.admission import Admission
 from engine_core.scheduler.fault_isolation import Faults
 from engine_core.scheduler.invariants import check_sequences
@@ -41,6 +42,8 @@ from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.scheduler.step_batch import Batch
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import Result
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,11 @@ class Scheduler:
         swap_costs: SwapCosts = UNMEASURED,
         policy: str = FAIR,
         weights: Weights = EQUAL,
+        samples_per_row: int = 1,
     ) -> None:
-        """policy, weights: the order of admission; see policies.py."""
+        """policy, weights: the order of admission; see queue/policies.py. samples_per_row: most tokens that a
+        decoding row samples in one step; above 1 the worker must read sample_counts."""
+        self.samples_per_row = samples_per_row
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -200,35 +206,23 @@ class Scheduler:
         return plan
 
     def update(self, result: Result) -> list[Request]:
-        """Takes in what the oldest plan under way has brought: one token for each of its sample_rows.
+        """Takes the result of the oldest plan in flight.
 
-        A sequence that has ended since it was planned is passed over. Returns the requests that have
-        ended because there was NO_TOKEN for them: nobody else will tell their frontends.
+        Sequences that have ended since it was made are skipped. Returns the requests that end because a
+        sequence got NO_TOKEN; the caller reports them to their frontends.
         """
         oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
-        sequences, token_ids = oldest.sampling, result.token_ids
-        failed = self._abort_without_token(sequences, token_ids) if NO_TOKEN in token_ids else []
+        failed = self._abort_without_token(oldest, result) if NO_TOKEN in result.token_ids else []
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
-        if result.beam_token_ids:
-            sequences, token_ids = self._advance_beams(sequences, result)
-        if self.states.num_ended != oldest.num_ended:
-            pairs = zip(sequences, token_ids, strict=True)
-            live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
-            sequences, token_ids = [pair[0] for pair in live], [pair[1] for pair in live]
-        entry = self._outputs.add_tokens(sequences, token_ids)
+        if result.sample_counts:
+            planned = oldest.plan.sample_counts or [1] * len(oldest.sampling)
+            several = list(zip(result.tokens_by_row(), planned, strict=True))
+            first = self._take_several(*self._live_samples(oldest, result, several))
+        else:
+            first = self._take_one_each(*self._live_samples(oldest, result, result.token_ids))
         if result.logprobs is not None:
-            self._outputs.add_scores(entry, oldest.sampling, result.logprobs)
-        for sequence, token in zip(sequences, token_ids, strict=True):
-            sequence.output.append(token)
-            if sequence.num_tokens >= sequence.limit or token in sequence.stops:
-                reason, matched = FinishReason.NONE, 0
-                with self.faults.of(sequence.request):
-                    reason, matched = sequence.finish()
-                if reason is not FinishReason.NONE:
-                    self._outputs.finishes[entry] = reason, matched
-                    self.states.end(sequence)
-            entry += 1
+            self._outputs.add_scores(first, oldest.sampling, result.sample_counts, result.logprobs)
         if not self.in_flight:
             self.quarantine.at_rest()
         return failed
@@ -239,6 +233,55 @@ class Scheduler:
             raise InvariantError("sequences wait while nothing runs")
         pending = Counter(sequence for step in self.in_flight for sequence in step.sampling)
         check_sequences(self.states, pending)
+
+    # The parts of update().
+
+    def _live_samples(
+        self, step: InFlightStep, result: Result, samples: list[T]
+    ) -> tuple[list[Sequence], list[T]]:
+        """The sequences that sample for themselves and have not ended, with their samples.
+
+        samples: of the plan's sample_rows, in order.
+        """
+        sequences = step.sampling
+        if result.beam_token_ids:
+            sequences, samples = self._advance_beams(sequences, samples, result)
+        if self.states.num_ended != step.num_ended:
+            pairs = zip(sequences, samples, strict=True)
+            live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
+            sequences, samples = [pair[0] for pair in live], [pair[1] for pair in live]
+        return sequences, samples
+
+    def _take_one_each(self, sequences: list[Sequence], token_ids: list[int]) -> int:
+        """Takes one token for each sequence; returns the index of the first output entry."""
+        first = self._outputs.add_tokens(sequences, token_ids)
+        for index in take_one_each(sequences, token_ids):
+            self._end_if_finished(sequences[index], first + index)
+        return first
+
+    def _take_several(self, sequences: list[Sequence], samples: list[tuple[list[int], int]]) -> int:
+        """Takes the tokens of each sequence, of which so many were planned; returns the index of the first
+        output entry."""
+        first = len(self._outputs.sequences)
+        for sequence, (token_ids, num_planned) in zip(sequences, samples, strict=True):
+            position, taken = len(sequence.output), 0
+            with self.faults.of(sequence.request):
+                taken = sequence.take(token_ids, num_planned)
+            entry = self._outputs.add_run(sequence, position)
+            if taken:
+                self._end_if_finished(sequence, entry)
+        return first
+
+    def _end_if_finished(self, sequence: Sequence, entry: int) -> None:
+        """Ends a sequence if its last token ends it. entry: of that token, in the outputs."""
+        if sequence.status is Status.ENDED:  # together with a sibling, by a fault
+            return
+        reason, matched = FinishReason.NONE, 0
+        with self.faults.of(sequence.request):
+            reason, matched = sequence.finish()
+        if reason is not FinishReason.NONE:
+            self._outputs.finishes[entry] = reason, matched
+            self.states.end(sequence)
 
     # The parts of schedule().
 
@@ -259,11 +302,33 @@ class Scheduler:
             going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
-        if going:  # all but the last one are behind their prompts
-            batch.add_decoding(going[:-1])
-            batch.add(going[-1])
+        if going:  # all but the last one have computed their prompts
+            if self.samples_per_row == 1:
+                batch.add_decoding(going[:-1])
+                batch.add(going[-1])
+            else:
+                self._add_sampling(going, plan, batch)
             self._advance_prompt(plan, batch)
         return self.states.num_preemptions == before
+
+    def _add_sampling(self, going: list[Sequence], plan: Plan, batch: Batch) -> None:
+        """Each decoding sequence samples as many tokens as its slots and the budget allow.
+
+        Every sequence computes one token; what the budget has left is shared out in order.
+        """
+        decoding = going if going[-1].is_decoding else going[:-1]
+        several = [sequence for sequence in decoding if sequence.request.beams is None]
+        self.slots.reserve_ahead(several, self.samples_per_row - 1, plan)
+        spare = batch.budget - len(going)
+        for sequence in decoding:
+            extra = 0
+            if sequence.request.beams is None:
+                room = sequence.num_slots - sequence.num_tokens
+                extra = min(self.samples_per_row - 1, room, spare)
+            spare -= extra
+            batch.add_sampling(sequence, 1 + extra)
+        if decoding is not going:
+            batch.add(going[-1])
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
@@ -309,9 +374,11 @@ class Scheduler:
             self._outputs.finish(sequence, reason, token)
             self.states.end(sequence)
 
-    def _advance_beams(self, sampling: list[Sequence], result: Result) -> tuple[list[Sequence], list[int]]:
-        """Beams get what their searches choose; the sequences that have sampled, and their tokens."""
-        sequences, token_ids, offers = split_offers(sampling, result)
+    def _advance_beams(
+        self, sampling: list[Sequence], samples: list[T], result: Result
+    ) -> tuple[list[Sequence], list[T]]:
+        """Beams get what their searches choose; returns the other sequences, with their samples."""
+        sequences, samples, offers = split_offers(sampling, samples, result)
         for request, of_request in offers.items():
             assert request.beams is not None
             is_over = False
@@ -319,13 +386,15 @@ class Scheduler:
                 is_over = request.beams.take(of_request, self.tables)
             if is_over:
                 self.finish(request, FinishReason.NONE)
-        return sequences, token_ids
+        return sequences, samples
 
-    def _abort_without_token(self, sequences: list[Sequence], token_ids: list[int]) -> list[Request]:
-        """The requests that end so. What is wrong may be in their blocks, in those of who has ended, and
-        in copies of either."""
-        pairs = zip(sequences, token_ids, strict=True)
-        broken = [sequence for sequence, token in pairs if token == NO_TOKEN]
+    def _abort_without_token(self, step: InFlightStep, result: Result) -> list[Request]:
+        """Aborts and returns the requests of sequences that got NO_TOKEN.
+
+        The fault may lie in their blocks, in blocks of sequences that have ended, and in copies of either:
+        all are forgotten.
+        """
+        broken = [step.sampling[entry] for entry in result.entries_with(NO_TOKEN)]
         failed = {sequence.request: None for sequence in broken if sequence.status is not Status.ENDED}
         for sequence in broken + [sibling for request in failed for sibling in request.sequences]:
             self.prefix_cache.distrust(sequence)

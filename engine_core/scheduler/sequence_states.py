@@ -111,12 +111,13 @@ class SequenceStates:
         plan: copies what it has computed to the swap space, where that pays.
         """
         beams = victim.request.beams
+        victim.drop_uncertain()
         if beams is None:
             self.swap.swap_out(victim, plan)
         self._stop(victim)
         self.waiting.stopped(victim)
         self.throughput.stopped(victim)
-        victim.num_computed_tokens = 0
+        victim.set_computed(0)
         if beams is not None:
             beams.restart()
         victim.status = Status.WAITING
@@ -131,7 +132,7 @@ class SequenceStates:
             return
         if sequence.status is Status.RUNNING:
             self._stop(sequence)
-            sequence.num_tokens = sequence.num_known_tokens  # what is pending will not come
+            sequence.drop_pending()
             self.waiting.stopped(sequence)
             self.throughput.stopped(sequence)
         elif sequence.status is Status.FORKING:

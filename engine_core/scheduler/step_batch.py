@@ -1,9 +1,9 @@
-"""Who computes in a step, from where, and within which budget: the scheduler's working set."""
+"""The working set of one plan: which sequences compute, from where, and within which budget."""
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from engine_core.request import Sequence
+from engine_core.request import Sequence, plan_one_each
 from engine_core.step.plan import Plan
 
 _NUMBERS: list[int] = []
@@ -18,7 +18,7 @@ def first_numbers(count: int) -> list[int]:
 
 @dataclass(slots=True)
 class Batch:
-    """Sequences in the order in which they were given their share of the budget (tokens)."""
+    """Sequences in the order in which they receive their share of the budget (tokens)."""
 
     budget: int
     sequences: list[Sequence] = field(default_factory=list)
@@ -26,38 +26,51 @@ class Batch:
     counts: list[int] = field(default_factory=list)  # tokens to compute
     is_cut: bool = False  # the last entry does not reach num_tokens
     forks: list[tuple[Sequence, int]] = field(default_factory=list)  # and the entry they sample from
+    num_planned: int = 0  # leading sequences whose samples are counted already
+    sample_counts: list[int] = field(default_factory=list)  # of those; empty: 1 each
 
     def add_decoding(self, sequences: Many[Sequence]) -> None:
-        """Each of the sequences computes one token, and has no more to compute."""
+        """Each of the sequences computes its last token and samples one."""
         assert len(sequences) <= self.budget, "there are no more rows than tokens in the budget"
         self.budget -= len(sequences)
         self.starts += [sequence.num_computed_tokens for sequence in sequences]
         self.counts += [1] * len(sequences)
         self.sequences += sequences
-        for sequence in sequences:
-            sequence.num_computed_tokens += 1
+        self.num_planned = len(self.sequences)
+        plan_one_each(sequences)
+
+    def add_sampling(self, sequence: Sequence, count: int) -> None:
+        """As add_decoding() for one sequence, which samples up to `count` tokens and computes as many."""
+        self.starts.append(sequence.num_computed_tokens)
+        sequence.set_computed(sequence.num_tokens)
+        sequence.plan_samples(count)
+        self.budget -= count
+        self.counts.append(count)
+        self.sequences.append(sequence)
+        self.sample_counts.append(count)
+        self.num_planned += 1
 
     def add(self, sequence: Sequence) -> None:
-        """The sequence computes what it has to, or as much of it as the budget has left."""
+        """The sequence computes its new tokens, or as many of them as the budget has left."""
         start, end = sequence.num_computed_tokens, sequence.num_tokens
         if end - start > self.budget:
             assert self.budget > 0, "there are no more rows than tokens in the budget"
             end = start + self.budget
             self.is_cut = True
         self.budget -= end - start
-        sequence.num_computed_tokens = end
+        sequence.set_computed(end)
         self.sequences.append(sequence)
         self.starts.append(start)
         self.counts.append(end - start)
 
     def add_fork(self, sequence: Sequence) -> None:
-        """The sequence computes nothing, but samples from the last one that was added."""
+        """The sequence computes nothing and samples from the last entry."""
         self.forks.append((sequence, len(self.sequences) - 1))
 
     def write_columns(self, plan: Plan) -> list[Sequence]:
-        """Puts the batch into the plan; the sequences that get a token sampled, in order.
+        """Writes the batch into the plan and counts the tokens that it samples.
 
-        From here on they count that token.
+        Returns the sequences that sample, in the order of the plan's sample_rows.
         """
         plan.rows = [sequence.row for sequence in self.sequences]
         plan.starts, plan.counts = self.starts, self.counts
@@ -69,6 +82,8 @@ class Batch:
             plan.sample_rows.append(sequence.row)
             plan.sample_sources.append(entry)
             sampling.append(sequence)
-        for sequence in sampling:
-            sequence.num_tokens += 1
+        for sequence in sampling[self.num_planned :]:
+            sequence.plan_samples(1)
+        if any(count > 1 for count in self.sample_counts):
+            plan.sample_counts = self.sample_counts + [1] * (len(sampling) - len(self.sample_counts))
         return sampling

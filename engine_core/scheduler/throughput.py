@@ -80,5 +80,6 @@ class Throughput:
                 self._full_tokens = self._full_tokens * kept + self._prompt_tokens
                 self._full_seconds = self._full_seconds * kept + seconds
         self._last = now
-        # A token each for those that decode, and for a step that is full the rest is of prompts.
-        self._prompt_tokens = 0 if budget_left else sum(plan.counts) - len(plan.counts)
+        # A row that decodes computes what it samples; in a full step the other tokens are of prompts.
+        prompt_tokens = sum(plan.counts) - len(plan.counts) - plan.num_extra_samples
+        self._prompt_tokens = 0 if budget_left else prompt_tokens

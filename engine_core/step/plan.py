@@ -72,12 +72,18 @@ class Plan:
     counts: list[int] = field(default_factory=list)  # [R]
     sample_rows: list[int] = field(default_factory=list)  # [A]
     sample_sources: list[int] = field(default_factory=list)  # [A]
+    sample_counts: list[int] = field(default_factory=list)  # [A] at least 1; empty: 1 each
     append_rows: list[int] = field(default_factory=list)  # [P]
     append_token_ids: list[int] = field(default_factory=list)  # [P]
     swap_out_blocks: list[int] = field(default_factory=list)  # [O]
     swap_out_host_blocks: list[int] = field(default_factory=list)  # [O]
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
+
+    @property
+    def num_extra_samples(self) -> int:
+        """Tokens that the plan samples beyond one for each of its sample_rows."""
+        return sum(self.sample_counts) - len(self.sample_counts)
 
     def change_table(self, row: int, start: int, blocks: list[int]) -> None:
         """From index `start` on, the row's block table reads `blocks`."""

@@ -1,8 +1,9 @@
-"""What one step brought: the worker's answer to a plan, checked against the plan."""
+"""The result of one step: the worker's answer to a plan, checked against the plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from engine_core.step.plan import Plan
@@ -12,10 +13,10 @@ from pagewire.ipc.logprob_columns import check
 
 
 class Result(NamedTuple):
-    """Of one plan. Fields mean what worker.proto says of StepResult; A: the plan's sample_rows."""
+    """The result of one plan. Fields are those of StepResult in worker.proto; A: the plan's sample_rows."""
 
     step: int
-    token_ids: list[int]  # [A]
+    token_ids: list[int]  # [sum of sample_counts]
     duration_us: int = 0
     prepare_us: int = 0
     forward_us: int = 0
@@ -25,10 +26,24 @@ class Result(NamedTuple):
     prompt_logprobs: Sequence[worker_pb2.RowPromptLogprobs] = ()
     beam_token_ids: Sequence[int] = ()
     beam_logprobs: Sequence[float] = ()
+    sample_counts: Sequence[int] = ()  # [A]; empty: 1 each
+
+    def entries_with(self, token: int) -> list[int]:
+        """Entries of sample_rows that got this token."""
+        if self.sample_counts:
+            return [entry for entry, tokens in enumerate(self.tokens_by_row()) if token in tokens]
+        return [entry for entry, sampled in enumerate(self.token_ids) if sampled == token]
+
+    def tokens_by_row(self) -> list[list[int]]:
+        """[A] the tokens of each of the plan's sample_rows, where there are sample_counts."""
+        ends = list(accumulate(self.sample_counts))
+        return [
+            self.token_ids[end - count : end] for end, count in zip(ends, self.sample_counts, strict=True)
+        ]
 
 
 def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
-    """The result of a message. Raises ValueError when it does not answer this plan."""
+    """Decodes a message. Raises ValueError when it is not a result of this plan."""
     result = Result(
         step=message.step,
         token_ids=unpack_u32(message.token_ids),
@@ -41,12 +56,16 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         prompt_logprobs=message.prompt_logprobs,
         beam_token_ids=unpack_u32(message.beam_token_ids) if message.beam_token_ids else (),
         beam_logprobs=unpack_f32(message.beam_logprobs) if message.beam_logprobs else (),
+        sample_counts=unpack_u32(message.sample_counts) if message.sample_counts else (),
     )
-    if result.step != plan.step or len(result.token_ids) != len(plan.sample_rows):
+    num_tokens = sum(result.sample_counts) if result.sample_counts else len(plan.sample_rows)
+    if result.step != plan.step or len(result.token_ids) != num_tokens:
         raise ValueError(
-            f"step {plan.step} with {len(plan.sample_rows)} samples was answered by"
+            f"step {plan.step} with {num_tokens} samples was answered by"
             f" step {result.step}, {len(result.token_ids)} tokens"
         )
+    if result.sample_counts:
+        _check_sample_counts(result.sample_counts, plan)
     if result.logprobs is not None:
         check(result.logprobs)
     for part in result.prompt_logprobs:
@@ -57,3 +76,13 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
             f" {len(result.beam_logprobs)} log-probabilities"
         )
     return result
+
+
+def _check_sample_counts(counts: Sequence[int], plan: Plan) -> None:
+    planned = plan.sample_counts or [1] * len(plan.sample_rows)
+    if len(counts) != len(planned) or not all(map(_is_allowed, counts, planned)):
+        raise ValueError(f"step {plan.step}: {list(counts)} tokens were sampled, of {planned} planned")
+
+
+def _is_allowed(count: int, planned: int) -> bool:
+    return 1 <= count <= planned

@@ -235,7 +235,8 @@ class FakeWorker:
         self.plans: list[Plan] = []
         self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
         self._results: deque[Result] = deque()
-        self._scores: list[Scored] = []  # of the last plan
+        self._sample_counts: list[int] = []  # of the last plan
+        self._scores: list[Scored] = []
         self._offers: list[tuple[int, float]] = []  # of its beams
         self._prompt_parts: list[RowPromptLogprobs] = []
 
@@ -247,6 +248,7 @@ class FakeWorker:
             Result(
                 plan.step,
                 tokens,
+                sample_counts=self._sample_counts if plan.sample_counts else (),
                 logprobs=scores,
                 prompt_logprobs=self._prompt_parts,
                 beam_token_ids=[token for token, _ in self._offers],
@@ -284,12 +286,14 @@ class FakeWorker:
         self._change_tables(plan)
         self._swap(plan)
         self._copy_blocks(plan)
-        self._compute(plan)
-        return [
-            self._sample(row, source)
-            for row, source in zip(plan.sample_rows, plan.sample_sources, strict=True)
-            for source in [plan.rows[source]]
-        ]
+        sources = [plan.rows[source] for source in plan.sample_sources]
+        counts = plan.sample_counts or [1] * len(sources)
+        assert min(counts, default=1) >= 1
+        self._compute(plan, {row: count - 1 for row, count in zip(plan.sample_rows, counts, strict=True)})
+        planned = zip(plan.sample_rows, sources, counts, strict=True)
+        samples = [self._sample_several(row, source, count) for row, source, count in planned]
+        self._sample_counts = list(map(len, samples))
+        return [token for tokens in samples for token in tokens]
 
     def _fork(self, fork: ForkRow) -> None:
         source = self.rows[fork.source_row]
@@ -342,13 +346,29 @@ class FakeWorker:
                     source * self.block_size + offset, 0
                 )
 
-    def _compute(self, plan: Plan) -> None:
+    def _compute(self, plan: Plan, num_drafts: dict[int, int]) -> None:
+        """num_drafts: of the tokens that a row computes, so many are not known before they are sampled."""
         assert plan.rows and len({*plan.rows}) == len(plan.rows), "each row computes at most once"
         written: set[int] = set()
         for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
             state = self.rows[row]
-            assert count >= 1 and start + count <= len(state.tokens)
-            assert state.num_computed in (None, start)
+            count -= num_drafts.get(row, 0)
+            assert count >= 1 and start + count <= len(state.tokens), (
+                row,
+                start,
+                count,
+                len(state.tokens),
+                state.num_computed,
+                num_drafts,
+            )
+            assert state.num_computed in (None, start), (
+                row,
+                start,
+                count,
+                state.num_computed,
+                len(state.tokens),
+                num_drafts,
+            )
             for position, history in list(enumerate(state.histories()))[start : start + count]:
                 slot = self._slot(state, position)
                 assert slot not in written, "two tokens in one slot"
@@ -372,6 +392,22 @@ class FakeWorker:
             columns = put_together(scores)
             self._prompt_parts.append(RowPromptLogprobs(row=row, start=positions.start, columns=columns))
         state.prompt_next = positions.stop
+
+    def _sample_several(self, row: int, source: int, count: int) -> list[int]:
+        """Samples `count` tokens or fewer, and computes all but the last one; what is beyond is garbage."""
+        tokens = [self._sample(row, source)]
+        state = self.rows[row]
+        assert count == 1 or row == source, "a fork computes nothing"
+        accepted = 1 + hash((len(state.tokens), state.index, 4321)) % count
+        for _ in range(accepted - 1):
+            position = len(state.tokens) - 1
+            self.slots[self._slot(state, position)] = state.histories()[position]
+            state.num_computed = position + 1
+            tokens.append(self._sample(row, row))
+        first = len(state.tokens) - 1
+        for position in range(first, first + count - accepted):
+            self.slots[self._slot(state, position)] = -1
+        return tokens
 
     def _sample(self, row: int, source: int) -> int:
         state, computed = self.rows[row], self.rows[source]
@@ -512,6 +548,7 @@ _COLUMNS = (
     "counts",
     "sample_rows",
     "sample_sources",
+    "sample_counts",
     "append_rows",
     "append_token_ids",
     "swap_out_blocks",

@@ -64,6 +64,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         ahead=st.booleans(),
         num_host_blocks=st.sampled_from([0, 4, 12, 40]),
         swap_us_per_block=st.sampled_from([0.0, 1.0, 4.0]),
+        samples_per_row=st.sampled_from([1, 1, 2, 5]),
     )
     def start(
         self,
@@ -75,6 +76,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         ahead: bool,
         num_host_blocks: int,
         swap_us_per_block: float,
+        samples_per_row: int,
     ) -> None:
         self.scheduler = self.make_scheduler(
             num_blocks=num_blocks,
@@ -84,6 +86,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
             num_host_blocks=num_host_blocks,
             swap_costs=SwapCosts(1.0, swap_us_per_block),
+            samples_per_row=samples_per_row,
         )
         self.limits = Limits(
             vocab_size=VOCAB,

@@ -37,6 +37,7 @@ class World:
         swap_costs: SwapCosts = UNMEASURED,
         policy: str = FAIR,
         weights: Weights = EQUAL,
+        samples_per_row: int = 1,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -50,6 +51,7 @@ class World:
             swap_costs=swap_costs,
             policy=policy,
             weights=weights,
+            samples_per_row=samples_per_row,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.ledger = Ledger()

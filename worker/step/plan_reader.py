@@ -143,6 +143,7 @@ def read_step(
     computing, sampling = (plan.rows, plan.starts, plan.counts), (plan.sample_rows, plan.sample_sources)
     require(len(set(map(len, computing))) == 1, "rows, starts and counts differ in length")
     require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")
+    require(not plan.sample_counts, "the plan samples several tokens of a row, and this worker samples one")
     columns = column(b"".join(computing + sampling))
     num_rows, num_samples = len(plan.rows) // 4, len(plan.sample_rows) // 4
     address = columns.ctypes.data

@@ -153,7 +153,7 @@ class RecordedReset(_message.Message):
     def __init__(self) -> None: ...
 
 class RecordedPlan(_message.Message):
-    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_crc", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks")
+    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_crc", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts")
     NOW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class RecordedPlan(_message.Message):
     SWAP_OUT_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SWAP_IN_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     now: float
     step: int
     removed_rows: bytes
@@ -200,7 +201,8 @@ class RecordedPlan(_message.Message):
     swap_out_host_blocks: bytes
     swap_in_host_blocks: bytes
     swap_in_blocks: bytes
-    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_crc: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ...) -> None: ...
+    sample_counts: bytes
+    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_crc: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
 
 class RecordedNewRow(_message.Message):
     __slots__ = ("row", "number", "sequence_index", "num_tokens", "blocks", "prompt_logprobs_start", "num_beam_candidates")
@@ -221,14 +223,16 @@ class RecordedNewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class RecordedResult(_message.Message):
-    __slots__ = ("duration_us", "without_token", "choices")
+    __slots__ = ("duration_us", "without_token", "choices", "sample_counts")
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     duration_us: int
     without_token: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedCompositeFieldContainer[RecordedChoice]
-    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ...) -> None: ...
+    sample_counts: bytes
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
 
 class RecordedChoice(_message.Message):
     __slots__ = ("number", "length", "is_over", "parents", "block_hashes")

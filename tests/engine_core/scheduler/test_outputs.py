@@ -62,9 +62,9 @@ def test_log_probabilities_go_to_whom_they_belong() -> None:
     outputs = Outputs()
     planned = [b.sequences[0], silent.sequences[0], a.sequences[0], a.sequences[1]]
     first = outputs.add_tokens(planned, [10, 11, 12, 13])
-    outputs.add_scores(first, planned, scored(-1, -2, -3))
+    outputs.add_scores(first, planned, (), scored(-1, -2, -3))
     first = outputs.add_tokens(planned[1:], [20, 21, 22])
-    outputs.add_scores(first, planned, scored(-4, -5, -6))  # b has ended meanwhile
+    outputs.add_scores(first, planned, (), scored(-4, -5, -6))  # b has ended meanwhile
     outputs.add_prompt_part(a, 7, scored(-8, -9))
     messages = dict(encode_outputs(outputs, 1, 1))
     of_a, of_b = messages[b"a"], messages[b"b"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine_core.request import NO_TOKEN
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
@@ -57,3 +58,19 @@ def test_log_probabilities_that_do_not_fit_one_another() -> None:
         decode_result(answer(logprobs=bad), PLAN)
     with pytest.raises(ValueError, match="log-probabilities"):
         decode_result(answer(prompt_logprobs=[RowPromptLogprobs(row=1, start=2, columns=bad)]), PLAN)
+
+
+def test_several_tokens_of_a_row():
+    plan = Plan(step=1, sample_rows=[4, 7], sample_counts=[3, 2])
+    message = StepResult(step=1, token_ids=pack_u32([10, 11, NO_TOKEN]), sample_counts=pack_u32([2, 1]))
+    result = decode_result(message, plan)
+    assert result.tokens_by_row() == [[10, 11], [NO_TOKEN]] and result.entries_with(NO_TOKEN) == [1]
+
+
+@pytest.mark.parametrize("counts", [[4, 1], [0, 2], [3], [3, 2, 1]])
+def test_counts_that_were_not_planned(counts: list[int]):
+    plan = Plan(step=1, sample_rows=[4, 7], sample_counts=[3, 2])
+    tokens = pack_u32([10] * sum(counts))
+    message = StepResult(step=1, token_ids=tokens, sample_counts=pack_u32(counts))
+    with pytest.raises(ValueError, match="planned"):
+        decode_result(message, plan)

@@ -55,6 +55,7 @@ plans = st.builds(
     swap_out_host_blocks=column,
     swap_in_host_blocks=column,
     swap_in_blocks=column,
+    sample_counts=column,
 )
 
 
@@ -69,7 +70,7 @@ def test_every_field_of_the_contract_is_written() -> None:
     top = LogprobOptions(top_n=1)
     parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top)
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1)
-    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 17))
+    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 18))
     message = encode_plan(plan)
     assert {field.name for field, _ in message.ListFields()} == {
         field.name for field in StepPlan.DESCRIPTOR.fields

@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         name="the answer to another plan is taken",
         file="engine_core/step/result.py",
-        old="    if result.step != plan.step or len(result.token_ids) != len(plan.sample_rows):\n",
-        new="    if len(result.token_ids) > len(plan.sample_rows):\n",
+        old="    if result.step != plan.step or len(result.token_ids) != num_tokens:\n",
+        new="    if len(result.token_ids) > num_tokens:\n",
         tests=("tests/engine_core/step/test_result.py",),
     ),
     Mutant(

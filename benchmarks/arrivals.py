@@ -54,12 +54,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is asked for, and how often somebody asks."""
+    """A kind of request, and how often it arrives."""
 
     prompt_tokens: int
     output_tokens: int
     attempts: int
-    patience: float  # seconds after which nobody comes again
+    patience: float  # seconds after which a rejected request is given up
 
     def request(self, number: int) -> bytes:
         """Token ids in and out, past EOS; no two prompts have a block in common."""
@@ -104,7 +104,7 @@ class Crowd:
             task.add_done_callback(self._tasks.discard)
 
     async def leave(self) -> None:
-        """Everybody goes."""
+        """Ends all arrivals."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -56,7 +56,7 @@ async def measure(
     gates: dict[str, Authenticator | None], token: str, calls: int, rounds: int
 ) -> dict[str, float]:
     """The median over all rounds, of what none costs and of what each gate adds in the same round. All
-    calls carry the token, whether somebody reads it or not."""
+    calls carry the token, whether the server reads it or not."""
     servers = {name: serve(gate) for name, gate in gates.items()}
     for server, _ in servers.values():
         await server.start()
@@ -73,7 +73,7 @@ async def measure(
 
 
 async def alone(gate: Authenticator, token: str, calls: int) -> float:
-    """Microseconds of the interceptor, called by nobody but us."""
+    """Microseconds of the interceptor, called in a loop, without gRPC."""
     interceptor = AuthInterceptor(gate)
     details = SimpleNamespace(
         method=METHOD, invocation_metadata=(("user-agent", "x"), ("authorization", f"Bearer {token}"))

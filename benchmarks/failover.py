@@ -6,7 +6,7 @@
 The whole service on a simulated H200, with a model of the shape of Llama-3-8B (see pipeline.py). Every stream
 asks for one core by its rank. In each round one core is killed while all streams run, and a pause is the time
 between the last message that a stream had before that and its next one. Every stream is compared with one
-that nobody disturbed. The next round begins when the core is back.
+that no kill disturbed. The next round begins when the core is back.
 """
 
 import argparse

@@ -178,7 +178,7 @@ def attention(
     prefill: bool,
     quantized: bool = False,
 ) -> Work:
-    """A decode step, or a prompt alone. quantized: nobody else has such a cache."""
+    """A decode step, or a prompt alone. quantized: no peer has such a cache."""
     inputs = make_inputs(setting, heads, rows, length, length if prefill else 1)
     kind = "prefill" if prefill else "decode"
     cache_bytes = 2 * inputs.keys.nbytes // (2 if quantized else 1)

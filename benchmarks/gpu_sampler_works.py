@@ -106,7 +106,7 @@ def penalties(setting: Setting, rows: int) -> Work:
 
 
 def best(setting: Setting, rows: int) -> Work:
-    """The 20 likeliest tokens, for log-probabilities."""
+    """The top 20 tokens, for log-probabilities."""
     from kernels.triton.sampling.top_n import top_n
 
     logits = setting.random(rows, setting.size(VOCAB), dtype=torch.float32)

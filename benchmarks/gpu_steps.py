@@ -51,7 +51,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
     )
 
     def report(what: str, fraction: float) -> None:
-        """Nobody watches."""
+        """Ignores progress."""
 
     if device == "cuda":
         from worker.cuda.load import load as load_on_device

@@ -3,8 +3,8 @@
     python benchmarks/models.py /data/models            # makes /data/models/M1 and /data/models/M2
 
 Speed does not depend on what the weights say, so nothing has to be downloaded. The tokenizer is made up as
-well, for peers that insist on one: byte pairs in order, one for every id, so that any id is a token. Whoever
-measures sends ids.
+well, for peers that insist on one: byte pairs in order, one for every id, so that any id is a token. The
+benchmarks send ids.
 """
 
 import argparse

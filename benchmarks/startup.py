@@ -3,9 +3,9 @@
     python benchmarks/startup.py [MODEL] [--cold] [--num-blocks N] [--repeats N] [--streams N] [--json FILE]
 
 --cold: each start with an empty cache of compiled kernels. CPU is what each process has used until the first
-token, with its children that have ended: it depends less than time on who else is there. Memory at rest is
-the proportional set of each process (shared pages divided among those who share them), against the model's
-weights and the KV pool; then come the resident sets while that many streams are open at once.
+token, with its children that have ended: it depends less than time on other processes. Memory at rest is
+the proportional set of each process (shared pages divided among the processes that share them), against the
+model's weights and the KV pool; then come the resident sets while that many streams are open at once.
 """
 
 import argparse

@@ -78,7 +78,7 @@ def measure(
                 times[twice].append(timed(runner, plan(range(batch), position, 1, [])))
                 position += 1
         alone, together = (statistics.mean(times[twice]) for twice in (False, True))
-        what = f"{busy} ms of every {busy + idle} taken" if busy else "nobody else"
+        what = f"{busy} ms of every {busy + idle} taken" if busy else "no other process"
         print(f"batch {batch:3}, {what:24}: waiting {alone:6.2f} ms, computing twice {together:6.2f} ms")
     program.slack = slack
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))

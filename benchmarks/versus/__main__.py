@@ -9,7 +9,7 @@
 A peer that is not installed is left out, with a line that says how to install it. Output tokens/s are
 those of the whole run, from the moment that all requests are handed over until the last token is here; ours
 come through gRPC, the peers' from their libraries in the process that asks. What follows `--` goes to
-`pagewire serve`. Figures are medians over the runs that nobody disturbed, with the least and the greatest.
+`pagewire serve`. Figures are medians over the undisturbed runs, with the least and the greatest.
 """
 
 import argparse

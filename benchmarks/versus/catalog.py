@@ -86,7 +86,7 @@ def command(name: str, folder: Path, model: str) -> tuple[list[str], Path]:
 
 
 def environment(name: str, folder: Path, threads: int, cache_gb: int) -> dict[str, str]:
-    """Of a peer's process. Our own service gets what anybody's shell has."""
+    """Returns the environment of a peer's process. Our own service gets that of an ordinary shell."""
     if name in OURS:
         return dict(os.environ)
     peer = PEERS[name]

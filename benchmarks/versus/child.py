@@ -33,7 +33,7 @@ class Answer:
 
 
 class Child:
-    """A peer that has loaded its model. Whoever waits for it waits no longer than is said."""
+    """A peer that has loaded its model. Every wait for it has a time limit."""
 
     def __init__(
         self, command: Sequence[str], settings: Settings, environment: Mapping[str, str], log: Path

@@ -1,6 +1,6 @@
 """The order of things: peers are started, and then take turns, workload by workload.
 
-In each round every peer has the same requests, whose token ids nobody has seen before. What the machine does
+In each round every peer has the same requests, whose token ids no peer has seen before. What the machine does
 meanwhile meets all of them. A run that others disturbed is made again, with new requests.
 """
 
@@ -53,7 +53,7 @@ class Comparison:
     """Writes what it finds out as it goes."""
 
     def __init__(self, wishes: Wishes, write: Callable[[str], None], tell: Callable[[str], None]) -> None:
-        """write: takes lines for the file. tell: what whoever waits may read."""
+        """write: takes lines for the file. tell: prints progress."""
         self._wishes, self._write, self._tell = wishes, write, tell
         self._numbers = count()
 
@@ -113,7 +113,7 @@ class Comparison:
         return [[Request(batch[16].prompt[:64], 16)], few]
 
     def _run_workload(self, model: str, workload: str, peers: dict[str, Child]) -> None:
-        """Its rounds. Whoever fails is out, of this and of all that follows."""
+        """Runs the rounds of a workload. A peer that fails is left out of this one and all that follow."""
         for _ in range(self._wishes.repeats):
             for name in list(peers):
                 try:

@@ -1,4 +1,4 @@
-"""Who used the cores while something was measured, from /proc: those who should, others, and the host.
+"""Shares of the cores' time during a measurement, from /proc: the measured processes, others, and the host.
 
 Others are all processes that are neither the measured ones nor this one, also peers that should be idle, and
 the kernel's own work. What the

@@ -19,7 +19,7 @@ def train_tokenizer(rng: random.Random, vocab_size: int, n_documents: int = 1200
     """A byte-level BPE tokenizer with single digits, which puts BOS before what it encodes.
 
     Merges are learned from the ASCII part only. Each emoji and each kana is thus several tokens, and
-    whoever streams the model's output has to put characters together from pieces, as with large models.
+    a client that streams the model's output has to put characters together from pieces, as with large models.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

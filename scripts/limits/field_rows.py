@@ -1,7 +1,7 @@
 """One row for every field of every public message: type, range, default, and where it is judged.
 
 docs/limits.md is printed from them (scripts/limits_page.py). A field that field_tables.py does not know is an
-error, so that somebody who adds one to the protos has to decide what it may be.
+error, so that a new field of the protos needs a rule.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class Row:
 
 
 class NoRow(Exception):
-    """Fields that nobody has decided about."""
+    """A field without a rule."""
 
 
 _RANGES = {
@@ -125,7 +125,7 @@ def _walk(message: str, descriptor: Descriptor, above: str, table: Mapping[str, 
         entry = table.get(path)
         if entry is None:
             if path.replace("prompts.", "prompt.") not in REFUSED_FIELDS:
-                raise NoRow(f"{message}.{path}: a field that nobody has decided about")
+                raise NoRow(f"{message}.{path}: a field without a rule")
             yield Row(message, path, type_of(field), "refused", "", f"{VALIDATION}: FEATURE_UNSUPPORTED")
             continue
         yield Row(message, path, type_of(field), *_judgement(message, path, field, entry))

@@ -18,7 +18,7 @@ def process(proc: Path, pid: int, parent: int, ticks: int, of_children: int = 0)
 
 
 def test_own_time_is_that_of_a_process_and_all_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """10: measured, 11: its child; 20: somebody else, such as an idle peer; this process counts as own."""
+    """10: measured, 11: its child; 20: another process, such as an idle peer; this process counts as own."""
     monkeypatch.setattr("time.process_time", lambda: 2.0)
     (tmp_path / "stat").write_text("cpu  100 20 30 4000 50 6 7 8 9 10\ncpu0 0 0 0 0\n")
     for pid, parent, ticks, of_children in ((1, 0, 1000, 0), (10, 1, 5, 2), (11, 10, 40, 0), (20, 1, 300, 0)):

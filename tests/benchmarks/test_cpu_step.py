@@ -36,10 +36,10 @@ def test_rows_with_a_common_prefix():
 
 @pytest.mark.cpu_kernels
 def test_stragglers():
-    """A line for each load, with and without somebody else."""
+    """A line for each load, with and without another process."""
     lines = output_of("stragglers", "--batch=2", "--steps=20").splitlines()
     assert [line.split(":")[0].split(",")[1].strip() for line in lines] == [
-        "nobody else",
+        "no other process",
         "0.4 ms of every 2.4 taken",
     ] * 2
     assert all(float(line.split()[-2]) > 0 for line in lines)

@@ -90,7 +90,7 @@ def test_whoever_is_missing_is_told_how_to_come(tmp_path: Path) -> None:
 
 
 def test_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours is anybody's; a peer gets its own packages, not ours."""
+    """Ours is that of any shell; a peer gets its own packages, not ours."""
     monkeypatch.setenv("PYTHONPATH", "/ours")
     assert environment("pagewire", tmp_path, 2, 3)["PYTHONPATH"] == "/ours"
     theirs = environment("llama.cpp", tmp_path, 2, 3)
@@ -218,7 +218,7 @@ def versus(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """What a file holds is shown; what nobody knows is refused; without peers there is nothing to show."""
+    """What a file holds is shown; an unknown peer is refused; without peers there is nothing to show."""
     file = tmp_path / "runs.jsonl"
     lines = [
         records.line_of("limits", LIMITS),
@@ -227,8 +227,8 @@ def test_the_command(tmp_path: Path) -> None:
     ]
     file.write_text("\n".join(lines))
     assert "| M1 W1 | vllm | 1 | 64.0" in versus("--table", file).stdout
-    refused = versus("--folder", tmp_path, "--peers", "nobody")
-    assert refused.returncode == 2 and "'nobody' is none of pagewire" in refused.stderr
+    refused = versus("--folder", tmp_path, "--peers", "unknown")
+    assert refused.returncode == 2 and "'unknown' is none of pagewire" in refused.stderr
     empty = versus("--folder", tmp_path, "--json", tmp_path / "new.jsonl", "--peers", "vllm")
     assert empty.returncode == 1 and "no runs" in empty.stderr
     assert empty.stdout.count("M1 start vllm: M1 is not there: python benchmarks/models.py") == 1

@@ -1,4 +1,4 @@
-"""A peer is a process that answers, or ends, or hangs: whoever asks hears of it in one line."""
+"""A peer is a process that answers, or ends, or hangs: the caller gets one line in each case."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The judge: each stream of a history against its twin, which nobody disturbed. No I/O, no clock.
+"""Compares each stream of a history with the same request, undisturbed. No I/O, no clock.
 
 What a client may rely on is that positions go on where they were, and that everything equals the undisturbed
 stream: ids, text, log-probabilities, how it ended, and what was counted. Whatever does not is a finding.

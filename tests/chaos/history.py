@@ -4,7 +4,7 @@ Times are microseconds since the beginning, on one clock. A line is one of
 
     begin     what was started, with which seed, and how exact numbers have to be
     case      a request that streams make: prompt and parameters
-    send      a stream begins; "twin": nobody disturbs it
+    send      a stream begins; "twin": no kill disturbs it
     attempt   its request leaves the client: the first time, or again after a break
     message   what is new of one sequence
     end       its status, and what comes with the end

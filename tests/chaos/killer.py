@@ -1,4 +1,5 @@
-"""Who is killed, in which order, and how soon after one another: a plan from a seed, and its execution."""
+"""A plan of kills from a seed (which process, in which order, how soon after one another), and its
+execution."""
 
 import asyncio
 import os
@@ -78,7 +79,7 @@ async def execute(bursts: Sequence[Burst], load: Load, supervisor: int, writer: 
 
 
 async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice: random.Random) -> None:
-    """Waits until there is somebody to strike."""
+    """Waits until the process to kill exists, and kills it."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         for pid in dice.sample(found := services.processes(supervisor).get(blow.victim, []), len(found)):

@@ -48,7 +48,7 @@ def one_start(number: int) -> list[float]:
         found = {"serve": [service.pid], **services.processes(service.pid)}[name]
         stopped = descendants(service.pid) if number // len(VICTIMS) % 2 else []
         for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)  # who is stopped dies all the same
+            os.kill(pid, signal.SIGSTOP)  # a stopped process dies all the same
         times = [seconds_until_gone(found[0])]
         if name != "serve":
             times.append(seconds_until_gone(service.pid))
@@ -56,7 +56,7 @@ def one_start(number: int) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 when somebody outlives his parent."""
+    """The command; 1 when a process outlives its parent."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.orphans", description=__doc__)
     parser.add_argument("--starts", type=int, default=24)
     options = parser.parse_args(arguments)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         times += one_start(number)
     times.sort()
     place = min(int(0.99 * len(times)), len(times) - 1)
-    print(f"{options.starts} starts, {len(times)} kills: nobody outlived his parent")
+    print(f"{options.starts} starts, {len(times)} kills: no process outlived its parent")
     print(f"seconds: p50 {times[len(times) // 2]:.3f}, p99 {times[place]:.3f}, max {times[-1]:.3f}")
     return 0
 

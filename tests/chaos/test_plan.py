@@ -1,4 +1,4 @@
-"""Who is killed when: counts are kept, a seed is a plan, and each burst can be survived."""
+"""Plans of kills: counts are kept, a seed is a plan, and each burst can be survived."""
 
 from collections import Counter
 

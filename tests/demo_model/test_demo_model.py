@@ -200,7 +200,7 @@ def test_tokenizer_round_trip(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_characters_of_several_tokens(tokenizer: Tokenizer) -> None:
-    """One emoji is several tokens, so whoever streams has to put characters together; digits are single."""
+    """One emoji is several tokens, so a stream has to put characters together; digits are single."""
     assert len(tokenizer.encode("🚀", add_special_tokens=False).ids) == 4
     assert len(tokenizer.encode("2024", add_special_tokens=False).ids) == 4
 

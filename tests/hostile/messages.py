@@ -1,4 +1,4 @@
-"""Messages of any content, from their descriptors: what a client may send that nobody has thought of."""
+"""Messages of any content, from their descriptors: what a client may send beyond what our clients do."""
 
 import math
 import random

@@ -28,7 +28,7 @@ ALLOWED = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
     }
 )
-"""Not among them: INTERNAL and UNKNOWN, a fault of ours; UNAVAILABLE, which says that somebody died."""
+"""Not among them: INTERNAL and UNKNOWN, a fault of ours; UNAVAILABLE, which says that a process died."""
 TELLTALE = ("/", "pid", ".py", ".ipc", "Traceback", "0x")
 """What an error's text must not hold: paths, processes, modules, addresses."""
 CANARY = ("The capital of France is", SamplingParams(max_tokens=24, ignore_eos=True, seed=5))
@@ -107,7 +107,7 @@ def unharmed(service: Service) -> Iterator[None]:
             yield
         finally:
             bystander.end()
-        assert census(service) == before, "somebody died"
+        assert census(service) == before, "a process died"
         assert canary(client) == golden
         services.wait_until(lambda: services.is_idle(client))
         # A connection that closes takes a moment; threads of grpc's pool come and go.

@@ -1,4 +1,4 @@
-"""Hostile peers on the internal bus: whatever one of our sockets receives, nobody else notices.
+"""Hostile peers on the internal bus: whatever one of our sockets receives, no other peer is affected.
 
 The seeds are few here; PAGEWIRE_HOSTILE_FRAMES makes them many.
 """
@@ -351,7 +351,7 @@ def test_hostile_frames_against_a_service(victim: Service, tmp_path: Path) -> No
 
 
 def is_disturbing(frame: bytes) -> bool:
-    """Whether it may empty the prefix cache, which is anybody's right, and changes what is counted."""
+    """Whether it may empty the prefix cache, which any frontend may do, and changes what is counted."""
     try:
         message = FrontendMessage.FromString(frame[1:])
     except Exception:

@@ -357,7 +357,7 @@ def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", HARMLESS_TOKENIZERS)
 def test_a_tokenizer_that_is_odd(tmp_path: Path, case: str) -> None:
-    """It is nobody's fault but the checkpoint's what its tokens say; nothing dies of it."""
+    """What its tokens say is the checkpoint's affair; nothing dies of it."""
     folder = write_checkpoint(tmp_path / "model", tokenizer_json=HARMLESS_TOKENIZERS[case])
     tokenizer = read_model(FrontendConfig(model=str(folder))).tokenizer
     ids = tokenizer.encode("hello the world", add_special_tokens=True).token_ids

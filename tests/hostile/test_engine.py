@@ -36,7 +36,7 @@ class Wire:
         self.requests: list[AddRequest] = []
 
     def open(self) -> None:
-        """Connected at once, by whoever drives the test."""
+        """Does nothing: the test connects it at once."""
 
     def send(self, frame: bytes) -> bool:
         message = FrontendMessage.FromString(unpack(frame))

@@ -110,7 +110,7 @@ class Http2:
 FAULTS = ("2", "13")
 """UNKNOWN and INTERNAL."""
 BY_GRPC_ITSELF = ("grpc-timeout: -5S", "grpc-encoding: zstd")
-"""What gRPC's core answers as INTERNAL before anybody else sees it."""
+"""What gRPC's core answers as INTERNAL before any code of ours sees it."""
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_frames_that_lie(victim: Service, body: bytes) -> None:
 
 
 def test_calls_that_end_before_their_message(victim: Service) -> None:
-    """grpc.aio never answers these, as it takes them for cancelled; they hurt nobody else, and end with their
-    connection."""
+    """grpc.aio never answers these, as it takes them for cancelled; they disturb no other call, and end with
+    their connection."""
     with unharmed(victim), Http2(victim.address) as connection:
         for body in (b"", b"\0", framed(REQUEST)[:-1], framed(REQUEST, length=1 << 20)):
             connection.call(body)

@@ -83,7 +83,7 @@ MUTANTS = (
         tests=("tests/engine_core/scheduler/test_outputs.py",),
     ),
     Mutant(
-        name="the clock ends nobody whose deadline has passed",
+        name="no request ends when its deadline passes",
         file="engine_core/scheduler/timeouts.py",
         old="(request.time_limit_at, request.deadline_at) if when",
         new="(request.time_limit_at,) if when",

@@ -150,7 +150,7 @@ MUTANTS = (
         tests=("tests/frontend/auth/test_tokens.py",),
     ),
     Mutant(
-        name="a method that nobody listed is open to everybody",
+        name="a method that is not listed is open to every caller",
         file="frontend/auth/authenticator.py",
         old="    return Access.AUTHENTICATED\n",
         new="    return Access.PUBLIC\n",

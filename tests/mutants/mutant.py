@@ -1,4 +1,4 @@
-"""A bug, made on purpose: a few lines of a source file as somebody might get them wrong."""
+"""A bug, made on purpose: a few lines of a source file as a developer might get them wrong."""
 
 from dataclasses import dataclass
 from pathlib import Path

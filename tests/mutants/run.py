@@ -39,7 +39,7 @@ class Outcome:
 
     name: str
     caught_by: str
-    """Empty: by nobody."""
+    """The test that failed; empty if none did."""
     seconds: float
 
 
@@ -127,7 +127,7 @@ def simulate(name: str) -> Outcome:
 
 def print_row(outcome: Outcome) -> None:
     """Of the table."""
-    print(f"| {outcome.name} | {outcome.caught_by or '**nobody**'} | {outcome.seconds:.1f} |", flush=True)
+    print(f"| {outcome.name} | {outcome.caught_by or '**no test**'} | {outcome.seconds:.1f} |", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

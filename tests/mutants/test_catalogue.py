@@ -18,7 +18,7 @@ def test_there_are_as_many_as_were_promised():
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_bug_can_be_made(mutant: Mutant):
-    """Whoever changes these lines moves the bug along: the same mistake, in the new code."""
+    """A change of these lines moves the bug along: the same mistake, in the new code."""
     source = mutant.mutated(ROOT)
     assert source != (ROOT / mutant.file).read_text(encoding="utf-8")
     ast.parse(source)

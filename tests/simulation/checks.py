@@ -53,8 +53,8 @@ class Checks:
             limit = self._job.request.stopping.time_limit.ToNanoseconds() / 1e9
             assert limit and seconds >= limit - 1e-6, f"{self._name}: too early"
         if output.finish_reason is FinishReason.ABORTED:
-            assert is_aborted, f"{self._name}: nobody asked for its end"
-        if not self._is_search:  # what beams are like before their end, nobody knows
+            assert is_aborted, f"{self._name}: no abort was sent"
+        if not self._is_search:  # beams before their end are not defined
             possible = self._job.sampled if self._is_choice else [self._job.expected[output.index]]
             assert any(self._fits(output, one) for one in possible), f"{self._name}: wrong output"
 

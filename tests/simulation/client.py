@@ -63,7 +63,8 @@ class Client:
         return Recovery(self._job.request, len(servers), self._job.place, self._job.timeout, self._loop.time)
 
     async def _call_until_the_end(self) -> None:
-        """As AsyncStream does. A request of which nothing has come, since nobody served, is sent anew."""
+        """As AsyncStream does. A request of which nothing has come, since no frontend served, is sent
+        anew."""
         self._recovery = self._new_recovery()
         while True:
             request, left = self._recovery.attempt()
@@ -84,7 +85,7 @@ class Client:
         """One attempt. Raises RpcError."""
         server = self._servers()[self._recovery.server]
         self._is_continued = bool(request.continuation.sequences)
-        self._machine.trace(self._name, "asks", server.name if server else "nobody")
+        self._machine.trace(self._name, "asks", server.name if server else "no server")
         if server is None:
             raise from_status(grpc.StatusCode.UNAVAILABLE, _NOBODY, ())
         task = server.serve(request, left, self._receive, whole=self._job.whole)

@@ -1,6 +1,6 @@
 """An event loop whose time is a number: it jumps to the next event, so that waiting costs nothing.
 
-Whoever calls run() is the one process that is not made of coroutines: the engine core. While it waits (for
+The caller of run() is the one process that is not made of coroutines: the engine core. While it waits (for
 a step's result, for a message) everything else in the simulation happens, in the order of time and, at one
 moment, in the order in which it was asked for. The same calls give the same order, in every process.
 """
@@ -66,7 +66,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self) -> None:
         self.num_events = 0
         self.errors: list[dict[str, Any]] = []
-        """What asyncio itself complained of, such as exceptions that nobody looked at."""
+        """What asyncio itself complained of, such as exceptions that were never retrieved."""
         self._now = 0.0
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
@@ -93,7 +93,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def abandon(self) -> None:
-        """Ends what is left of a simulation that failed, so that nobody complains of it later."""
+        """Ends what is left of a simulation that failed, so that asyncio does not complain of it later."""
         self._timers.clear()
         self._ready.clear()
         for _ in range(100):  # a task may have to be told more than once, and one waits for another
@@ -156,7 +156,7 @@ def virtual_time(loop: VirtualLoop) -> Iterator[None]:
     """Code that asks the `time` module is told the loop's time; code that sleeps there is found."""
 
     def sleep(seconds: float) -> None:
-        raise AssertionError(f"somebody sleeps for {seconds} s in a simulation")
+        raise AssertionError(f"a blocking sleep of {seconds} s in a simulation")
 
     def nanoseconds() -> int:
         return round(1e9 * loop.time())

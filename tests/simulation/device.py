@@ -55,7 +55,7 @@ class Device:
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
         if self._death is not None:
-            return  # whoever sends does not know yet
+            return  # the sender does not know yet
         assert len(self.under_way) < MAX_UNDER_WAY, "too many plans are under way"
         self._arrival = max(self._arrival, self._machine.loop.time() + self._hop * self._random.random())
         result = self._execute(encode_plan(plan))

@@ -36,7 +36,7 @@ def draw_moody(seed: int) -> Workload:
 
 
 def draw_storm(seed: int) -> Workload:
-    """Up to fifty kills from outside, one in each life: nobody is to blame for those. In a third of the
+    """Up to fifty kills from outside, one in each life: no request is to blame for those. In a third of the
     storms there is a single request, which is there at each of its deaths."""
     workload = draw(seed)
     random = Random(f"storm {seed}")

@@ -1,4 +1,4 @@
-"""Draws what a seed means. One stream of random numbers: whoever adds a draw changes all seeds."""
+"""Draws what a seed means. One stream of random numbers: a new draw changes all seeds."""
 
 from random import Random
 

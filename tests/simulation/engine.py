@@ -23,7 +23,7 @@ from tests.simulation.workload import Workload
 
 
 class CheckedCore(EngineCore):
-    """The core; after every step its books are checked, and whether somebody waits while nothing runs."""
+    """The core; after every step its books are checked, and whether a request waits while nothing runs."""
 
     def __init__(self, device: Device, *arguments: Any, **options: Any) -> None:
         """The other arguments are those of EngineCore."""
@@ -102,7 +102,7 @@ class Engine:
             self._machine.trace("replay", recording.check(), "plans")
 
     def close(self) -> None:
-        """Nobody asks for anything any more."""
+        """Closes the recordings at the end of a simulation."""
         for recording in self._recordings:
             recording.discard()
 

@@ -1,12 +1,12 @@
 """Processes that are not made of coroutines, such as an engine core: each is a thread, and at most one of
-them runs, while everything else stands still. When one goes on is decided by whoever calls resume()."""
+them runs, while everything else stands still. The caller of resume() decides when one goes on."""
 
 import threading
 from collections.abc import Callable
 
 
 class Abandoned(BaseException):
-    """The simulation is over; nobody will wait for this process."""
+    """The simulation is over; this process is not waited for."""
 
 
 class Fiber:

@@ -40,7 +40,7 @@ MODEL = ModelInfo(
     default_sampling=generation_pb2.SamplingParams(**DEFAULT_SAMPLING),
     bos_token_id=BEGIN,
     pad_token_id=PAD,
-    archive=SimpleNamespace(),  # type: ignore[arg-type]  # nobody asks for it
+    archive=SimpleNamespace(),  # type: ignore[arg-type]  # never requested
 )
 RESUME_TIMEOUT_S = 60.0
 
@@ -86,7 +86,7 @@ class CheckedClient(EngineClient):
         """See frontend.engine.client."""
         super().on_lost(core)
         assert not (self._journal.waiting() and any(other.serves for other in self.cores)), (
-            "somebody waits though a core serves"
+            "a request waits though a core serves"
         )
 
 
@@ -130,7 +130,7 @@ class FrontendProcess:
         return task
 
     def die(self) -> None:
-        """SIGKILL: what its coroutines still do reaches nobody."""
+        """SIGKILL: what its coroutines still do has no effect."""
         for socket in self.sockets:
             socket.close()
         for handler in list(self._handlers):
@@ -143,12 +143,12 @@ class FrontendProcess:
         assert not self.client.protocol_errors, f"{self.name}: protocol errors"
 
     def check_at_rest(self) -> None:
-        """When nobody wants anything any more. Raises AssertionError."""
+        """Checks that nothing is left once all requests have ended. Raises AssertionError."""
         self.check()
         assert not self._handlers, f"{self.name}: handlers still run"
         assert not self.client.num_streams, f"{self.name}: the journal is not empty"
         assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
-        assert not self.client._journal._waiting, f"{self.name}: somebody waits in the journal"
+        assert not self.client._journal._waiting, f"{self.name}: a request waits in the journal"
         assert not any(map(len, (core.utility_calls for core in self.client.cores))), (
             f"{self.name}: utility_calls"
         )

@@ -12,7 +12,7 @@ MAX_EVENTS = 400_000
 """Of one simulation; the longest have a tenth of that. More means that something never ends."""
 
 MAX_SILENCE_S = 200.0
-"""Without a word to any client while the core has nothing to do: longer than everybody's patience."""
+"""Without a word to any client while the core has nothing to do: longer than any timeout."""
 
 
 class Killed(BaseException):
@@ -42,7 +42,7 @@ class Processor:
     def wait_for_events(self, inbox: Inbox) -> None:
         """The core waits until there is something in its inbox. Raises Killed, or Stopped at the end."""
         silence = self.loop.time() - self._machine.last_progress
-        assert silence < MAX_SILENCE_S, "clients wait for what nobody will do"
+        assert silence < MAX_SILENCE_S, "clients wait for what will never happen"
         self._wait(float("inf"), lambda: bool(inbox) or self._machine.is_over())
         if not inbox:
             raise Stopped

@@ -1,7 +1,7 @@
 """Bugs, made on purpose: what would the simulation say if the code were wrong?
 
-Each entry changes one thing in the real code, in this process, as somebody might get it wrong, and is found
-by the check that is there for it: python -m tests.simulation.mutants prints which seed finds which.
+Each entry changes one thing in the real code, in this process, as a developer might get it wrong, and is
+found by the check that is there for it: python -m tests.simulation.mutants prints which seed finds which.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ def _blocks_are_freed_twice(patch: Callable[..., None]) -> None:
 
 
 def _no_copy_on_write(patch: Callable[..., None]) -> None:
-    """Whoever forks writes into the blocks of its siblings."""
+    """A fork writes into the blocks of its siblings."""
     patch(BlockPool, "is_shared", lambda self, block: False)
 
 
@@ -152,7 +152,7 @@ def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
 
 
 def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
-    """Now and then nobody is admitted, for a reason that no event and no clock gives."""
+    """Now and then no request is admitted, for a reason that no event and no clock gives."""
     fits, calls = Admission.fits, count()
 
     def moody(self: Admission, sequence: CoreSequence, cached: list[int]) -> bool:
@@ -221,7 +221,7 @@ def _lost_requests_are_not_sent_again(patch: Callable[..., None]) -> None:
 
 
 def _requests_of_a_dead_core_wait_for_it(patch: Callable[..., None]) -> None:
-    """... until somebody says something, though others serve."""
+    """... until another message arrives, though other cores serve."""
     resume = EngineClient._resume
 
     def later(self: EngineClient) -> None:

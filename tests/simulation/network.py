@@ -119,7 +119,7 @@ class Socket:
 
 
 class Network:
-    """All connections to one core, or to nobody while it does not listen."""
+    """All connections to one core; none while it does not listen."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Network:
         self.inbox = inbox
 
     def send(self, frontend: bytes, message: EngineMessage) -> None:
-        """The core sends. It is told where nobody can be reached."""
+        """Sends from the core, which learns of frontends that cannot be reached."""
         connection = self._connections.get(frontend)
         if connection is not None:
             connection.down.send(pack(message))
@@ -176,7 +176,7 @@ class Network:
             self.inbox.put(FrontendGone(frontend))
 
     def core_dies(self) -> None:
-        """All connections break, and nobody listens."""
+        """Breaks all connections and stops listening."""
         self.inbox = None
         connections, self._connections = self._connections, {}
         for connection in connections.values():
@@ -185,7 +185,8 @@ class Network:
     # Connections.
 
     def connect(self, socket: Socket) -> Connection | None:
-        """None when nobody listens, or when the core still holds the socket's last connection."""
+        """Returns None when the core does not listen, or when the core still holds the socket's last
+        connection."""
         if self.inbox is None or socket.identity in self._connections:
             return None
         self._connections[socket.identity] = connection = Connection(self, socket, self.inbox)

@@ -1,7 +1,7 @@
 """Requests that the engine dies of, when a certain token of theirs is computed.
 
-The token is one of the prompt, or one that they have made. Its place is fixed, whoever shares the step, and
-whatever of it comes from the cache: whoever begins behind the place has to read it.
+The token is one of the prompt, or one that they have made. Its position is fixed, whichever rows share the
+step, and whatever of it comes from the cache: a row that starts behind the position has to read it.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Poisons:
         self._rows: dict[int, int] = {}  # the seed of each that is poisoned
 
     def strike(self, plan: Plan) -> str:
-        """Who dies of this plan; empty: nobody."""
+        """Returns the name of the request that this plan kills the engine with; empty: none."""
         for row in plan.removed_rows:
             self._rows.pop(row, None)
         new = set[int]()

@@ -1,4 +1,4 @@
-"""Requests that the engine dies of fail, alone and soon; kills from outside are laid to nobody's charge."""
+"""Requests that kill the engine fail, alone and soon; kills from outside are blamed on no request."""
 
 import pytest
 

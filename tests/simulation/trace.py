@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 
 class Trace:
-    """Events as tuples; text is made of them only when somebody wants to read it."""
+    """Events as tuples; text is made of them only when it is printed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

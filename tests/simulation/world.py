@@ -196,7 +196,7 @@ class World:
     # The end.
 
     def _check_at_rest(self) -> None:
-        """Nobody wants anything: nothing may be held, nowhere. Raises AssertionError."""
+        """Checks that nothing is held anywhere once all requests have ended. Raises AssertionError."""
         for engine in self.engines:
             assert engine.core is not None
             scheduler = engine.core.scheduler

@@ -3,7 +3,7 @@
     make_gguf.py LLAMA_CPP_SOURCES MODEL_FOLDER FILE bf16|q8_0
 
 The converter knows tokenizers by what they make of a text, and ours is made up. It is told that it is
-GPT-2's, which is right about how bytes are written; nobody sends text.
+GPT-2's, which is right about how bytes are written; no benchmark sends text.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """llama.cpp in this process: sequences side by side in its batches, each in a part of the cache of its own.
 
 It computes sequences together that have equally many tokens in a call. So prompts come first, the longest
-before the others, those of one length together, and then everybody decodes; chunks of prompts among tokens of
-others would fall apart into many small computations. Needs LLAMA_CPP_LIB_PATH, where its libraries are.
+before the others, those of one length together, and then all sequences decode; chunks of prompts among tokens
+of others would fall apart into many small computations. Needs LLAMA_CPP_LIB_PATH, where its libraries are.
 """
 
 import ctypes
@@ -78,8 +78,8 @@ class LlamaCpp:
         return [slot.trace for slot in slots]
 
     def _fill(self, slots: list[Slot]) -> list[tuple[int, Slot]]:
-        """The next batch: those who have as much to compute as the longest, as many as fit. Returns who is
-        to sample, and from which place."""
+        """Fills the next batch with sequences that have as much to compute as the longest. Returns those
+        to sample, with their index in the batch."""
         batch, size, sampling = self._batch, 0, []
         most = max(len(slot.waiting) for slot in slots)
         for number, slot in enumerate(slots):

@@ -1,4 +1,4 @@
-"""Our own service, as anybody would use it: `pagewire serve`, and its Python client over gRPC."""
+"""Our own service, used in the ordinary way: `pagewire serve`, and its Python client over gRPC."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,25 +1,31 @@
 """Offline use: a model as a Python object."""
 
-import itertools
-import queue
+import math
+import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import grpc
 from tqdm import tqdm
 
 from pagewire import flags
 from pagewire.client import channel
-from pagewire.client.errors import from_grpc
-from pagewire.client.params import Message, PromptLike, SamplingParams, generate_request
+from pagewire.client.errors import RpcError
+from pagewire.client.exchange import Command
+from pagewire.client.multiplex import Multiplex
+from pagewire.client.params import GenerateOptions, Message, PromptLike, SamplingParams, generate_request
+from pagewire.client.recovery import Recovery
 from pagewire.client.results import Generation
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
 
+Prompts = PromptLike | Iterable[PromptLike]
+Conversations = Sequence[Message] | Iterable[Sequence[Message]]
+Params = SamplingParams | Sequence[SamplingParams] | None
 _AHEAD = 2
-"""Requests in flight per sequence that can run: the engine's queue never runs dry."""
+"""Requests in flight per sequence that can run, so that the engine's queue never runs dry."""
 _NO_BOUNDS = {
     "max_concurrent_requests": 0,
     "max_tokenizing_bytes": 0,
@@ -27,24 +33,25 @@ _NO_BOUNDS = {
     "max_num_queued_tokens": 0,
     "max_queue_wait": 0.0,
 }
-"""Of a service that nobody else uses: there is nobody to be kept from waiting."""
+"""Overload limits of the private service: there are no other clients to protect."""
 
 
 class LLM:
     """Starts a private service for a model and sends it prompts.
 
     >>> with LLM("demo") as llm:
-    ...     for answer in llm.generate(["The capital of France is"], SamplingParams(max_tokens=8)):
+    ...     for answer in llm.generate(["The capital of France is"], max_tokens=8):
     ...         print(answer.text)
 
-    close(), the end of a with statement, and the end of this process stop the service.
+    When a process of the service dies, its requests continue after the restart. close(), the end of a with
+    statement, and the end of this process stop the service. A forked process cannot use it.
     """
 
     def __init__(self, model: str = DEMO_MODEL, **options: Any) -> None:
         """model: folder of a checkpoint. options: flags of `pagewire serve`, such as max_model_len.
 
-        Raises StartupError, with the reason, when the service cannot start, TypeError for an option
-        that is not such a flag, and ValueError for a value that the flag does not take.
+        Raises StartupError if the service cannot start, TypeError for an unknown option, and ValueError for a
+        value that the flag does not accept.
         """
         self._config = _config(model, options)
         with tqdm(
@@ -57,6 +64,7 @@ class LLM:
                 bar.refresh()
 
             self._service = Service(self._config, show)
+        self._owner = os.getpid()
         address = self._service.address
         self._channel = grpc.insecure_channel(address, options=channel.options(address))
 
@@ -65,50 +73,98 @@ class LLM:
         """HOST:PORT of the private service, for a Client."""
         return self._service.address
 
+    @overload
     def generate(
         self,
-        prompts: PromptLike | Sequence[PromptLike],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompts,
+        params: Params = None,
         *,
-        priority: int = 0,
-        tenant: str = "",
         progress: bool = True,
-    ) -> list[Generation]:
+        on_error: Literal["raise"] = "raise",
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompts,
+        params: Params = None,
+        *,
+        progress: bool = True,
+        on_error: Literal["return"],
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation | RpcError]: ...
+
+    def generate(
+        self,
+        prompts: Prompts,
+        params: Params = None,
+        *,
+        progress: bool = True,
+        on_error: Literal["raise", "return"] = "raise",
+        **options: Unpack[GenerateOptions],
+    ) -> Any:
         """Continues prompts, many at a time; results are in the order of the prompts.
 
-        prompts: one or many texts, or token id lists. params: for all, or one for each.
-        priority, tenant: of all of them, beside other calls that run; see RequestOptions.
-        progress: show a bar with the speed. Raises RpcError; then the other requests are cancelled.
+        prompts: one text or list of token ids, or several. params: for all of them, or one for each. options:
+        as in Client.generate(), for all prompts. progress: show a progress bar. on_error: "raise" raises the
+        first RpcError and cancels the other requests; "return" puts each RpcError in place of its result.
         """
-        many: list[PromptLike] = [prompts] if _is_one(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
+        many = [cast(PromptLike, prompts)] if _is_one(prompts) else list(cast(Iterable[PromptLike], prompts))
         if params is None or isinstance(params, SamplingParams):
             each: list[SamplingParams | None] = [params] * len(many)
         else:
             each = list(params)
         if len(each) != len(many):
             raise ValueError(f"{len(many)} prompts, but {len(each)} sampling parameters")
-        options = {"priority": priority, "tenant": tenant}
+        if on_error not in ("raise", "return"):
+            raise ValueError(f"on_error is 'raise' or 'return', not {on_error!r}")
         requests = [generate_request(*pair, options, "") for pair in zip(many, each, strict=True)]
-        return self._run(requests, progress)
+        return self._run(requests, progress, on_error == "raise")
+
+    @overload
+    def chat(
+        self,
+        conversations: Conversations,
+        params: Params = None,
+        *,
+        progress: bool = True,
+        on_error: Literal["raise"] = "raise",
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def chat(
+        self,
+        conversations: Conversations,
+        params: Params = None,
+        *,
+        progress: bool = True,
+        on_error: Literal["return"],
+        **options: Unpack[GenerateOptions],
+    ) -> list[Generation | RpcError]: ...
 
     def chat(
         self,
-        conversations: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        conversations: Conversations,
+        params: Params = None,
         *,
-        priority: int = 0,
-        tenant: str = "",
         progress: bool = True,
-    ) -> list[Generation]:
-        """As generate(), for one or many conversations, through the model's chat template."""
-        one = bool(conversations) and isinstance(conversations[0], Mapping)
-        many = [conversations] if one else conversations
-        return self.generate(many, params, priority=priority, tenant=tenant, progress=progress)  # type: ignore[arg-type]
+        on_error: Literal["raise", "return"] = "raise",
+        **options: Unpack[GenerateOptions],
+    ) -> Any:
+        """Answers one or several conversations, rendered by the model's chat template; otherwise as
+        generate()."""
+        many = list(conversations)
+        one = bool(many) and isinstance(many[0], Mapping)
+        prompts = cast(list[PromptLike], [many] if one else many)
+        return self.generate(prompts, params, progress=progress, on_error=on_error, **options)
 
     def close(self) -> None:
-        """Stops the service."""
-        self._channel.close()
-        self._service.close()
+        """Stops the service. Does nothing in a forked process."""
+        if os.getpid() == self._owner:
+            self._channel.close()
+            self._service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,35 +172,53 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, requests: list[generation_pb2.GenerateRequest], progress: bool) -> list[Generation]:
-        """Sends requests, a bounded number at a time, and collects the answers as they come."""
-        call = self._channel.unary_unary(channel.GENERATE_UNARY.path, **channel.GENERATE_UNARY.codec)
-        most = _AHEAD * self._config.max_num_seqs
-        done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        results = [Generation() for _ in requests]
-        in_flight: dict[int, Any] = {}
-        number = 0
-        bar = _Bar(len(requests), progress)
+    def _run(
+        self, messages: list[generation_pb2.GenerateRequest], progress: bool, raise_errors: bool
+    ) -> list[Generation | RpcError]:
+        """Sends requests, a bounded number at a time, and collects the results as they arrive."""
+        if os.getpid() != self._owner:
+            raise RuntimeError("this LLM belongs to the process that made it, not to a fork of that")
+        bar = _Bar(len(messages), progress)
         try:
-            unsent = iter(enumerate(requests))
-            while True:
-                for index, request in itertools.islice(unsent, most - len(in_flight)):
-                    in_flight[index] = call.future(request)
-                    in_flight[index].add_done_callback(lambda future, n=index: done.put((n, future)))
-                if not in_flight:
-                    return results
-                number, future = done.get()
-                del in_flight[number]
-                results[number].add(future.result())
-                bar.add(results[number])
-        except grpc.RpcError as status:
-            error = from_grpc(status)
-            error.add_note(f"in prompt {number} (the first is 0)")
-            raise error from None
+            with self._stream() as stream:
+                requests = []
+                for message in messages:
+                    message.output.mode = generation_pb2.OutputOptions.MODE_FINAL
+                    requests.append(stream.send_message(message))
+                for request in stream.results():
+                    if request.error is not None and raise_errors:
+                        request.error.add_note(f"in prompt {requests.index(request)} (the first is 0)")
+                        raise request.error
+                    bar.add(request.generation)
         finally:
             bar.close()
-            for future in in_flight.values():
-                future.cancel()
+        return [request.error or request.generation for request in requests]
+
+    def _stream(self) -> Multiplex:
+        """Opens a multiplexed stream, whose requests wait for the service as long as that runs."""
+        method = channel.GENERATE_MULTIPLEXED
+        start = self._channel.stream_stream(method.path, **method.codec)
+
+        def start_call(server: int, commands: Iterator[Command]) -> Any:
+            return start(commands)
+
+        most = min(_AHEAD * self._config.max_num_seqs, self._config.max_multiplexed_requests)
+        return Multiplex(start_call, lambda message: _ServiceRecovery(message, self._service), "", most)
+
+
+class _ServiceRecovery(Recovery):
+    """Waits for a private service, which restarts what dies, until that service has ended."""
+
+    def __init__(self, message: generation_pb2.GenerateRequest, service: Service) -> None:
+        super().__init__(message, num_servers=1, server=0, timeout=None, patience=math.inf)
+        self._service = service
+
+    def after(self, error: RpcError) -> float | None:
+        """See Recovery."""
+        if not self._service.is_running:
+            error.todo = "the service of this LLM has ended, as its last log lines say: make a new LLM"
+            return None
+        return super().after(error)
 
 
 class _Bar:
@@ -156,6 +230,7 @@ class _Bar:
         self._input = self._output = 0
 
     def add(self, result: Generation) -> None:
+        """Counts a result."""
         self._input += result.usage.prompt_tokens
         self._output += result.usage.completion_tokens
         seconds = time.monotonic() - self._start
@@ -164,6 +239,7 @@ class _Bar:
         self._bar.update()
 
     def close(self) -> None:
+        """Leaves the bar as it is."""
         self._bar.close()
 
 
@@ -186,6 +262,9 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
     return ServeConfig(**values)
 
 
-def _is_one(prompts: Any) -> bool:
-    """Whether this is one prompt rather than a list of them: text, or token ids."""
-    return isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+def _is_one(prompts: Prompts) -> bool:
+    """True for one prompt, false for several: text, token ids, a message of them, or what is refused
+    later."""
+    if isinstance(prompts, str | bytes | bytearray | Mapping | prompt_pb2.Prompt):
+        return True
+    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)

@@ -1,4 +1,4 @@
-"""A service of one's own: `pagewire serve` as a child of this process, on a free port."""
+"""A private service: `pagewire serve` as a child of this process, on a free port."""
 
 import atexit
 import json
@@ -15,22 +15,24 @@ from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 
 _STOP_S = 10.0
-"""The supervisor ends its children within about three seconds; past this it is killed."""
+"""Seconds until SIGKILL; a supervisor ends its children within about three seconds."""
 
 _running: "weakref.WeakSet[Service]" = weakref.WeakSet()
 
 
 class Service:
-    """Starts when made, stops with close(), at the end of a with statement, or with this process.
+    """Starts when made, and stops with close(), at the end of a with statement, or with this process.
 
-    Raises StartupError, with the reason of whichever process could not start.
+    Raises StartupError with the reason of the process that could not start. A process forked from this one
+    does not own the service, and cannot stop it.
     """
 
     def __init__(self, config: ServeConfig, on_loading: Callable[[str, float], None] | None = None) -> None:
-        """on_loading: called with what is being loaded and how far that is, 0 to 1."""
+        """on_loading: called with the item that is being loaded and its progress, 0 to 1."""
         self.facts: dict[str, Any] = {}
         self._closed = False
-        self._process, status = _spawn_from_a_lasting_thread(
+        self._owner = os.getpid()
+        self._process, status, self._ended = _spawn_in_thread(
             ["serve", *flags.to_arguments(config, ServeConfig)]
         )
         _running.add(self)
@@ -65,12 +67,17 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """Process id of the supervisor."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """False once the supervisor has ended."""
+        return not self._ended.is_set()
+
     def close(self) -> None:
-        """Stops everything; idempotent."""
-        if self._closed:
+        """Stops all processes of the service. Idempotent; does nothing in a forked process."""
+        if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
         self._process.terminate()
@@ -91,11 +98,14 @@ class Service:
             self.close()
 
 
-def _spawn_from_a_lasting_thread(arguments: list[str]) -> tuple["Popen[bytes]", int]:
-    """As process.spawn(), from any thread: the child would die with the thread that starts it."""
+def _spawn_in_thread(arguments: list[str]) -> tuple["Popen[bytes]", int, threading.Event]:
+    """Calls process.spawn() in a thread that lasts as long as the child, which would die with a shorter one.
+
+    Returns process, status pipe, and an event that is set when the child has ended.
+    """
     spawned: list[tuple[Popen[bytes], int]] = []
     failed: list[BaseException] = []
-    done = threading.Event()
+    done, ended = threading.Event(), threading.Event()
 
     def keep() -> None:
         try:
@@ -106,12 +116,13 @@ def _spawn_from_a_lasting_thread(arguments: list[str]) -> tuple["Popen[bytes]", 
             return
         done.set()
         spawned[0][0].wait()
+        ended.set()
 
     threading.Thread(target=keep, name="pagewire-service", daemon=True).start()
     done.wait()
     if failed:
         raise failed[0]
-    return spawned[0]
+    return *spawned[0], ended
 
 
 @atexit.register

@@ -1,4 +1,4 @@
-"""What both clients share: how to reach a service, and how each method is called."""
+"""Channel options, and the methods of the services with their message types."""
 
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ KEEPALIVE_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True)
 class Method(Generic[Q, R]):
-    """A method of a service, with the types that the generated stubs do not carry."""
+    """A method of a service with its message types, which the generated stubs do not expose."""
 
     path: str
     response: type[R]
@@ -30,7 +30,7 @@ class Method(Generic[Q, R]):
 
     @property
     def codec(self) -> dict[str, Callable[..., Any]]:
-        """Keyword arguments of Channel.unary_unary and Channel.unary_stream."""
+        """Keyword arguments of Channel.unary_unary() and similar methods."""
         return {
             "request_serializer": self.request.SerializeToString,
             "response_deserializer": self.response.FromString,
@@ -92,7 +92,7 @@ CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, h
 
 
 def drain_request(timeout: float | None) -> admin_pb2.DrainRequest:
-    """timeout: seconds; None: never."""
+    """Returns the request. timeout: seconds; None: no limit."""
     request = admin_pb2.DrainRequest()
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
@@ -100,35 +100,35 @@ def drain_request(timeout: float | None) -> admin_pb2.DrainRequest:
 
 
 def addresses(address: str | Sequence[str]) -> list[str]:
-    """One or several. Raises ValueError when there is none."""
+    """Returns one or several addresses as a list. Raises ValueError if there is none, or an empty one."""
     found = [address] if isinstance(address, str) else list(address)
-    if not found:
-        raise ValueError("there is no address to connect to")
+    if not found or not all(found):
+        raise ValueError("the address to connect to is empty")
     return found
 
 
 def options(address: str, credentials: Credentials = NO_CREDENTIALS) -> list[tuple[str, int | str]]:
-    """Channel options for an address."""
+    """Returns the channel options for an address."""
     chosen: list[tuple[str, int | str]] = [
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-        # A server that vanishes without a word is noticed within 40 s.
+        # A server that vanishes without closing the connection is noticed within 40 s.
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # which would be a minute otherwise
-        # A client that comes back after a restart shall not wait for two minutes of back-off.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # default: a minute
+        # gRPC's default back-off reaches two minutes, too long after a restart.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),
-        # A client is a connection of its own: several reach several frontends on one port.
+        # Each client has its own connection: several clients reach several frontends behind one port.
         ("grpc.use_local_subchannel_pool", 1),
         *credentials.options(),
     ]
     if _is_loopback(address):
-        chosen.append(("grpc.enable_http_proxy", 0))  # http_proxy is for other hosts
+        chosen.append(("grpc.enable_http_proxy", 0))  # http_proxy is meant for other hosts
     return chosen
 
 
 def target(address: str) -> str:
-    """The name that gRPC resolves: an address may be given as it is printed, grpc://HOST:PORT."""
+    """Returns the name that gRPC resolves; the address may be given as printed: grpc://HOST:PORT."""
     return address.removeprefix("grpc://")
 
 

@@ -1,8 +1,7 @@
-"""Whom a client trusts, and how it shows who it is.
+"""TLS and token of a client.
 
-The token travels as metadata of each call, which works with and without TLS (gRPC's own call credentials
-travel with TLS only). It goes to the addresses that the client was given, and through no proxy that could
-read it.
+The token is sent as metadata of each call, with and without TLS (gRPC's own call credentials require TLS). It
+is sent to the client's addresses only, and never through a proxy that could read it.
 """
 
 from collections.abc import Callable
@@ -14,12 +13,12 @@ import grpc
 
 
 class AccessOptions(TypedDict, total=False):
-    """Keyword arguments of both clients that are about access.
+    """Keyword arguments of both clients for authentication.
 
-    token: bearer token, or a function that returns it, which is asked for each call.
-    tls: True: TLS with the authorities that gRPC trusts by itself; a path: with those of a PEM file.
-    tls_cert, tls_key: PEM files, for servers that ask for a certificate (mTLS). They mean TLS, too.
-    tls_server_name: name in the server's certificate, where the address is another one.
+    token: bearer token, or a function that returns it, called for each call.
+    tls: True: TLS with gRPC's default certificate authorities; a path: with those of a PEM file.
+    tls_cert, tls_key: PEM files for servers that require a client certificate (mTLS). They imply TLS.
+    tls_server_name: name in the server's certificate, if it differs from the address.
     """
 
     token: str | Callable[[], str]
@@ -31,7 +30,7 @@ class AccessOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Credentials:
-    """AccessOptions, checked. Its text has no token."""
+    """Validated AccessOptions. The repr does not contain the token."""
 
     token: str | Callable[[], str] = field(default="", repr=False)
     tls: bool | str | Path = False
@@ -44,23 +43,23 @@ class Credentials:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls_cert and tls_key are needed together")
         if self.tls_server_name and not self.secure:
-            raise ValueError("tls_server_name means nothing without tls")
+            raise ValueError("tls_server_name has no meaning without tls")
         if isinstance(self.token, str):
             _check(self.token)
 
     @property
     def secure(self) -> bool:
-        """Whether connections use TLS."""
+        """True if connections use TLS."""
         return bool(self.tls or self.tls_cert)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries. Raises ValueError for a token that cannot travel."""
+        """Returns the metadata of a call. Raises ValueError for a token that cannot be sent."""
         token = self.token if isinstance(self.token, str) else self.token()
         _check(token)
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def options(self) -> list[tuple[str, int | str]]:
-        """Channel options."""
+        """Returns the channel options."""
         chosen: list[tuple[str, int | str]] = []
         if self.token and not self.secure:
             chosen.append(("grpc.enable_http_proxy", 0))
@@ -69,7 +68,7 @@ class Credentials:
         return chosen
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """For secure channels. Raises OSError."""
+        """Returns the credentials of a secure channel. Raises OSError."""
         roots = None if isinstance(self.tls, bool) else Path(self.tls).read_bytes()
         key = Path(self.tls_key).read_bytes() if self.tls_key else None
         chain = Path(self.tls_cert).read_bytes() if self.tls_cert else None
@@ -77,6 +76,6 @@ class Credentials:
 
 
 def _check(token: str) -> None:
-    """gRPC would refuse it too, in words that quote it."""
+    """Raises ValueError without quoting the token, as gRPC's own error would."""
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise ValueError("a token is printable ASCII without spaces")

@@ -1,17 +1,17 @@
-"""What a call of a client raises: exceptions made from gRPC statuses and their google.rpc details.
+"""Exceptions of the clients, made from gRPC statuses and their google.rpc details.
 
 PagewireError
 └── RpcError              any status but OK
-    ├── InvalidArgument   a field is wrong, or not built yet; has .field
+    ├── InvalidArgument   a field is wrong, or not implemented yet; has .field
     ├── NotFound          no such model
     ├── AlreadyExists     the request id is in flight
     ├── Unauthenticated, PermissionDenied
     ├── ResourceExhausted overload; has .retry_after
-    ├── Unavailable       nobody there, loading, draining, or the engine died; has .retry_after
+    ├── Unavailable       no server, loading, draining, or the engine died; has .retry_after
     ├── DeadlineExceeded  the timeout of the call
     ├── Cancelled
     ├── Unimplemented
-    └── InternalError     a bug of ours
+    └── InternalError     a bug of the server
 """
 
 from collections.abc import Iterable
@@ -25,17 +25,17 @@ from pagewire.v1 import generation_pb2
 
 _DETAILS_KEY = "grpc-status-details-bin"
 _HANDSHAKE = "handshake failed"
-"""How gRPC's core says that TLS did not come about."""
+"""Part of gRPC's message for a failed TLS handshake."""
 _HUNG_UP = "Socket closed"
-"""How it says that a connection was taken and ended, as a port with TLS does with clients that have none."""
+"""Part of its message for a connection that was accepted and closed, as TLS ports do to plain clients."""
 
 
 class RpcError(PagewireError):
     """A call failed.
 
-    code: the gRPC status. message: of the server. reason: ErrorInfo.reason, such as
-    "FEATURE_UNSUPPORTED"; may be empty. metadata: ErrorInfo.metadata. field: path of the request's
-    field that is at fault; may be empty. retry_after: seconds to wait, if the server said so.
+    code: gRPC status. message: the server's message. reason: ErrorInfo.reason, such as "FEATURE_UNSUPPORTED";
+    may be empty. metadata: ErrorInfo.metadata. field: path of the invalid field of the request; may be empty.
+    retry_after: seconds to wait before another attempt, if the server said so.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
@@ -64,7 +64,7 @@ class AlreadyExists(RpcError):
 
 
 class Unauthenticated(RpcError):
-    """No credentials, or wrong ones."""
+    """Missing or wrong credentials."""
 
     todo = "which token? --token-file FILE, PAGEWIRE_TOKEN, or in Python Client(..., token=)"
 
@@ -74,11 +74,11 @@ class PermissionDenied(RpcError):
 
 
 class ResourceExhausted(RpcError):
-    """Too much at once."""
+    """The service is overloaded, or a quota is used up."""
 
 
 class Unavailable(RpcError):
-    """Nobody takes the request now; safe to try again when nothing was received."""
+    """No server accepts the request now; it may be repeated if nothing was received."""
 
     todo = "is the service running, and at this address? to start one: pagewire serve"
 
@@ -117,7 +117,7 @@ _CODES = {int(code.value[0]): code for code in grpc.StatusCode}
 
 
 def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, str | bytes]]) -> RpcError:
-    """The exception for a status; details are taken from the trailing metadata."""
+    """Returns the exception for a status; the details come from the trailing metadata."""
     error = _CLASSES.get(code, RpcError)(code, message)
     if isinstance(error, Unavailable) and _HANDSHAKE in message:
         error.todo = (
@@ -128,20 +128,20 @@ def from_status(code: grpc.StatusCode, message: str, trailers: Iterable[tuple[st
     for key, value in trailers:
         if key == _DETAILS_KEY and isinstance(value, bytes):
             _add_details(error, status_pb2.Status.FromString(value).details)
-    if isinstance(error, Unavailable) and error.reason:  # somebody is there, and said so
+    if isinstance(error, Unavailable) and error.reason:  # a server is there, and gave a reason
         error.todo = "wait, and try again: pagewire health --wait 60"
     return error
 
 
 def from_grpc(error: grpc.RpcError) -> RpcError:
-    """The exception for what grpc raises, sync and aio."""
+    """Returns the exception for an error of grpc or grpc.aio."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return RpcError(grpc.StatusCode.UNKNOWN, str(error))
     return from_status(error.code(), error.details() or "", error.trailing_metadata() or ())
 
 
 def from_request_error(failure: generation_pb2.RequestError) -> RpcError:
-    """The exception for one request of a multiplexed stream."""
+    """Returns the exception for one request of a multiplexed stream."""
     code = _CODES.get(failure.code, grpc.StatusCode.UNKNOWN)
     error = _CLASSES.get(code, RpcError)(code, failure.message)
     _add_details(error, failure.details)

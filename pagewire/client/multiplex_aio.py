@@ -39,7 +39,10 @@ class AsyncMultiplex:
     ) -> MultiplexedRequest:
         """Starts a request; the arguments are those of AsyncClient.stream(). Raises ValueError when a
         request in flight on this stream has the same request_id."""
-        message = generate_request(prompt, params, options, self._model)
+        return self.send_message(generate_request(prompt, params, options, self._model))
+
+    def send_message(self, message: generation_pb2.GenerateRequest) -> MultiplexedRequest:
+        """Starts a request that is given as its message. Raises ValueError as send() does."""
         with self._lock:
             return self._exchange.send(message)
 

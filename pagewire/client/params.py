@@ -1,11 +1,11 @@
-"""What a caller writes, and the messages it becomes. Pure functions.
+"""Converts prompts, SamplingParams and options to request messages. Pure functions.
 
-What is left out stays absent in the message: the server then takes the model's default. Nothing is
-checked here that the server checks.
+Fields that are left out stay absent in the message: the server then uses the model's defaults. The server
+validates the values; nothing is validated twice.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
@@ -14,24 +14,24 @@ from google.protobuf import json_format
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 Message = Mapping[str, Any]
-"""{"role": ..., "content": text or parts}, as chat templates have it; or with the other fields of
+"""A chat message {"role": ..., "content": text or parts}, with any other fields of
 pagewire.v1.ChatMessage."""
 
 PromptLike = str | Sequence[int] | Sequence[Message] | prompt_pb2.Prompt
-"""Text, token ids, a conversation, or the message itself."""
+"""Text, token ids, a conversation, or a Prompt message."""
 
 
 Candidates = int | Sequence[int] | Literal["all"]
-"""Which tokens are reported besides the chosen one: so many of the likeliest, these ids, or the whole
-vocabulary. 0: none, only the chosen token."""
+"""Tokens whose log-probabilities are returned besides the chosen one's: the top n, these ids, or the whole
+vocabulary. 0: the chosen token only."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BeamSearch:
     """Beam search instead of sampling; the fields are those of pagewire.v1.BeamSearch.
 
-    width: beams kept per step, at least n. length_penalty: above 0 favours longer sequences; default 1.
-    early_stopping: stop as soon as there are `width` finished sequences; default False.
+    width: beams kept per step, at least n. length_penalty: values above 0 favour longer sequences; default 1.
+    early_stopping: stop once `width` sequences have finished; default False.
     """
 
     width: int
@@ -39,7 +39,7 @@ class BeamSearch:
     early_stopping: bool | None = None
 
     def message(self) -> generation_pb2.BeamSearch:
-        """As it is sent."""
+        """Returns the message."""
         return generation_pb2.BeamSearch(
             width=self.width, length_penalty=self.length_penalty, early_stopping=self.early_stopping
         )
@@ -81,16 +81,16 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens, when to stop, what text to make. None: the model's default.
+    """How to sample tokens, when to stop and what to return. None: the model's default.
 
-    The fields are those of pagewire.v1.SamplingParams and StoppingCriteria, and mean the same;
-    `time_limit` is in seconds. `text`, `skip_special_tokens` and `echo` are of OutputOptions, and so are the
-    log-probabilities: of the output, and of the prompt from `prompt_logprobs_start` on. None: not wanted.
+    The fields are those of pagewire.v1.SamplingParams, StoppingCriteria (`time_limit` in seconds) and
+    OutputOptions (`text`, `skip_special_tokens`, `echo` and the log-probabilities), with the same meaning.
 
-    n: sequences to return. best_of: sequences to sample, of which the n likeliest are returned.
-    beam_search: BeamSearch(width), of which the n best sequences are returned. Both deliver at the end.
-    logprobs, prompt_logprobs: which candidates are reported beside each token: 0 for none, so many of the
-    likeliest, a list of token ids, or "all".
+    n: sequences to return. best_of: sequences to sample, of which the n most probable are returned.
+    beam_search: BeamSearch(width), of which the n best sequences are returned. Both return all text at the
+    end. logprobs, prompt_logprobs: candidates to return for each token: 0 for none, a number for the top n, a
+    list of token ids, or "all"; None: no log-probabilities. Those of the prompt start at
+    `prompt_logprobs_start`.
     """
 
     temperature: float | None = None
@@ -124,7 +124,7 @@ class SamplingParams:
     prompt_logprobs_start: int | None = None
 
     def sampling(self) -> generation_pb2.SamplingParams:
-        """The message that says how to choose tokens."""
+        """Returns the message with the sampling fields."""
         return generation_pb2.SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -145,7 +145,7 @@ class SamplingParams:
         )
 
     def stopping(self) -> generation_pb2.StoppingCriteria:
-        """The message that says when to stop."""
+        """Returns the message with the stopping fields."""
         limit = None if self.time_limit is None else timedelta(seconds=self.time_limit)
         return generation_pb2.StoppingCriteria(
             max_tokens=self.max_tokens,
@@ -158,7 +158,7 @@ class SamplingParams:
         )
 
     def output(self) -> generation_pb2.OutputOptions:
-        """The message that says what to return: token ids always."""
+        """Returns the message with the output fields; token ids are always requested."""
         return generation_pb2.OutputOptions(
             token_ids=True,
             text=self.text,
@@ -171,17 +171,17 @@ class SamplingParams:
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a caller may say about a request besides prompt and sampling.
+    """Options of a request besides prompt and sampling.
 
-    request_id: unique among the requests in flight; default: the server makes one.
+    request_id: unique among the requests in flight; default: chosen by the server.
     model: served name; default: the client's.
-    timings: return where the time went.
-    priority: lower is sooner; 0 is the default class.
-    tenant: who shares the engine fairly with others, and cached prefixes with nobody else.
-    cache_salt: share cached prefixes only with requests of the same salt.
+    timings: return the time spent in each phase.
+    priority: lower values run first; 0 is the default class.
+    tenant: unit of fair sharing; cached prefixes are shared within a tenant only.
+    cache_salt: share cached prefixes with requests of the same salt only.
     cache_bypass: neither read nor write the prefix cache.
-    session_id: requests with the same one go to the same engine, and find there what it has in its cache.
-    data_parallel_rank: of the engine to go to, while it serves.
+    session_id: requests with the same id go to the same engine, to reuse its prefix cache.
+    data_parallel_rank: engine to use, while it serves.
     """
 
     request_id: str
@@ -207,9 +207,9 @@ _ROUTING_OPTIONS = ("session_id", "data_parallel_rank")
 def generate_request(
     prompt: PromptLike, params: SamplingParams | None, options: Mapping[str, Any], model: str
 ) -> generation_pb2.GenerateRequest:
-    """The request of generate(prompt, params, **options); options win over params.
+    """Returns the request of generate(prompt, params, **options); options take precedence over params.
 
-    model: of the client, where the options name none. Raises TypeError for an unknown option.
+    model: used if the options name none. Raises TypeError for an unknown option or an unusable prompt.
     """
     changes = {name: value for name, value in options.items() if name not in _REQUEST_OPTIONS}
     params = dataclasses.replace(params or SamplingParams(), **changes)
@@ -232,7 +232,7 @@ def generate_request(
 
 
 def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:
-    """Raises TypeError for a bare width, which other libraries take."""
+    """Raises TypeError for a bare width, which other libraries accept."""
     if search is None:
         return None
     if not isinstance(search, BeamSearch):
@@ -241,14 +241,14 @@ def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:
 
 
 def _logprob_options(candidates: Candidates | None) -> generation_pb2.LogprobOptions | None:
-    """Raises TypeError when it is none of Candidates."""
+    """Raises TypeError for a value that is not of type Candidates."""
     if candidates is None:
         return None
     if candidates == "all":
         return generation_pb2.LogprobOptions(all=True)
     if isinstance(candidates, str | bool):
         raise TypeError(
-            "log-probabilities are asked for by a number of candidates, by token ids, or by 'all'"
+            "logprobs and prompt_logprobs take a number of candidates, a list of token ids, or 'all'"
         )
     if isinstance(candidates, int):
         return generation_pb2.LogprobOptions(top_n=candidates or None)
@@ -256,18 +256,22 @@ def _logprob_options(candidates: Candidates | None) -> generation_pb2.LogprobOpt
 
 
 def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
-    """The message for a prompt. Raises TypeError when it is none of PromptLike."""
+    """Returns the message of a prompt. Raises TypeError for a value that is not of type PromptLike."""
     if isinstance(prompt, prompt_pb2.Prompt):
         return prompt
     if isinstance(prompt, str):
         return prompt_pb2.Prompt(text=prompt)
-    messages = [part for part in prompt if isinstance(part, Mapping)]
-    token_ids = [part for part in prompt if isinstance(part, int)]
-    if messages and not token_ids:
-        return prompt_pb2.Prompt(chat=prompt_pb2.Chat(messages=[_message(part) for part in messages]))
-    if len(token_ids) == len(prompt):
-        return prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids))
-    raise TypeError("a prompt is text, a list of token ids, or a list of messages")
+    if isinstance(prompt, bytes | bytearray | memoryview):  # sequences of int, too
+        raise TypeError("a prompt is text, not bytes: decode it first")
+    if isinstance(prompt, Sized) and not isinstance(prompt, Mapping):
+        messages = [part for part in prompt if isinstance(part, Mapping)]
+        token_ids = [part for part in prompt if isinstance(part, int)]
+        if messages and not token_ids:
+            return prompt_pb2.Prompt(chat=prompt_pb2.Chat(messages=[_message(part) for part in messages]))
+        if len(token_ids) == len(prompt):
+            return prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids))
+    kind = type(prompt).__name__
+    raise TypeError(f"a prompt is text, a list of token ids, or a list of messages, but this is a {kind}")
 
 
 def _message(message: Message) -> prompt_pb2.ChatMessage:
@@ -278,6 +282,6 @@ def _message(message: Message) -> prompt_pb2.ChatMessage:
         result.content.add(text=content)
     else:
         for part in content or ():
-            # {"type": "text", "text": ...} is what OpenAI's clients write.
+            # {"type": "text", "text": ...}, as in OpenAI's API.
             json_format.ParseDict({k: v for k, v in part.items() if k != "type"}, result.content.add())
     return result

@@ -25,6 +25,7 @@ MAX_BREAKS = 4
 """Connections that may break in a row without a new message: the request itself may be the cause."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_MAX_DOUBLINGS = 16
 _NOT_CONNECTED = "failed to connect to all addresses"
 """Prefix of gRPC's message for a call that never reached a server."""
 _NOT_READY = "ENGINE_NOT_READY"
@@ -49,13 +50,18 @@ class Recovery:
         server: int,
         timeout: float | None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        patience: float | None = None,
     ) -> None:
-        """server: index of the first server, below num_servers. timeout: seconds for all attempts."""
+        """server: index of the first server, below num_servers. timeout: seconds for all attempts. patience:
+        seconds to wait for a server, even if none has accepted the request yet; None: PATIENCE_S, and only
+        once one has."""
         self.generation = Generation()
         self.server = server
         self._request = request
         self._num_servers = num_servers
         self._timeout = timeout
+        self._patience = patience
         self._clock = clock
         self._start = self._last = clock()
         self._over: set[int] = set()  # indices of sequences that have ended
@@ -116,9 +122,10 @@ class Recovery:
         self.server = (self.server + 1) % self._num_servers
         if not self._recovering:  # not accepted by any server yet: each one is tried once
             return 0.0 if self._num_failures < self._num_servers else None
-        if self._num_breaks > MAX_BREAKS or self._clock() - self._last > PATIENCE_S:
+        patience = PATIENCE_S if self._patience is None else self._patience
+        if self._num_breaks > MAX_BREAKS or self._clock() - self._last > patience:
             return None
-        rounds = self._num_failures // self._num_servers
+        rounds = min(self._num_failures // self._num_servers, _MAX_DOUBLINGS)
         return min(_FIRST_PAUSE_S * 2.0**rounds, _LONGEST_PAUSE_S) if self._num_failures > 1 else 0.0
 
     def _may_retry(self, error: RpcError) -> bool:
@@ -130,7 +137,7 @@ class Recovery:
             return False
         connected = not error.message.startswith(_NOT_CONNECTED)
         broke = connected and (self._begun or error.reason in ("", DRAINING))
-        if broke and not self._recovering:
+        if (broke or self._patience is not None) and not self._recovering:
             self._recovering, self._last = True, self._clock()
         if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1

@@ -1,4 +1,4 @@
-"""What a caller reads, made from the messages of a service."""
+"""Results, made from the messages of a service."""
 
 import dataclasses
 import enum
@@ -26,7 +26,7 @@ class FinishReason(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that might have been chosen."""
+    """A candidate token. rank: 1 for the most probable token of the vocabulary."""
 
     token_id: int
     logprob: float
@@ -35,9 +35,9 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The log-probability of one token, by the model itself: before temperature, penalties and masks.
+    """The log-probability of one token by the model itself: before temperature, penalties and masks.
 
-    rank: 1 for the likeliest token. candidates: in the order in which pagewire.v1.TokenLogprobs has them.
+    rank: 1 for the most probable token. candidates: in the order of pagewire.v1.TokenLogprobs.
     """
 
     logprob: float
@@ -47,12 +47,12 @@ class TokenLogprob:
 
 @dataclasses.dataclass(slots=True)
 class Delta:
-    """What is new of one sequence.
+    """New output of one sequence.
 
     position: index, within the sequence, of the first token of token_ids.
-    finish_reason: set with the sequence's last part.
-    stop: what matched: a stop string, or the id of an EOS or stop token.
-    logprobs: of token_ids, where they were asked for.
+    finish_reason: set in the sequence's last delta.
+    stop: the stop string, or the id of the EOS or stop token, that ended the sequence.
+    logprobs: of token_ids, if requested.
     """
 
     index: int
@@ -66,9 +66,9 @@ class Delta:
 
 @dataclasses.dataclass(slots=True)
 class Output:
-    """One sequence, as far as it has come; the fields are as in Delta.
+    """One sequence as received so far; the fields are as in Delta.
 
-    cumulative_logprob: sum of the tokens' log-probabilities, where they were asked for; with the end.
+    cumulative_logprob: sum of the tokens' log-probabilities, if requested; set at the end.
     """
 
     index: int
@@ -91,7 +91,7 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time went, in seconds; see pagewire.v1.Timings."""
+    """Seconds spent in each phase; see pagewire.v1.Timings."""
 
     preprocess: float
     queue: float
@@ -102,10 +102,10 @@ class Timings:
 
 @dataclasses.dataclass(slots=True)
 class Generation:
-    """The answer to a request, as far as it has come. Outputs are in the order of their index.
+    """The answer to a request as received so far. Outputs are ordered by index.
 
-    prompt_logprobs: of the prompt's tokens from prompt_logprobs_start on, where they were asked for; None for
-    the first token of a prompt, which has none.
+    prompt_logprobs: of the prompt's tokens from prompt_logprobs_start on, if requested; None for the first
+    token of a prompt, which has none.
     """
 
     request_id: str = ""
@@ -119,21 +119,21 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """Of the first sequence."""
+        """Text of the first sequence."""
         return self.outputs[0].text if self.outputs else ""
 
     @property
     def token_ids(self) -> list[int]:
-        """Of the first sequence."""
+        """Token ids of the first sequence."""
         return self.outputs[0].token_ids if self.outputs else []
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Of the first sequence."""
+        """Finish reason of the first sequence."""
         return self.outputs[0].finish_reason if self.outputs else None
 
     def add(self, response: generation_pb2.GenerateResponse) -> list[Delta]:
-        """Takes in a message and returns what is new in it."""
+        """Adds a message and returns its deltas."""
         if response.HasField("prompt"):  # first message
             self.request_id, self.model = response.request_id, response.model
             self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
@@ -160,7 +160,7 @@ class Generation:
         output.logprobs += delta.logprobs
         if delta.finish_reason is not None:
             output.finish_reason, output.stop = delta.finish_reason, delta.stop
-            if output.logprobs:  # the server may know a part of them: where it has continued a stream
+            if output.logprobs:  # the server knows a part of them only, if it has continued the stream
                 output.cumulative_logprob = sum(score.logprob for score in output.logprobs)
 
 
@@ -168,7 +168,7 @@ class Generation:
 class ContinuationScore:
     """A scored continuation.
 
-    logprob: sum over its tokens. token_logprobs: of each, where they were asked for.
+    logprob: sum over its tokens. token_logprobs: of each token, if requested.
     """
 
     logprob: float
@@ -177,7 +177,7 @@ class ContinuationScore:
 
 
 def continuation_scores(response: pooling_pb2.ScoreContinuationsResponse) -> list[ContinuationScore]:
-    """From the message, in its order."""
+    """Returns the scores of a message, in its order."""
     return [
         ContinuationScore(score.logprob, score.tokens, list(score.token_logprobs))
         for score in response.scores
@@ -188,7 +188,7 @@ def continuation_scores(response: pooling_pb2.ScoreContinuationsResponse) -> lis
 class Tokenized:
     """A tokenized prompt.
 
-    text: of a conversation, as the chat template rendered it; else empty.
+    text: a conversation as rendered by the chat template; empty for other prompts.
     """
 
     token_ids: list[int]
@@ -196,7 +196,7 @@ class Tokenized:
 
 
 def tokenized(results: Iterable[tokenizer_pb2.Tokenization]) -> list[Tokenized]:
-    """From the messages, in their order."""
+    """Returns the prompts of the messages, in their order."""
     return [Tokenized(list(result.token_ids), result.rendered_text) for result in results]
 
 

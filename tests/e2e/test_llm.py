@@ -1,12 +1,19 @@
 """pagewire.LLM: a model as a Python object."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pagewire import LLM, Client, SamplingParams
-from pagewire.client.errors import InvalidArgument
+from pagewire.client.errors import InvalidArgument, Unavailable
+from pagewire.client.results import Generation
 from tests.e2e import services
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -77,6 +84,93 @@ def test_wrong_arguments(llm: LLM):
         LLM("demo", max_num_sequences=3)
     with pytest.raises(ValueError, match="policy: 'lifo' is none of fair, fcfs"):
         LLM("demo", policy="lifo")
+
+
+def test_errors_in_place_of_results(llm: LLM):
+    params = [GREEDY, SamplingParams(top_p=7), GREEDY]
+    first, error, last = llm.generate(["a", "b", "c"], params, progress=False, on_error="return")
+    assert isinstance(error, InvalidArgument) and error.field == "sampling.top_p"
+    assert isinstance(first, Generation) and isinstance(last, Generation) and last.finish_reason
+
+
+def test_options_and_iterables(llm: LLM):
+    answers = llm.generate((f"{number}," for number in range(3)), temperature=0, max_tokens=4, progress=False)
+    assert [len(answer.token_ids) for answer in answers] == [4, 4, 4]
+    with pytest.raises(TypeError, match="this is a dict"):
+        llm.generate({"prompt": "a"}, progress=False)
+    with pytest.raises(TypeError, match="not bytes"):
+        llm.generate(b"a", progress=False)
+    with pytest.raises(ValueError, match="on_error"):
+        llm.generate("a", progress=False, on_error="ignore")
+
+
+@pytest.mark.parametrize("victim", ["frontend", "engine", "worker"])
+def test_a_batch_survives_the_death_of_any_process(victim: str):
+    """In the middle of it, some answers are there, some on their way, some requests not sent yet."""
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    prompts = [f"{number}, {number + 1}," for number in range(60)]
+    with LLM("demo", max_num_seqs=4, dtype="float32") as llm, Client(llm.address) as client:
+        expected = llm.generate(prompts, params, progress=False)
+
+        def kill() -> None:
+            services.wait_until(lambda: any(rank.running_requests for rank in client.load().ranks))
+            (pid,) = services.processes(llm._service.pid)[victim]
+            os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        answers = llm.generate(prompts, params, progress=False, cache_salt="again")
+        killer.join()
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+
+
+def test_the_end_of_the_service_ends_the_batch():
+    with LLM("demo", max_num_seqs=1) as llm:
+        with Client(llm.address) as client:
+            params = SamplingParams(max_tokens=800, ignore_eos=True)
+
+            def kill() -> None:
+                services.wait_until(lambda: any(rank.running_requests for rank in client.load().ranks))
+                os.kill(llm._service.pid, signal.SIGKILL)
+
+            killer = threading.Thread(target=kill)
+            killer.start()
+            with pytest.raises(Unavailable) as caught:
+                llm.generate(["a"] * 4, params, progress=False)
+            killer.join()
+        assert "make a new LLM" in caught.value.todo
+
+
+FORKS = """
+import os, sys
+import pagewire
+
+llm = pagewire.LLM("demo", max_num_seqs=2)
+child = os.fork()
+if not child:
+    try:
+        llm.generate("a", progress=False)
+    except RuntimeError as error:
+        print(error, flush=True)
+    del llm
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+(answer,) = llm.generate("The capital of France is", temperature=0, max_tokens=4, progress=False)
+print(answer.text, flush=True)
+"""
+
+
+def test_a_fork_leaves_the_service_alone():
+    """Its exit used to stop the service of its parent, and to hang."""
+    run = subprocess.run(
+        [sys.executable, "-c", FORKS],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.returncode == 0, run.stderr
+    assert "not to a fork" in run.stdout and "Paris" in run.stdout
 
 
 def test_closing_stops_the_service():

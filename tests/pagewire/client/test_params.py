@@ -145,3 +145,18 @@ def test_a_beam_search_is_asked_for_by_its_class(wrong: object):
     assert request(beam_search=BeamSearch(4)).sampling.beam_search.width == 4
     with pytest.raises(TypeError, match=r"pagewire\.BeamSearch, such as BeamSearch\(4\)"):
         request(beam_search=wrong)
+
+
+@pytest.mark.parametrize("prompt", [b"hi", bytearray(b"hi"), memoryview(b"hi")])
+def test_bytes_are_no_token_ids(prompt):
+    """They are sequences of int, so that each byte would be a token."""
+    with pytest.raises(TypeError, match="not bytes"):
+        to_prompt(prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"), [({"prompt": "a"}, "dict"), (iter([1]), "list_iterator"), (5, "int")]
+)
+def test_other_types_are_named(prompt, kind):
+    with pytest.raises(TypeError, match=f"but this is a {kind}"):
+        to_prompt(prompt)

@@ -285,3 +285,15 @@ async def test_what_is_complete_is_not_continued():
     recovery.received(message(0, [1], reason=generation_pb2.FINISH_REASON_EOS))
     assert recovery.is_complete_despite(unavailable(RESET))
     assert not recovery.is_complete_despite(InternalError(grpc.StatusCode.INTERNAL, "a bug"))
+
+
+def test_with_patience_a_request_waits_for_its_first_server():
+    """For clients that know that the server comes back: a private service that restarts."""
+    clock = Clock()
+    recovery = Recovery(generation_pb2.GenerateRequest(), 1, 0, None, clock, patience=1e6)
+    loading = unavailable("the engine is loading", "ENGINE_NOT_READY")
+    pauses = [recovery.after(loading if number % 2 else unavailable(GONE)) for number in range(2000)]
+    assert pauses[0] == 0.0 and pauses[1:] == sorted(pauses[1:]) and pauses[-1] == 1.0
+    clock.now = 1e6 + 1
+    assert recovery.after(loading) is None
+    assert recovery.after(InternalError(grpc.StatusCode.INTERNAL, "a bug")) is None

@@ -24,9 +24,10 @@ class _PairsOfWords(IntegerDot):
 class AVX512(Operations):
     """A vector takes one register."""
 
-    block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True)
+    block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True, distance=None)
     strip = block
     block_rows = 1 << 30
+    rereads_weights = False
     score_tiles = {3: 2, 4: 2, 6: 2, 8: 1}
     mix_vectors = {3: 4, 4: 4, 6: 2, 8: 2}
     quads: Dot = _PairsOfWords()

@@ -24,18 +24,21 @@ class Tiles:
         tuple[int, int], ...
     ]  # then a tile of (rows) wherever at least (rows) are left, in this order
     least_rest: int = 0  # fewer rows at the end take the rows of one tile more with them
-    prefetches: bool = False  # asks for memory that is needed next
+    prefetches: bool = False  # whole tiles ask for memory that is needed next
+    distance: int | None = 0  # bytes from weights to those that are asked for with them; 0: the next block's
 
 
 class Operations:
     """Vectors are those of kernels.cpu.isa.vectors: 16 float32 (F32S) or int32 (I32S)."""
 
-    block = Tiles(2, ((1, 1),))
+    block = Tiles(2, ((1, 1),), distance=6144)
     """Tiles of a product with 48 columns, a block of the packed weight."""
     strip = Tiles(6, ((4, 7), (5, 5), (4, 4), (3, 3), (2, 2), (1, 1)), least_rest=3)
     """Tiles with 16 columns."""
     block_rows = 2
     """The most rows that are multiplied with whole blocks."""
+    rereads_weights = True
+    """Whether registers are too few to keep a word's weights until all of its parts are multiplied."""
     score_tiles = {3: 2, 4: 1, 6: 1}
     """Tiles of 16 positions that attention scores side by side, by (query, head) pairs: a loop for each."""
     mix_vectors = {3: 2, 4: 1, 6: 1}

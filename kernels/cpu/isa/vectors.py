@@ -51,6 +51,11 @@ def repeat(
     return following
 
 
+def reread(builder: Any, address: Any) -> Any:
+    """The same address, of which LLVM does not know that: it reads again what it would keep in a register."""
+    return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [address], False)
+
+
 def splat(kind: Any, value: float) -> Any:
     """A constant of this type, in all lanes if it is a vector's."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)

@@ -40,9 +40,11 @@ from kernels.cpu.isa.vectors import (
     broadcast,
     first_lanes,
     load,
+    prefetch,
     read_i64,
     read_u32,
     repeat,
+    reread,
     splat,
     word,
     write_u32,
@@ -68,6 +70,7 @@ class _Product:
     words: Any  # of a row of x
     columns: Any  # how many of those that the registers hold exist
     width: Any  # bytes of a result; 4: float32, 2: bfloat16
+    distance: Any  # bytes from weights to others that are asked for with them; None: none are
 
 
 def _multiply(
@@ -84,19 +87,27 @@ def _multiply(
     scales: address of the scales of x, if it is integers."""
     dot = product.dot
 
+    x_rows = [_at(builder, x, product.x_stride, m) for m in range(rows)]
+    if OPERATIONS.rereads_weights:  # else LLVM goes from row to row with an addition each
+        x_rows = [reread(builder, at) for at in x_rows]
+
     def add_words(k: Any, sums: list[Any]) -> list[Any]:
         w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
-        loaded = [load(builder, builder.add(w_at, word(64 * v)), I32S) for v in range(vectors)]
-        weights = list(zip(*(dot.weights(builder, words) for words in loaded), strict=True))
-        x_at = builder.add(x, builder.mul(k, word(4 * dot.parts)))
+        offset = builder.mul(k, word(4 * dot.parts))
         totals = list(sums)
+        for v in range(vectors) if product.distance is not None else ():
+            prefetch(builder, builder.add(builder.add(w_at, product.distance), word(64 * v)))
         for part in range(dot.parts):
-            for m in range(rows):
-                at = builder.add(_at(builder, x_at, product.x_stride, m), word(4 * part))
-                value = broadcast(builder, load(builder, at, I32))
-                for v in range(vectors):
-                    i = m * vectors + v
-                    totals[i] = dot.add(builder, totals[i], weights[part][v], value)
+            own = reread(builder, w_at) if OPERATIONS.rereads_weights else w_at
+
+            def weight(v: int, own: Any = own, part: int = part) -> Any:
+                return dot.weights(builder, load(builder, builder.add(own, word(64 * v)), I32S))[part]
+
+            def value(m: int, part: int = part) -> Any:
+                at = builder.add(x_rows[m], offset)
+                return broadcast(builder, load(builder, builder.add(at, word(4 * part)), I32))
+
+            _add_products(builder, dot, totals, (weight, vectors), (value, rows))
         return totals
 
     begin = [splat(dot.sums, 0)] * (rows * vectors)
@@ -113,6 +124,30 @@ def _multiply(
         bias = load(builder, planes, F32S)
         results = [builder.fadd(result, bias) for result in results]
         write_columns(builder, product.columns, product.width, v, results, to)
+
+
+def _add_products(
+    builder: Any,
+    dot: Dot,
+    totals: list[Any],
+    weights: tuple[Callable[[int], Any], int],
+    values: tuple[Callable[[int], Any], int],
+) -> None:
+    """To the sums of each row of each vector. Weights of few vectors stay in registers,
+    or values of few rows. Both are made by functions, so many times."""
+    (weight, vectors), (value, rows) = weights, values
+    if rows < vectors and OPERATIONS.rereads_weights:
+        kept = [value(m) for m in range(rows)]
+        for v in range(vectors):
+            one = weight(v)
+            for m in range(rows):
+                totals[m * vectors + v] = dot.add(builder, totals[m * vectors + v], one, kept[m])
+        return
+    kept = [weight(v) for v in range(vectors)]
+    for m in range(rows):
+        one = value(m)
+        for v in range(vectors):
+            totals[m * vectors + v] = dot.add(builder, totals[m * vectors + v], kept[v], one)
 
 
 def _ask_meanwhile(
@@ -199,7 +234,8 @@ def _make_strip(vectors: int, quantized: bool, tiles: Tiles) -> Any:
         rows: Any,
     ) -> None:
         dot = OPERATIONS.quads if quantized else OPERATIONS.pairs
-        product = _Product(quantized, dot, x_stride, w, params, out_stride, words, columns, width)
+        distance = builder.sub(soon, w) if tiles.distance == 0 else tiles.distance and word(tiles.distance)
+        product = _Product(quantized, dot, x_stride, w, params, out_stride, words, columns, width, distance)
 
         def tile(size: int, row: Any, ahead: Ahead | None) -> None:
             x_at, out_at = (
@@ -297,10 +333,10 @@ def linear(record: LinearRecord, first: int, count: int, thread: int) -> None:
             )
         elif scales:
             _strip_int8(
-                x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
+                x, pitch, w_at, soon, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
             )
         else:
-            packed_strip(x, pitch, w_at, w_at, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
+            packed_strip(x, pitch, w_at, soon, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
         strip += VECTORS if whole else 1
 
 

@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         name="siblings draw the same random numbers",
         file="worker/sampling/uniforms.py",
-        old="        counters[:, :, 0] = self.indexes[rows, None]\n",
+        old="        counters[:, :, 0] = self._indexes[rows, None]\n",
         new="",
         tests=("tests/worker/sampling/test_sampler.py",),
     ),

@@ -9,6 +9,7 @@ from scipy import stats
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_uniform
 from worker.sampling.batch import NewSequence
 from worker.sampling.sampler import Sampler
+from worker.sampling.state import SamplingState
 from worker.sampling.uniforms import BLOCK, Uniforms
 
 V = 50
@@ -80,12 +81,13 @@ def test_draws_follow_the_penalized_distribution() -> None:
 
 def numbers(seeds: list[int], indexes: list[int], positions: range) -> npt.NDArray[np.float64]:
     """[len(seeds), len(positions)]."""
-    uniforms = Uniforms(len(seeds), CPU)
+    state = SamplingState(len(seeds), V, ())
+    uniforms = Uniforms(state)
     for row, (seed, index) in enumerate(zip(seeds, indexes, strict=True)):
         new = Case({"seed": seed}, sequence_index=index).new_row(row)
-        uniforms.add_row(row, NewSequence(new, [], []))
+        state.add_row(row, NewSequence(new, [], []))
     rows = list(range(len(seeds)))
-    columns = [uniforms.draw(rows, torch.tensor(rows), [position] * len(rows)) for position in positions]
+    columns = [uniforms.draw(rows, [position] * len(rows)) for position in positions]
     return torch.stack(columns, dim=1).numpy()
 
 

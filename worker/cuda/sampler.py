@@ -26,13 +26,14 @@ from worker.cuda.sampling.row_parameters import (
     ALIGNMENT,
     OUTPUT_SLOT,
     POSITION,
-    Columns,
+    DeviceParameters,
     Parameters,
     RowSlots,
 )
 from worker.cuda.sampling.token_bans import Forbidding
 from worker.cuda.top_n import likeliest
 from worker.sampling.batch import NewSequence
+from worker.sampling.state import SamplingState
 
 
 class Work(IntFlag):
@@ -55,43 +56,44 @@ class Sampler:
     """
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
-        self._columns = Columns(max_num_rows, device)
         self._adjusting = Adjusting(max_num_rows, vocab_size, device)
         self._forbidding = Forbidding(max_num_rows, vocab_size, device)
+        self.state = SamplingState(max_num_rows, vocab_size, (self._adjusting, self._forbidding))
+        self._parameters = DeviceParameters(self.state, max_num_rows, device)
         self._work = np.zeros(max_num_rows, np.uint8)
         self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
 
     @property
     def padding(self) -> int:
-        """The row of those that are none."""
-        return self._columns.padding
+        """The row that pads steps."""
+        return self._parameters.padding
 
     @torch.inference_mode()
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row. output_ids: tokens that the sequence has already; the next one's position is
+        """Begins a row. output_ids: tokens that the sequence already has; the next one's position is
         their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
         """
         sequence = NewSequence(new, prompt_ids, output_ids)
-        self.remove_row(row)
-        adjust_slot = self._adjusting.add_row(row, sequence)
-        forbid_slot = self._forbidding.add_row(row, sequence)
-        slots = RowSlots(adjust_slot, forbid_slot, self._forbidding.output_slot(row))
-        self._columns.set(row, sequence, slots)
-        self._work[row] = _work_of(sequence, adjust_slot)
+        self.state.add_row(row, sequence)
+        slots = self._slots(row)
+        self._parameters.set_row(row, slots)
+        self._work[row] = _work_of(sequence, slots.adjust)
 
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another, with random numbers of its own."""
-        self.remove_row(row)
-        adjust_slot = self._adjusting.fork_row(row, source_row)
-        forbid_slot = self._forbidding.fork_row(row, source_row)
-        slots = RowSlots(adjust_slot, forbid_slot, self._forbidding.output_slot(row))
-        self._columns.copy(row, source_row, sequence_index, slots)
+        self.state.fork_row(row, source_row, sequence_index)
+        self._parameters.set_row(row, self._slots(row))
         self._work[row] = self._work[source_row]
 
     def remove_row(self, row: int) -> None:
-        """Ends a row; one that does not exist is none."""
-        self._forbidding.remove_row(row)
+        """Ends a row; a row that is not in use is ignored."""
+        self.state.remove_row(row)
+
+    def _slots(self, row: int) -> RowSlots:
+        """Returns where the processors keep the state of a row."""
+        forbidding = self._forbidding
+        return RowSlots(self._adjusting.slot(row), forbidding.slot(row), forbidding.output_slot(row))
 
     @torch.inference_mode()
     def sample(
@@ -108,7 +110,7 @@ class Sampler:
             return torch.empty(0, dtype=torch.int64, device=logits.device)
         kept = scores.keep(logits, rows) if scores is not None else None
         work = self.begin(rows)
-        tokens = self.choose(logits, self._columns.index(rows), work)
+        tokens = self.choose(logits, self._parameters.index(rows), work)
         if scores is not None and kept is not None:
             scores.add(kept, rows, tokens)
         return tokens
@@ -118,7 +120,7 @@ class Sampler:
         and says what they need. To be followed by choose()."""
         index = np.asarray(rows)
         work = Work(int(np.bitwise_or.reduce(self._work[index])))
-        positions = self._columns.position(index)
+        positions = self.state.position_column[index]
         if self._forbidding.concerns(index, positions):
             work |= Work.FORBID
         self._advance(index, positions)
@@ -133,7 +135,7 @@ class Sampler:
         if work == Work.NONE:
             tokens = argmax(logits)
         else:
-            parameters = self._columns.gather(row_index)
+            parameters = self._parameters.gather(row_index)
             self._process(logits, parameters, work)
             tokens = _choose(logits, parameters, work)
         record_tokens(tokens, row_index[: logits.shape[0]], self._history())
@@ -145,9 +147,9 @@ class Sampler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
         and log-probabilities [B, K] float32. logits: [B, V] float32. See worker.sampling.sampler."""
-        self._columns.bring_over()
+        self._parameters.upload_changes()
         scores = log_softmax(logits)
-        parameters = self._columns.gather(self._columns.index(rows))
+        parameters = self._parameters.gather(self._parameters.index(rows))
         self._process(scores, parameters, Work.ADJUST | Work.FORBID)
         best = likeliest(scores, count)
         broken = ~scores.amax(-1, keepdim=True).isfinite()
@@ -157,14 +159,14 @@ class Sampler:
     def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
         """The tokens [A] int64 become part of the rows' output."""
         index = np.asarray(rows)
-        self._advance(index, self._columns.position(index))
-        record_tokens(tokens, self._columns.index(index)[: len(rows)], self._history())
+        self._advance(index, self.state.position_column[index])
+        record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
 
     def _advance(self, rows: Integers, positions: Integers) -> None:
         """The host's part of one more token for each of the rows [A], which have so many [A]."""
         self._forbidding.make_room(rows, positions)
-        self._columns.bring_over()
-        self._columns.advance(rows)
+        self._parameters.upload_changes()
+        self.state.position_column[rows] += 1
 
     def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
         """Penalties, bias and masks, in place."""
@@ -177,11 +179,11 @@ class Sampler:
 
     def _history(self) -> History:
         """What the rows have said, as far as anybody asks."""
-        columns = self._columns
+        parameters = self._parameters
         return History(
-            columns.on_device(POSITION),
-            columns.on_device(ADJUST_SLOT),
-            columns.on_device(OUTPUT_SLOT),
+            parameters.on_device(POSITION),
+            parameters.on_device(ADJUST_SLOT),
+            parameters.on_device(OUTPUT_SLOT),
             self._adjusting.counts,
             self._forbidding.outputs,
         )

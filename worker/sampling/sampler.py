@@ -4,7 +4,6 @@ A token is a function of its row's logits, parameters and history and of (seed, 
 position). Other rows of the batch are computed beside it, never with it.
 """
 
-from array import array
 from enum import Enum
 
 import torch
@@ -18,11 +17,12 @@ from kernels.ops.sampling.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
 from worker.sampling.bad_tokens import BadTokens
 from worker.sampling.batch import NewSequence, SampleBatch
-from worker.sampling.candidates import Candidates, Temperature, TopK
-from worker.sampling.filters import MinP, TopP, TypicalP
+from worker.sampling.candidates import Candidates, candidates_of
+from worker.sampling.filters import filters_of
 from worker.sampling.logit_bias import LogitBias
 from worker.sampling.logprobs.sampled import SampledScores
 from worker.sampling.penalties import Penalties
+from worker.sampling.state import SamplingState
 from worker.sampling.token_masks import AllowedTokens, MinTokens
 from worker.sampling.uniforms import Uniforms
 
@@ -59,10 +59,6 @@ class Sampler:
         kernels: SamplingKernels | None = None,
     ) -> None:
         self._rows_per_piece = max(1, PIECE // vocab_size)
-        self._positions = array("q", bytes(8 * max_num_rows))  # Output tokens of each row.
-        self._uniforms = Uniforms(max_num_rows, device)
-        self._temperature = Temperature(max_num_rows, device)
-        self._top_k = TopK(max_num_rows, vocab_size, device)
         penalties = Penalties(vocab_size, device, kernels)
         bad_tokens = BadTokens(vocab_size, device)
         # The order is part of the API: these do not commute.
@@ -73,61 +69,44 @@ class Sampler:
             bad_tokens,
             MinTokens(vocab_size, device),
         )
-        top_p, min_p = TopP(max_num_rows, device), MinP(max_num_rows, device)
-        typical_p = TypicalP(max_num_rows, device)
-        self._filters = (top_p, min_p, typical_p)
         self._recorders = (penalties, bad_tokens)
-        self._special: set[int] = set()  # Rows whose logits change before the choice.
-        self._plain: set[int] = set()  # Rows that take the largest of their logits as they are.
-        self._features = (*self._processors, self._top_k, self._temperature, *self._filters)
-        params = ChoiceParams(
-            self._temperature.values,
-            self._top_k.values,
-            top_p.shares,
-            min_p.shares,
-            typical_p.shares,
-            self._uniforms.keys,
-            self._uniforms.indexes,
-            torch.frombuffer(self._positions, dtype=torch.int64),
+        self.state = SamplingState(max_num_rows, vocab_size, self._processors)
+        self._filters = filters_of(self.state)
+        self._uniforms = Uniforms(self.state)
+        self._processed: set[int] = set()  # rows whose logits change before the choice
+        self._plain: set[int] = set()  # rows that take the largest of their logits as they are
+        self._chooser = (
+            TokenChooser(kernels, _choice_params(self.state), vocab_size) if kernels is not None else None
         )
-        self._chooser = TokenChooser(kernels, params, vocab_size) if kernels is not None else None
 
     @torch.inference_mode()
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row. output_ids: tokens that the sequence has already; the next one's position is
+        """Begins a row. output_ids: tokens that the sequence already has; the next one's position is
         their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
         """
-        sequence = NewSequence(new, prompt_ids, output_ids)
-        self.remove_row(row)
-        self._positions[row] = len(output_ids)
-        self._uniforms.add_row(row, sequence)
-        for feature in self._features:
-            feature.add_row(row, sequence)
-        self._note_kind(row)
+        self.state.add_row(row, NewSequence(new, prompt_ids, output_ids))
+        self._classify(row)
 
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another, with random numbers of its own."""
-        self.remove_row(row)
-        self._positions[row] = self._positions[source_row]
-        self._uniforms.fork_row(row, source_row, sequence_index)
-        for feature in self._features:
-            feature.fork_row(row, source_row)
-        self._note_kind(row)
+        self.state.fork_row(row, source_row, sequence_index)
+        self._classify(row)
 
     def remove_row(self, row: int) -> None:
-        """Ends a row; one that does not exist is none."""
-        self._special.discard(row)
+        """Ends a row; a row that is not in use is ignored."""
+        self._processed.discard(row)
         self._plain.discard(row)
-        self._uniforms.remove_row(row)
-        for feature in self._features:
-            feature.remove_row(row)
+        self.state.remove_row(row)
 
-    def _note_kind(self, row: int) -> None:
-        """Of a row that begins."""
-        if any(row in feature for feature in self._processors):
-            self._special.add(row)
-        elif row not in self._temperature:
+    def _classify(self, row: int) -> None:
+        """Sets what a row that begins needs in each of its steps."""
+        self._processed.discard(row)
+        self._plain.discard(row)
+        self._uniforms.forget(row)
+        if self.state.is_processed(row):
+            self._processed.add(row)
+        elif self.state.temperature[row] == 0:
             self._plain.add(row)
 
     def all_greedy(self, rows: list[int]) -> bool:
@@ -189,10 +168,9 @@ class Sampler:
 
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
         """The tokens [A] int64 become part of the rows' output."""
-        if not self._special.isdisjoint(rows):
+        if not self._processed.isdisjoint(rows):
             self._record(rows, tokens)
-        for row in rows:
-            self._positions[row] += 1
+        self.state.advance(rows)
 
     @torch.inference_mode()
     def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
@@ -204,14 +182,14 @@ class Sampler:
     @torch.inference_mode()
     def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
         """Penalties and masks, in place."""
-        batch = SampleBatch(scores, rows, [self._positions[row] for row in rows])
+        batch = SampleBatch(scores, rows, [self.state.positions[row] for row in rows])
         for processor in self._processors:
             processor.apply(batch)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Masks and penalties, then the choice. Rows that want none of the former cost one compiled call, and
         little else happens in Python."""
-        if not self._special.isdisjoint(rows):
+        if not self._processed.isdisjoint(rows):
             self._process(logits, rows)
         if self._chooser is None or not rows:
             return self._choose_by_kind(logits, rows)
@@ -236,32 +214,39 @@ class Sampler:
         return tokens
 
     def _choice(self, row: int) -> _Choice:
-        if row not in self._temperature:
+        if self.state.temperature[row] == 0:
             return _Choice.GREEDY
-        return _Choice.FROM_TOP_K if row in self._top_k else _Choice.FROM_ALL
+        return _Choice.FROM_TOP_K if self.state.top_k[row] else _Choice.FROM_ALL
 
     def _choose(self, choice: _Choice, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """logits [A, V] of rows of one kind -> tokens [A]."""
+        """Returns tokens [A] of rows of one kind. logits: [A, V]."""
         if choice is _Choice.GREEDY:
             return argmax(logits)
-        candidates = self._candidates(choice, logits, rows)
-        positions = [self._positions[row] for row in rows]
-        index = inverse_cdf(candidates.weights, self._uniforms.draw(rows, candidates.row_index, positions))
+        candidates = self._candidates(logits, rows)
+        positions = [self.state.positions[row] for row in rows]
+        index = inverse_cdf(candidates.weights, self._uniforms.draw(rows, positions))
         if candidates.ids is None:
             return index
         tokens = candidates.ids.gather(1, index.clamp(min=0)[:, None])[:, 0]
         return torch.where(index >= 0, tokens, index)
 
-    def _candidates(self, choice: _Choice, logits: torch.Tensor, rows: list[int]) -> Candidates:
-        """The distribution that the rows' tokens are drawn from."""
-        row_index = torch.tensor(rows, device=logits.device)
-        largest = logits.amax(-1)
-        ids: torch.Tensor | None = None
-        scores = logits
-        if choice is _Choice.FROM_TOP_K:
-            ids, scores = self._top_k.apply(logits, rows, row_index)
-        weights = self._temperature.apply(scores, largest, row_index)
-        candidates = Candidates(rows, row_index, ids, scores, weights)
-        for feature in self._filters:
-            feature.apply(candidates)
+    def _candidates(self, logits: torch.Tensor, rows: list[int]) -> Candidates:
+        """Returns the distribution that the tokens of rows of one kind are drawn from."""
+        candidates = candidates_of(logits, rows, self.state)
+        for each in self._filters:
+            each.apply(candidates)
         return candidates
+
+
+def _choice_params(state: SamplingState) -> ChoiceParams:
+    """Returns the columns as tensors of the same memory."""
+    return ChoiceParams(
+        torch.from_numpy(state.temperature),
+        torch.from_numpy(state.top_k),
+        torch.from_numpy(state.top_p),
+        torch.from_numpy(state.min_p),
+        torch.from_numpy(state.typical_p),
+        torch.from_numpy(state.keys),
+        torch.from_numpy(state.sequence_index),
+        torch.from_numpy(state.position_column),
+    )

@@ -3,39 +3,6 @@
 import torch
 
 
-class RowScalars:
-    """One number per row. `users`: the rows whose number is not the neutral one, and their numbers.
-
-    The numbers are on the device, for kernels, and the users' on the host too, so that deciding who
-    takes part in a step never waits for the device.
-    """
-
-    def __init__(self, max_num_rows: int, neutral: float, dtype: torch.dtype, device: torch.device) -> None:
-        self._neutral = neutral
-        self.values = torch.full((max_num_rows,), neutral, dtype=dtype, device=device)
-        self.users: dict[int, float] = {}
-
-    def set(self, row: int, value: float) -> None:
-        """Gives the row its number."""
-        self.values[row] = value
-        if value == self._neutral:
-            self.users.pop(row, None)
-        else:
-            self.users[row] = value
-
-    def copy(self, row: int, source_row: int) -> None:
-        """Gives the row the number of another."""
-        self.set(row, self.users.get(source_row, self._neutral))
-
-    def remove(self, row: int) -> None:
-        """The row ends."""
-        self.users.pop(row, None)
-
-    def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """rows [U] int64 -> [U]."""
-        return self.values.index_select(0, rows)
-
-
 class Slots:
     """Numbers lent to the rows that use a feature, small ones first.
 
@@ -53,6 +20,10 @@ class Slots:
 
     def __getitem__(self, row: int) -> int:
         return self._slots[row]
+
+    def get(self, row: int, default: int) -> int:
+        """Returns the row's slot, or the default if it has none."""
+        return self._slots.get(row, default)
 
     def take(self, row: int) -> int:
         """The row's slot; a new one if it has none."""

@@ -61,11 +61,10 @@ def add(sampler: Sampler, row: int, case: Case) -> None:
 
 def distributions(sampler: Sampler, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
     """[A, V] float64 weights that the sampler would draw from, for rows of one kind."""
-    batch = SampleBatch(logits.clone(), rows, [sampler._positions[row] for row in rows])
+    batch = SampleBatch(logits.clone(), rows, [sampler.state.positions[row] for row in rows])
     for processor in sampler._processors:
         processor.apply(batch)
-    choice = sampler._choice(rows[0])
-    candidates = sampler._candidates(choice, batch.logits, rows)
+    candidates = sampler._candidates(batch.logits, rows)
     if candidates.ids is None:
         return candidates.weights
     return torch.zeros(logits.shape, dtype=torch.float64).scatter_(1, candidates.ids, candidates.weights)

@@ -2,7 +2,7 @@
 
 import torch
 
-from worker.sampling.tables import RowScalars, Slots, Table
+from worker.sampling.tables import Slots, Table
 
 CPU = torch.device("cpu")
 
@@ -52,17 +52,3 @@ def test_growth_keeps_what_is_there() -> None:
     assert torch.equal(table.data[:1000, 0], torch.arange(1000))
     assert bool((table.data[:1000] == table.data[:1000, :1]).all())
     assert len(shapes) < 25
-
-
-def test_scalars_know_their_users() -> None:
-    """A row at the neutral value is none, also by copy."""
-    scalars = RowScalars(4, 1.0, torch.float64, CPU)
-    scalars.set(0, 0.5)
-    scalars.set(1, 1.0)
-    scalars.copy(2, 0)
-    assert scalars.users == {0: 0.5, 2: 0.5}
-    scalars.copy(0, 1)
-    scalars.remove(2)
-    assert scalars.users == {}
-    scalars.set(3, 0.25)
-    assert scalars.gather(torch.tensor([3, 0])).tolist() == [0.25, 1.0]

@@ -36,17 +36,22 @@ class Adjusting:
         self._bias = Table((1,), 0.0, torch.float32, device)
         self._users: set[int] = set()
 
-    def add_row(self, row: int, sequence: NewSequence) -> int:
-        """The row's slot, which is its number; -1: it needs none. Raises ValueError when the model has none
-        of the allowed tokens."""
+    def __contains__(self, row: object) -> bool:
+        return row in self._users
+
+    def slot(self, row: int) -> int:
+        """Returns the row's slot, which is its number; -1: it has none."""
+        return row if row in self._users else -1
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Begins a row. Raises ValueError when the vocabulary has none of the allowed tokens."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
         strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
         given = sequence.new.sampling.logit_bias.items()
         bias = {token: value for token, value in given if token < self._vocab_size}
         allowed = self._allowed_words(sequence)
-        self._users.discard(row)
         if tuple(strengths) == OFF and not bias and allowed is None:
-            return -1
+            return
         self._users.add(row)
         self._strengths[row] = self._upload(strengths, np.float32)
         self._num_biased[row] = self._upload([len(bias)], np.int32)
@@ -57,19 +62,20 @@ class Adjusting:
             self._allowed[row] = upload(allowed, self._device)
         if tuple(strengths) != OFF:
             self._count(row, sequence)
-        return row
 
-    def fork_row(self, row: int, source_row: int) -> int:
-        """The copy's slot, with the same in it; -1: none."""
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
         self._users.discard(row)
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """Begins a row as a copy of another."""
         if source_row not in self._users:
-            return -1
+            return
         self._users.add(row)
         for tensor in (self._strengths, self.counts, self._prompt, self._num_biased, self._allowed):
             tensor[row] = tensor[source_row]
         for table in (self._bias_ids, self._bias):
             table.copy(row, source_row)
-        return row
 
     def apply(self, logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor) -> None:
         """logits [A, V] float32, in place; batch_index [A]: 0, 1, ...; slots [A]; -1: none."""

@@ -1,8 +1,8 @@
-"""Numbers of rows: a table on the host, and the same table on the device.
+"""The columns of a worker.sampling.state.SamplingState on the device.
 
-The host knows all of them by itself: parameters when a row begins, and the position, since every sample adds
-one token to it, whichever that is. So rows that begin are written on the host and brought over together, with
-the next step that samples, in one copy; positions advance on both sides.
+The host knows all of them without the device: parameters when a row begins, and the position, since every
+sample adds one token. So rows that begin are uploaded together, in one copy, with the next step that samples;
+positions advance on both sides.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.filtered_sample import Filters
 from kernels.triton.sampling.sample import Draws
 from worker.cuda.upload import upload
-from worker.sampling.batch import NewSequence
+from worker.sampling.state import SamplingState
 
 (
     TEMPERATURE,
@@ -58,59 +59,46 @@ class Parameters:
     forbid_slots: torch.Tensor  # int32; -1: none
 
 
-class Columns:
-    """`padding` is the row of those that are none: greedy, and without slots."""
+class DeviceParameters:
+    """The columns of a SamplingState on the device. `padding` is a row that is greedy and has no slots."""
 
-    def __init__(self, max_num_rows: int, device: torch.device) -> None:
+    def __init__(self, state: SamplingState, max_num_rows: int, device: torch.device) -> None:
         self.padding = max_num_rows
         width = max_num_rows + 1 + -(max_num_rows + 1) % ALIGNMENT
-        self._numbers = np.zeros((OUTPUT_SLOT + 1, width), np.int32)
-        self._floats = self._numbers.view(np.float32)  # The same memory.
-        self._numbers[SLOTS] = -1
-        self._seeds = np.zeros(width, np.int64)
+        self._state, self._device = state, device
+        self._slots = np.full((len(RowSlots._fields), max_num_rows), -1, np.int32)
         self._changed: set[int] = set()
-        self._device = device
-        self._on_device = upload(self._numbers.copy(), device)
-        self._seeds_on_device = upload(self._seeds.copy(), device)
+        numbers = np.zeros((OUTPUT_SLOT + 1, width), np.int32)
+        numbers[SLOTS] = -1
+        self._on_device = upload(numbers, device)
+        self._seeds_on_device = upload(np.zeros(width, np.int64), device)
 
-    def set(self, row: int, sequence: NewSequence, slots: RowSlots) -> None:
-        """Begins a row."""
-        self._floats[TEMPERATURE, row] = sequence.scalar("temperature", 1.0)
-        self._floats[TOP_P, row] = sequence.scalar("top_p", 1.0)
-        self._floats[MIN_P, row] = sequence.scalar("min_p", 0.0)
-        self._floats[TYPICAL_P, row] = sequence.scalar("typical_p", 1.0)
-        self._numbers[TOP_K, row] = min(int(sequence.scalar("top_k", 0)), np.iinfo(np.int32).max)
-        self._set_index(row, sequence.new.sequence_index)
-        self._numbers[POSITION, row] = len(sequence.output_ids)
-        self._numbers[SLOTS, row] = slots
-        self._seeds[row] = np.uint64(sequence.new.sampling.seed).view(np.int64)
+    def set_row(self, row: int, slots: RowSlots) -> None:
+        """Begins a row whose entries in the columns are there; they are uploaded later."""
+        self._slots[:, row] = slots
         self._changed.add(row)
 
-    def copy(self, row: int, source_row: int, sequence_index: int, slots: RowSlots) -> None:
-        """Begins a row as a copy of another."""
-        self._numbers[:, row] = self._numbers[:, source_row]
-        self._numbers[SLOTS, row] = slots
-        self._seeds[row] = self._seeds[source_row]
-        self._set_index(row, sequence_index)
-        self._changed.add(row)
-
-    def position(self, rows: Integers) -> Integers:
-        """[A]: output tokens of the rows, those of steps that are still running among them."""
-        positions: Integers = self._numbers[POSITION, rows]
-        return positions
-
-    def advance(self, rows: Integers) -> None:
-        """Each of the rows gets a token, on the host. On the device: kernels.triton.step.record_tokens."""
-        self._numbers[POSITION, rows] += 1
-
-    def bring_over(self) -> None:
-        """Brings over the rows that began. What the device has done with their positions since is in them."""
+    def upload_changes(self) -> None:
+        """Uploads the rows that began. Their positions include the tokens that the device has added since."""
         if self._changed:
             rows = np.fromiter(self._changed, np.int64)
             index = upload(rows, self._device)
-            self._on_device.index_copy_(1, index, upload(self._numbers[:, rows], self._device))
-            self._seeds_on_device.index_copy_(0, index, upload(self._seeds[rows], self._device))
+            keys = self._state.keys[rows]
+            self._on_device.index_copy_(1, index, upload(self._packed(rows), self._device))
+            seeds = upload(keys[:, 0] | keys[:, 1] << 32, self._device)
+            self._seeds_on_device.index_copy_(0, index, seeds)
             self._changed.clear()
+
+    def _packed(self, rows: Integers) -> npt.NDArray[np.int32]:
+        """Returns the columns of rows [N] as the device has them, [10, N]."""
+        state, numbers = self._state, np.empty((OUTPUT_SLOT + 1, len(rows)), np.int32)
+        floats = numbers.view(np.float32)  # the same memory
+        floats[TEMPERATURE], floats[TOP_P] = state.temperature[rows], state.top_p[rows]
+        floats[MIN_P], floats[TYPICAL_P] = state.min_p[rows], state.typical_p[rows]
+        numbers[TOP_K], numbers[POSITION] = state.top_k[rows], state.position_column[rows]
+        numbers[INDEX] = state.sequence_index[rows].astype(np.uint32).view(np.int32)
+        numbers[SLOTS] = self._slots[:, rows]
+        return numbers
 
     def index(self, rows: Sequence[int] | Integers) -> torch.Tensor:
         """[P] int64: rows as gather() wants them."""
@@ -135,6 +123,3 @@ class Columns:
     def on_device(self, column: int) -> torch.Tensor:
         """[rows] int32: a column of all rows."""
         return self._on_device[column]
-
-    def _set_index(self, row: int, sequence_index: int) -> None:
-        self._numbers[INDEX, row] = np.uint32(sequence_index).view(np.int32)

@@ -34,9 +34,15 @@ class Forbidding:
         """[S, P] int32: the outputs of rows, from their first tokens on."""
         return self._outputs.data
 
-    def add_row(self, row: int, sequence: NewSequence) -> int:
-        """The row's slot; -1: it needs none. Sequences with ids that the model does not have cannot occur
-        and are left out, and so are such stop ids."""
+    def __contains__(self, row: object) -> bool:
+        return row in self._slots
+
+    def slot(self, row: int) -> int:
+        """Returns the row's slot; -1: it has none."""
+        return self._slots.get(row, -1)
+
+    def add_row(self, row: int, sequence: NewSequence) -> None:
+        """Begins a row. Sequences and stop ids outside the vocabulary cannot occur and are left out."""
         words = [list(word.ids) for word in sequence.new.bad_words]
         words += [[token] for token in sequence.new.sampling.bad_token_ids]
         words = [word for word in words if max(word) < self._vocab_size]
@@ -45,7 +51,7 @@ class Forbidding:
             stop_ids = []
         self._until[row] = ALWAYS if words else sequence.new.min_tokens if stop_ids else 0
         if not words and not stop_ids:
-            return -1
+            return
         slot = self._slots.take(row)
         longest = max((len(word) - 1 for word in words), default=0)
         numbers = [len(words), longest, len(stop_ids), min(sequence.new.min_tokens, ALWAYS)]
@@ -53,22 +59,20 @@ class Forbidding:
         self._outputs.set(slot, self._upload(sequence.output_ids))
         self._stop_ids.set(slot, self._upload(stop_ids))
         self._set_words(slot, words, longest)
-        return slot
 
     def output_slot(self, row: int) -> int:
         """Where the output of a row with bad words is kept; -1: nobody looks at it. Outputs move to other
         memory as they grow: a captured step has no such row."""
         return self._slots[row] if self._until[row] == ALWAYS else -1
 
-    def fork_row(self, row: int, source_row: int) -> int:
-        """The copy's slot, with the same in it; -1: none."""
+    def fork_row(self, row: int, source_row: int) -> None:
+        """Begins a row as a copy of another."""
         self._until[row] = self._until[source_row]
         if source_row not in self._slots:
-            return -1
+            return
         slot, source = self._slots.take(row), self._slots[source_row]
         for table in self._tables:
             table.copy(slot, source)
-        return slot
 
     def remove_row(self, row: int) -> None:
         """Takes the slot back."""

@@ -1,7 +1,7 @@
-"""Ways to fail on purpose, for tests of whoever depends on a worker. All are off by default.
+"""Deliberate failures, for tests of the processes that depend on a worker. All are off by default.
 
-A simulated device calls strike() itself, before it does anything for a plan; around a real one stands
-FaultyRunner, which does the same.
+A simulated device calls strike() itself, before it does anything for a plan; FaultyRunner does the same
+around a real device.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Faults:
-    """What a worker's flags ask for."""
+    """The faults that the flags of a worker request."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -31,11 +31,11 @@ class Faults:
 
     @property
     def slow_factor(self) -> float:
-        """Of the time that a step takes."""
+        """Factor by which steps take longer."""
         return self._config.fault_slow_factor
 
     def strike(self, plan: worker_pb2.StepPlan) -> None:
-        """Call it when a plan has come and nothing of it is done. May not return."""
+        """Applies the faults due at this plan. Call it before the plan is executed. May not return."""
         config = self._config
         self._num_steps += 1
         if self._num_steps == config.fault_die_at_step or self._is_fatal(plan):
@@ -46,7 +46,7 @@ class Faults:
             _hold_gil()
 
     def _is_fatal(self, plan: worker_pb2.StepPlan) -> bool:
-        """Whether a row that holds the trigger computes its fatal position, or begins behind it."""
+        """Returns whether a row with the trigger computes its fatal position, or begins behind it."""
         config = self._config
         if config.fault_die_on_token is None:
             return False
@@ -63,15 +63,15 @@ class Faults:
         return fatal and random.random() < config.fault_die_probability
 
     def _note_rows(self, plan: worker_pb2.StepPlan, trigger: int) -> set[int]:
-        """Knows from here on which rows hold the trigger; returns those that begin."""
+        """Updates the rows that have the trigger in their prompt; returns those that begin."""
         for row in column(plan.removed_rows).tolist():
             self._poisoned.pop(row, None)
         begun = set[int]()
         for new in plan.new_rows:
-            places = np.flatnonzero(column(new.token_ids)[: new.prompt_len] == trigger)
-            if places.size:
+            found = np.flatnonzero(column(new.token_ids)[: new.prompt_len] == trigger)
+            if found.size:
                 made = self._config.fault_die_at_output
-                self._poisoned[new.row] = new.prompt_len + made - 1 if made else int(places[0])
+                self._poisoned[new.row] = new.prompt_len + made - 1 if made else int(found[0])
                 begun.add(new.row)
         for fork in plan.forks:
             if fork.source_row in self._poisoned:
@@ -106,20 +106,20 @@ class FaultyRunner:
 
 
 def _die() -> None:
-    """As when memory runs out: no last words."""
+    """Kills the process without a last message, as the kernel does when memory runs out."""
     logger.warning("dying on purpose")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _hang() -> None:
-    """Until a signal ends the process."""
+    """Blocks until a signal ends the process."""
     logger.warning("hanging on purpose")
     while True:
         signal.pause()
 
 
 def _hold_gil() -> None:
-    """As native code that never returns: no other thread of Python's runs any more."""
+    """Blocks with the GIL held, as native code that never returns: no other Python thread runs."""
     logger.warning("hanging on purpose, with the GIL")
     while True:
         ctypes.PyDLL(None).pause()

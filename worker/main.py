@@ -1,7 +1,7 @@
 """The worker process: connects to its engine core, loads what it is told to, executes steps.
 
-What computes is imported only when Initialize has said where: a simulated device needs no torch, and
-a wrong address is told at once.
+The modules that compute are imported after Initialize has named the device: a simulated one needs no torch,
+and a wrong address is reported at once.
 """
 
 import logging
@@ -35,11 +35,11 @@ from worker.weights.prefault import weights_memory
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
-"""How long the last message may take to leave."""
+"""Time that the last message has to be sent."""
 
 
 class Stop(BaseException):
-    """A signal asks the process to end."""
+    """Raised by a signal that ends the process."""
 
 
 class EngineGone(Exception):
@@ -47,10 +47,10 @@ class EngineGone(Exception):
 
 
 def run(config: WorkerConfig) -> int:
-    """Runs until the core says so or goes away, or a signal comes. Returns the exit code.
+    """Runs until the core sends Shutdown or disconnects, or a signal arrives. Returns the exit code.
 
-    Raises StartupError when there is no address to connect to; what goes wrong later is told to the
-    core, which tells the user.
+    Raises StartupError when there is no address to connect to; later failures are sent to the core, which
+    reports them to the user.
     """
     status = Status()
     _handle_signals(status.attached)
@@ -73,7 +73,7 @@ def run(config: WorkerConfig) -> int:
 
 
 def _keep_to_cores(config: WorkerConfig) -> None:
-    """Before there are threads, which inherit it. Where it is not permitted, we go on without."""
+    """Pins the process to its cores, before threads inherit the mask. Logs where that is not permitted."""
     if config.cores:
         failure = pin(parse_cores(config.cores))
         if failure is not None:
@@ -81,12 +81,12 @@ def _keep_to_cores(config: WorkerConfig) -> None:
 
 
 class Channel:
-    """The connection to the core: whole messages out, whole commands in."""
+    """The connection to the core: sends and receives whole messages."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, key: ClientKey | None = None
     ) -> None:
-        """key: for tcp. Raises StartupError when the address cannot be one."""
+        """key: for tcp. Raises StartupError when the address is invalid."""
         self._socket = connect_dealer(context, address, new_identity(), key)
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in (self._socket, self._monitor)]
@@ -97,8 +97,8 @@ class Channel:
         self._socket.send(pack(message))
 
     def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
-        """The next command. An empty one when none comes for so many seconds (None: wait without end), and
-        for a frame that is none, which is counted. Raises EngineGone."""
+        """Returns the next command; an empty one when none arrives in time (None: no limit), or for a frame
+        that is not a command, which is counted. Raises EngineGone."""
         frame = self._next(seconds)
         if frame is None:
             return worker_pb2.WorkerCommand()
@@ -111,18 +111,20 @@ class Channel:
             return worker_pb2.WorkerCommand()
 
     def _next(self, seconds: float | None) -> bytes | None:
-        """The next frame; None: there is none for so many seconds. Raises EngineGone.
+        """Returns the next frame; None: none arrived in time. Raises EngineGone.
 
-        In most steps the next plan is there already, and is all that is looked at. zmq would wait in
-        milliseconds, of which a simulated step takes a few or none; so its descriptors are watched, which
-        tell of changes only, and only who has looked.
+        In most steps the next plan has already arrived, and nothing else is checked. zmq_poll() waits in
+        milliseconds, longer than many simulated steps, so select() waits on the sockets' descriptors. These
+        are edge-triggered: they signal changes after the last read.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
             frame = self._take()
             if frame is not None:
                 return frame
-            if is_readable(self._monitor) and not is_readable(self._socket):  # what was said before counts
+            if is_readable(self._monitor) and not is_readable(
+                self._socket
+            ):  # messages sent before the end count
                 raise EngineGone
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
@@ -136,14 +138,14 @@ class Channel:
             return None
 
     def close(self, linger_ms: int) -> None:
-        """linger_ms: how long the last message may take to leave."""
+        """Closes the connection. linger_ms: time that the last message has to be sent."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=linger_ms)
 
 
 def _serve(channel: Channel, config: WorkerConfig) -> int:
-    """From hello to the end."""
+    """Says hello, loads, and executes steps. Returns the exit code."""
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
     channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
@@ -163,7 +165,7 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
 
 
 def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
-    """Waits for Initialize and loads. None: the core does not want a worker any more."""
+    """Waits for Initialize and loads. None: the core sent Shutdown instead."""
     kind = None
     while kind != "initialize":
         command = channel.receive()
@@ -222,22 +224,22 @@ def _load_simulated(
 
 
 class _ProgressReport:
-    """Tells the core how far loading is, in steps of a hundredth."""
+    """Sends loading progress to the core, in steps of one percent."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._told: tuple[str, int] = ("", 0)
+        self._sent: tuple[str, int] = ("", 0)
 
     def __call__(self, what: str, fraction: float) -> None:
         now = (what, int(fraction * 100))
-        if now != self._told:
-            self._told = now
+        if now != self._sent:
+            self._sent = now
             progress = worker_pb2.LoadProgress(what=what, fraction=fraction)
             self._channel.send(worker_pb2.WorkerMessage(load_progress=progress))
 
 
 def _failure(error: Exception) -> worker_pb2.Failed:
-    """What the core is told of an exception."""
+    """Returns the message that reports an exception to the core."""
     failed = worker_pb2.Failed(
         type=type(error).__name__, traceback="".join(traceback.format_exception(error))
     )
@@ -250,8 +252,8 @@ def _failure(error: Exception) -> worker_pb2.Failed:
 
 
 def _handle_signals(has_parent: bool) -> None:
-    """SIGTERM ends the process quietly, at any point. So does SIGINT, unless a parent stands behind:
-    Ctrl-C reaches both, and the parent may want to finish what runs."""
+    """Makes SIGTERM end the process quietly, at any point. So does SIGINT, unless there is a parent process:
+    Ctrl-C reaches both, and the parent may let running requests finish."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Stop

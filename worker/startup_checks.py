@@ -1,4 +1,4 @@
-"""What is refused before anything is loaded, whatever the device."""
+"""Checks of Initialize that are the same for all devices, before anything is loaded."""
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import ModelConfig
@@ -8,17 +8,17 @@ _U32 = (1 << 32) - 1
 
 
 def refuse_quantization(quantization: str, device: str) -> None:
-    """Raises StartupError when weights are to become what only a CPU computes with."""
+    """Raises StartupError when quantization is requested on a device other than a CPU."""
     if quantization:
         raise StartupError(
             f"cannot quantize the weights to {quantization}",
-            f"only a CPU computes with them, and the device is {device}",
+            f"only a CPU computes with quantized weights, and the device is {device}",
             "leave --quantization out, or use --device cpu",
         )
 
 
 def check_group(rank: int, size: int) -> None:
-    """Refuses a tensor-parallel group of more than one worker."""
+    """Raises StartupError for a tensor-parallel group of more than one worker."""
     if size > 1:
         raise StartupError(
             "cannot split the model",
@@ -30,7 +30,7 @@ def check_group(rank: int, size: int) -> None:
 
 
 def choose_max_model_len(requested: int, config: ModelConfig) -> int:
-    """The context length: the model's unless less is asked for."""
+    """Returns the context length: the model's, or less if requested. Raises StartupError."""
     if requested > config.max_position:
         raise StartupError(
             "cannot use this context length",
@@ -41,9 +41,10 @@ def choose_max_model_len(requested: int, config: ModelConfig) -> int:
 
 
 def choose_num_host_blocks(swap_space_bytes: int, bytes_per_block: int, available: float) -> int:
-    """Blocks in so many bytes of host memory. Raises StartupError when they do not fit, or not one does.
+    """Returns the number of blocks in the swap space. Raises StartupError when it does not fit into memory,
+    or has no room for one block.
 
-    available: bytes of memory that nobody has claimed; infinite where none will be used.
+    available: bytes of unclaimed memory; infinite where the swap space is simulated.
     """
     if 0 < swap_space_bytes < bytes_per_block:
         raise StartupError(

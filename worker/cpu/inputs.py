@@ -1,9 +1,8 @@
-"""The inputs of a step where the CPU's kernels compute: made in one call, in place.
+"""The inputs of a step for the compiled CPU kernels: made in one call, in place.
 
-Rows stand in the plan's order, without padding: attention over blocks needs no neighbours of one length. A
-step of the same shape as the last one, as most are that decode, finds everything there but the numbers:
-tensors and plans for attention are those of the last step, written again. The twin is
-worker.model_input.build_input_batch.
+Rows keep the plan's order, without padding: attention over blocks does not need neighbours of similar length.
+A step of the same shape as the last one, as most decoding steps are, reuses its tensors and attention plans:
+only their contents are written again. The reference is worker.model_input.build_input_batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +22,11 @@ from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
 CONTEXT_STEP = 256
-"""Plans for attention are made for so many positions more than there are, at most, and last as long."""
+"""Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""
 
 
 BuildInputs = Callable[[Step, bool], StepBatch]
-"""Of a step, and whether all of its sampled rows are greedy: worker.model_input.InputBatch."""
+"""Called with a step and whether all of its sampled rows are greedy, see worker.model_input.InputBatch."""
 
 
 def input_builder(
@@ -47,7 +46,7 @@ def input_builder(
 
 
 class _Layout(NamedTuple):
-    """What a batch depends on, but for the numbers in it."""
+    """The shape of a batch: batches of one layout differ in their contents alone."""
 
     num_tokens: int  # T
     num_rows: int  # R
@@ -60,7 +59,7 @@ class _Layout(NamedTuple):
 
 
 class BlockInputs:
-    """Of one runner."""
+    """Makes the inputs of one backend's steps."""
 
     def __init__(self, rows: RowTable, specs: Sequence[AttentionSpec], kernels: BlockKernels) -> None:
         """specs: each kind of layer once; they have the same heads, and differ in their windows."""
@@ -83,7 +82,10 @@ class BlockInputs:
         self._items = 0  # how many there were: see kernels.cpu.attention.block_attention.BlockPlan
 
     def build(self, step: Step, greedy: bool = False) -> StepBatch:
-        """It lives until the next call. The same object as the last one: nothing has changed but numbers."""
+        """Returns the inputs of a step, valid until the next call.
+
+        The same object as in the last call: only the contents of its tensors have changed.
+        """
         layout, limits = self._layout_of(step, greedy)
         if layout != self._layout:
             self._batch, self._layout, self._items = self._make(layout), layout, 0
@@ -98,7 +100,7 @@ class BlockInputs:
         return self._batch
 
     def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
-        """And how many positions a row may have that is not split, and two rows in an item."""
+        """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)
         sizes = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
@@ -109,7 +111,7 @@ class BlockInputs:
         return layout, (sizes.whole, sizes.joined if self._joins else 0)
 
     def _make(self, layout: _Layout) -> StepBatch:
-        """A batch whose numbers are still to be written; the job knows where."""
+        """Returns a batch whose contents are not written yet, and sets their addresses in the record."""
         tokens = layout.num_tokens
         slots = tokens * self._num_kv_heads
         sizes = (

@@ -1,4 +1,4 @@
-"""How many threads compute."""
+"""The number of threads that compute, and how they wait for one another."""
 
 import os
 
@@ -7,12 +7,12 @@ from pagewire.host.spawn import is_child
 
 
 def prepare_threads() -> None:
-    """Call before torch is imported: how its threads wait for each other.
+    """Limits how long torch's threads spin for work before they sleep. Call it before torch is imported.
 
-    They soon sleep instead of spinning on. When other processes want the cores, a spinning thread
-    keeps the one that has work from running; but waking a sleeping one costs 30 us, as much as a product
-    for one token, and a step has a hundred of those. So a thread spins for about 50 us. A decode step of
-    10 layers of a 135M Llama, batch 1, in ms, by the count of spins (2 threads, 2 cores):
+    When other processes need the cores, a spinning thread keeps the thread that has work from running; but
+    waking a sleeping thread costs 30 us, as much as a product for one token, and a step has a hundred of
+    those. So a thread spins for about 50 us. A decode step of 10 layers of a 135M Llama, batch 1, in ms, by
+    the count of spins (2 threads, 2 cores):
 
         count                    0    1000    10000
         cores free               7.1   4.6      3.8
@@ -23,18 +23,18 @@ def prepare_threads() -> None:
 
 
 def choose_threads(requested: int, weight_bytes: int, cores: int) -> int:
-    """requested: 0 for as many as there are cores for this worker, or one for a small model."""
+    """Returns the number of threads. requested: 0 for one per core, or one for a small model."""
     if requested > 0:
         return requested
     return 1 if weight_bytes < SMALL_MODEL_BYTES else cores
 
 
 def own_cores(num_workers: int, pinned: bool) -> int:
-    """How many cores this worker may keep busy, at least one.
+    """Returns the number of cores that this worker may keep busy, at least one.
 
     num_workers: on this host. Threads of two workers on one core wait for one another in every operation, so
-    each gets its part. pinned: nobody else runs on the cores of this process. Where it is not, one of more
-    than two is left to the processes of the same service.
+    the cores are divided. pinned: no other process runs on the cores of this one. Otherwise one core of more
+    than two is left to the other processes of the same service.
     """
     cores = available_cores()
     if pinned:

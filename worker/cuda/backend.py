@@ -11,9 +11,9 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device import Device, Event
 from worker.cuda.graphs import DecodeGraphs
-from worker.cuda.logprobs import PromptScores, SampledScores
+from worker.cuda.logprobs import PendingSampledScores, PromptScores
 from worker.cuda.rows import DeviceRows
-from worker.cuda.sampler import Sampler
+from worker.cuda.sampler import CudaSampler
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
@@ -43,7 +43,7 @@ class CudaBackend:
         cache: KVCache,
         swap_space: SwapSpace,
         rows: RowTable,
-        sampler: Sampler,
+        sampler: CudaSampler,
         max_num_batched_tokens: int,
         device: Device,
     ) -> None:
@@ -132,7 +132,7 @@ class CudaOutputs:
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
         """See StepOutputs."""
-        backend, scores = self._backend, SampledScores(logprobs)
+        backend, scores = self._backend, PendingSampledScores(logprobs)
         logits, device_rows = self._logits(), backend.buffers.sample_rows(self._layout.num_samples)
         if index is not None:
             members = backend.device.send(index)

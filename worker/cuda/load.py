@@ -17,7 +17,7 @@ from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Device
 from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
 from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
-from worker.cuda.sampler import Sampler
+from worker.cuda.sampler import CudaSampler
 from worker.cuda.warm_up import warm_up
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes
@@ -169,7 +169,7 @@ def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
         cache,
         swap_space,
         rows,
-        Sampler(initialize.max_num_seqs, config.vocab_size, place),
+        CudaSampler(initialize.max_num_seqs, config.vocab_size, place),
         initialize.max_num_batched_tokens,
         loaded.device,
     )

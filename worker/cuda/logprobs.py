@@ -15,7 +15,7 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from kernels.triton.sampling.top_n import MOST
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.cuda.top_n import likeliest
+from worker.cuda.top_n import top_tokens
 from worker.cuda.upload import upload
 from worker.sampling.logprobs import scores as by_torch
 from worker.sampling.logprobs.columns import ScoreTable, to_columns
@@ -42,7 +42,7 @@ class PendingScores:
         )
 
 
-class SampledScores:
+class PendingSampledScores:
     """worker.sampling.logprobs.sampled.SampledScores: of what the rows of one step sample."""
 
     def __init__(self, requests: Mapping[int, LogprobCandidates]) -> None:
@@ -122,7 +122,7 @@ def _ids(
     """The tokens and their candidates, [M, 1 + width]; columns beyond those a row requested are undefined."""
     parts = [tokens[:, None]]
     if any(request.top_n for request in requests):
-        parts.append(likeliest(logits, width))
+        parts.append(top_tokens(logits, width))
     ids = torch.cat(parts, 1)
     if width >= ids.shape[1]:
         ids = torch.nn.functional.pad(ids, (0, width + 1 - ids.shape[1]))

@@ -19,7 +19,7 @@ from kernels.triton.sampling.tile_stats import tile_stats
 from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.step.record_tokens import History, record_tokens
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.logprobs import SampledScores
+from worker.cuda.logprobs import PendingSampledScores
 from worker.cuda.sampling.logit_adjustments import Adjusting
 from worker.cuda.sampling.row_parameters import (
     ADJUST_SLOT,
@@ -31,7 +31,7 @@ from worker.cuda.sampling.row_parameters import (
     RowSlots,
 )
 from worker.cuda.sampling.token_bans import Forbidding
-from worker.cuda.top_n import likeliest
+from worker.cuda.top_n import top_tokens
 from worker.sampling.batch import NewSequence
 from worker.sampling.state import SamplingState
 
@@ -47,7 +47,7 @@ class Work(IntFlag):
     FORBID = 16
 
 
-class Sampler:
+class CudaSampler:
     """Chooses tokens for rows, and keeps of each row what the choice depends on.
 
     max_num_rows: rows are numbers below it. vocab_size: V. sample() is begin(), which is for the host, and
@@ -97,7 +97,7 @@ class Sampler:
 
     @torch.inference_mode()
     def sample(
-        self, logits: torch.Tensor, rows: Sequence[int], scores: SampledScores | None = None
+        self, logits: torch.Tensor, rows: Sequence[int], scores: PendingSampledScores | None = None
     ) -> torch.Tensor:
         """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
 
@@ -151,7 +151,7 @@ class Sampler:
         scores = log_softmax(logits)
         parameters = self._parameters.gather(self._parameters.index(rows))
         self._process(scores, parameters, Work.ADJUST | Work.FORBID)
-        best = likeliest(scores, count)
+        best = top_tokens(scores, count)
         broken = ~scores.amax(-1, keepdim=True).isfinite()
         return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
 

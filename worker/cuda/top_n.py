@@ -10,7 +10,7 @@ USUAL = 32
 for each that somebody may ask for."""
 
 
-def likeliest(logits: torch.Tensor, n: int) -> torch.Tensor:
+def top_tokens(logits: torch.Tensor, n: int) -> torch.Tensor:
     """kernels.ops.sampling.ranking: logits [A, V] float32 -> ids [A, n] int64, n >= 1. Beyond MOST torch
     sorts."""
     if n > MOST:

@@ -1,6 +1,8 @@
-"""What the sampler is made of: one feature per file, each with its own state and the same verbs.
+"""The sampler: rows in state.py, one processor of logits per file, then candidates, filters and the draw.
+
+The methods of a processor:
 
 add_row, fork_row, remove_row   a row begins, begins as a copy, ends
-apply                           change what this step's rows choose from
-record                          the rows' new tokens (features that look back at the output)
+apply                           changes the logits of a step's rows
+record                          appends the rows' new tokens, where the processor depends on the output
 """

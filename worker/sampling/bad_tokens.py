@@ -1,4 +1,4 @@
-"""Bad words and bad token ids."""
+"""Bad words and bad token ids: sequences of tokens that a row must not complete."""
 
 import torch
 
@@ -6,20 +6,20 @@ from kernels.ops.logits.token_masks import forbid_tokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 
-ANY = -1  # In a prefix: matches whatever is there.
-NOTHING = -2  # Before the first output token: matches no token.
+ANY = -1  # in a prefix: matches any token, and none
+NOTHING = -2  # in a tail: before the first output token; matches no token
 
 
 class BadTokens:
-    """Per row: sequences of tokens that must not be completed. A bad token id is a sequence of one.
+    """Forbids tokens that would complete a bad word. A bad token id is a word of one token.
 
-    A sequence is its last token and the prefix before it, nearest token first, so that it lines up
-    with the tail of the output, kept in the same order:
+    A word is stored as its last token and the prefix before it, nearest token first, so that it lines up with
+    the tail of the output, stored in the same order:
 
         bad word [5, 8, 3]     last 3   prefix  8   5  ANY ANY
         output ... 5 8                  tail    8   5   ...        -> 3 is forbidden
 
-    Only output counts: a word that the prompt begins is not forbidden.
+    Only output counts: a word that begins in the prompt is not forbidden.
     """
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class BadTokens:
         return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Sequences with ids that the model does not have cannot occur and are left out."""
+        """Begins a row. Words with ids outside the vocabulary cannot occur and are left out."""
         words = [list(word.ids) for word in sequence.new.bad_words]
         words += [[token] for token in sequence.new.sampling.bad_token_ids]
         words = [word for word in words if max(word) < self._vocab_size]
@@ -51,18 +51,18 @@ class BadTokens:
         self._tail.set(slot, torch.tensor(tail, device=self._device))
 
     def fork_row(self, row: int, source_row: int) -> None:
-        """The same words after the same output."""
+        """Begins a row with the words and output of its source."""
         if source_row in self._slots:
             slot, source = self._slots.take(row), self._slots[source_row]
             for table in (self._last, self._prefix, self._tail):
                 table.copy(slot, source)
 
     def remove_row(self, row: int) -> None:
-        """No words."""
+        """Ends a row."""
         self._slots.remove(row)
 
     def apply(self, batch: SampleBatch) -> None:
-        """Masks the last tokens whose prefix is there."""
+        """Masks the last token of each word whose prefix the output ends with."""
         users = batch.users(self._slots)
         if not users:
             return
@@ -73,7 +73,7 @@ class BadTokens:
         forbid_tokens(batch.logits, batch.index(users), self._last.gather(slots), complete)
 
     def record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Puts the new tokens [A] int64 at the head of the tails."""
+        """Puts the new tokens [A] int64 of rows [A] at the head of their tails."""
         users = [index for index, row in enumerate(rows) if row in self._slots]
         if not users:
             return

@@ -1,4 +1,4 @@
-"""What the sampler's features are given: a new sequence, the logits of a step."""
+"""The inputs of processors: a new sequence, and the logits of a step."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from pagewire.internal.v1 import worker_pb2
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
-    """A sequence that gets a row."""
+    """A sequence that begins a row."""
 
     new: worker_pb2.NewRow
     prompt_ids: list[int]
     output_ids: list[int]
 
     def scalar(self, name: str, neutral: float) -> float:
-        """A scalar of SamplingParams; absent means neutral."""
+        """Returns a scalar of SamplingParams; the neutral value where it is absent."""
         sampling = self.new.sampling
         return float(getattr(sampling, name)) if sampling.HasField(name) else neutral
 
@@ -31,9 +31,9 @@ class SampleBatch:
     positions: list[int]  # [A] output tokens that the row has
 
     def users(self, rows: Container[int]) -> list[int]:
-        """Batch indexes of those that are among the given rows."""
+        """Returns the batch indexes [U] of the rows that are in the container."""
         return [index for index, row in enumerate(self.rows) if row in rows]
 
     def index(self, users: list[int]) -> torch.Tensor:
-        """[U] int64: batch indexes, where the logits are."""
+        """Returns batch indexes [U] as int64, on the device of the logits."""
         return torch.tensor(users, device=self.logits.device)

@@ -1,4 +1,4 @@
-"""Logit bias."""
+"""Logit bias: numbers that are added to the logits of some tokens."""
 
 import torch
 
@@ -8,7 +8,7 @@ from worker.sampling.tables import Slots, Table
 
 
 class LogitBias:
-    """Per row: token ids and what is added to their logits."""
+    """Token ids and their bias, by row."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -21,7 +21,7 @@ class LogitBias:
         return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Ids that the model does not have make no difference and are left out."""
+        """Begins a row. Ids outside the vocabulary are left out."""
         bias = sequence.new.sampling.logit_bias
         token_ids = [token for token in bias if token < self._vocab_size]
         if token_ids:
@@ -30,18 +30,18 @@ class LogitBias:
             self._bias.set(slot, torch.tensor([bias[token] for token in token_ids], device=self._device))
 
     def fork_row(self, row: int, source_row: int) -> None:
-        """The same bias."""
+        """Begins a row with the bias of its source."""
         if source_row in self._slots:
             slot, source = self._slots.take(row), self._slots[source_row]
             self._token_ids.copy(slot, source)
             self._bias.copy(slot, source)
 
     def remove_row(self, row: int) -> None:
-        """No bias."""
+        """Ends a row."""
         self._slots.remove(row)
 
     def apply(self, batch: SampleBatch) -> None:
-        """Adds."""
+        """Adds the bias to the logits."""
         users = batch.users(self._slots)
         if users:
             slots = self._slots.index([batch.rows[user] for user in users])

@@ -11,13 +11,13 @@ OFF = (1.0, 0.0, 0.0)
 
 
 class Penalties:
-    """Remembers what the rows that are penalized have said.
+    """Penalizes tokens that a row has in its prompt or output.
 
-    Per row: its history, a list of token ids with repeats (prompt and output; the output alone where
-    the prompt does not count, that is, without a repetition penalty), and the counts over the output,
-    [V]. Only the history's logits are touched. The padding of a history repeats its first token. An
-    empty one (no repetition penalty, no output yet) is padded with token 0, which does no harm: without
-    a repetition penalty, what happens to a token depends on its count alone.
+    The state of a row is its history, a list of token ids with repeats (prompt and output; the output alone
+    without a repetition penalty, since the prompt then does not count), and the counts [V] over the output.
+    Only logits of tokens in the history change. A history is padded with its first token; an empty one (no
+    repetition penalty, no output yet) with token 0, which changes nothing: without a repetition penalty, the
+    penalty of a token depends on its count alone.
     """
 
     def __init__(self, vocab_size: int, device: torch.device, kernels: SamplingKernels | None = None) -> None:
@@ -26,13 +26,13 @@ class Penalties:
         self._strengths = Table((3,), 0.0, torch.float32, device)  # repetition, frequency, presence
         self._history = Table((1,), 0, torch.int64, device)
         self._counts = Table((vocab_size,), 0, torch.int32, device)
-        self._lengths: dict[int, int] = {}  # Row -> length of its history.
+        self._lengths: dict[int, int] = {}  # row -> length of its history
 
     def __contains__(self, row: object) -> bool:
         return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Counts the output that the sequence has."""
+        """Begins a row with the prompt and output of its sequence."""
         names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
         strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
         if tuple(strengths) == OFF:
@@ -49,7 +49,7 @@ class Penalties:
         self._lengths[row] = len(history)
 
     def fork_row(self, row: int, source_row: int) -> None:
-        """The copy has said the same."""
+        """Begins a row with the history of its source."""
         if source_row in self._slots:
             slot, source = self._slots.take(row), self._slots[source_row]
             for table in (self._strengths, self._history, self._counts):
@@ -57,12 +57,12 @@ class Penalties:
             self._lengths[row] = self._lengths[source_row]
 
     def remove_row(self, row: int) -> None:
-        """Forgets."""
+        """Ends a row."""
         self._slots.remove(row)
         self._lengths.pop(row, None)
 
     def apply(self, batch: SampleBatch) -> None:
-        """Penalizes the users' logits."""
+        """Penalizes the logits of the rows that have penalties."""
         users = batch.users(self._slots)
         if not users:
             return
@@ -77,7 +77,7 @@ class Penalties:
         penalties(batch.logits, batch.index(users), history, counts, self._strengths.gather(slots))
 
     def record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Notes the tokens [A] int64 that the rows were given."""
+        """Appends the new tokens [A] int64 of rows [A] to their histories."""
         users = [index for index, row in enumerate(rows) if row in self._slots]
         if not users:
             return
@@ -94,6 +94,6 @@ class Penalties:
         self._lengths.update((row, length + 1) for row, length in zip(rows, lengths, strict=True))
 
     def _users(self, users: list[int], rows: list[int]) -> Users:
-        """users: their places in the step."""
+        """Returns the tables for rows [U]. users: [U] their indexes in the step."""
         slots, lengths = [self._slots[row] for row in rows], [self._lengths[row] for row in rows]
         return Users(users, slots, lengths, self._history.data, self._counts.data, self._strengths.data)

@@ -1,7 +1,7 @@
 """The sampler: from logits to one token per row. Steps, formulas and order: docs/sampling.md.
 
-A token is a function of its row's logits, parameters and history and of (seed, sequence index,
-position). Other rows of the batch are computed beside it, never with it.
+A token is a function of its row's logits, parameters and history and of (seed, sequence index, position), and
+independent of the other rows of the batch.
 """
 
 from enum import Enum
@@ -26,13 +26,13 @@ from worker.sampling.state import SamplingState
 from worker.sampling.token_masks import AllowedTokens, MinTokens
 from worker.sampling.uniforms import Uniforms
 
-# What sample() gives where there is no token to give: the row's largest logit is not finite.
 NO_TOKEN = -1
+"""Returned by sample() for a row whose largest logit is not finite."""
 
-# Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger
-# ones are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one
-# piece and 18 ms in pieces.
 PIECE = 1 << 19
+"""Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger ones
+are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one piece and 18
+ms in pieces."""
 
 
 class _Choice(Enum):
@@ -44,12 +44,7 @@ class _Choice(Enum):
 
 
 class Sampler:
-    """Chooses tokens for rows, and keeps of each row what the choice depends on.
-
-    max_num_rows: rows are numbers below it. vocab_size: V. kernels: of a CPU with llvmlite; the tokens are
-    those of torch. Nothing here waits for the device, except on the CPU, where there is nothing to wait
-    for.
-    """
+    """Chooses tokens for rows on a CPU. `state` has what the choice depends on, by row."""
 
     def __init__(
         self,
@@ -58,6 +53,8 @@ class Sampler:
         device: torch.device,
         kernels: SamplingKernels | None = None,
     ) -> None:
+        """Rows are numbers below max_num_rows. kernels: compiled ones, which choose the same tokens as torch;
+        None: torch chooses."""
         self._rows_per_piece = max(1, PIECE // vocab_size)
         penalties = Penalties(vocab_size, device, kernels)
         bad_tokens = BadTokens(vocab_size, device)
@@ -110,22 +107,22 @@ class Sampler:
             self._plain.add(row)
 
     def all_greedy(self, rows: list[int]) -> bool:
-        """Whether sample() would give each of the rows the token of its largest logit, whatever the logits:
-        kernels.ops.sampling.argmax. Who knows these tokens may append() them instead."""
+        """Returns whether sample() would return kernels.ops.sampling.argmax for every row, whatever the
+        logits. A caller that already has these tokens may append() them instead."""
         return self._plain.issuperset(rows)
 
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None
     ) -> torch.Tensor:
-        """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
+        """Samples a token for each of A distinct rows and appends it to their output. Returns tokens [A]
+        int64.
 
-        scores: what is to see the logits before they are overwritten, and the tokens.
+        logits: [A, V] float32, contiguous, overwritten. scores: sees the logits before that, and the tokens.
 
-        The tokens become part of the rows' output. NO_TOKEN where a row's largest logit is not
-        finite after the masks: NaN or +inf anywhere (the model failed), or -inf everywhere. Such a
-        row must end; what it is given later has no meaning.
+        NO_TOKEN where a row's largest logit is not finite after the masks: NaN or +inf anywhere (the model
+        failed), or -inf everywhere. Such a row must end; its later tokens are undefined.
         """
-        # Torch makes copies of what it works on, and so do scores; compiled functions make none.
+        # torch copies the logits that it works on, and so do scores; compiled functions do not
         copied = self._chooser is None or (scores is not None and scores.watches(rows))
         tokens = self._sample_in_pieces(logits, rows, scores) if copied else self._sample(logits, rows)
         self.append(rows, tokens)
@@ -135,7 +132,7 @@ class Sampler:
     def _sample_in_pieces(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None
     ) -> torch.Tensor:
-        """Some rows at a time."""
+        """Samples some rows at a time; see sample()."""
         pieces = []
         for start in range(0, max(1, len(rows)), self._rows_per_piece):
             piece = slice(start, start + self._rows_per_piece)
@@ -152,8 +149,8 @@ class Sampler:
         """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
         and log-probabilities [B, K] float32. logits: [B, V] float32.
 
-        As transformers does it, penalties and masks come after the log-softmax. NaN where the model gave a
-        row nothing to choose from. Nothing becomes output: see append().
+        As in transformers, penalties and masks apply after the log-softmax. NaN where the model left a row
+        nothing to choose from. The output of rows does not change: see append().
         """
         ids, logprobs = [], []
         for start in range(0, len(rows), self._rows_per_piece):
@@ -167,28 +164,28 @@ class Sampler:
         return torch.cat(ids), torch.cat(logprobs)
 
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """The tokens [A] int64 become part of the rows' output."""
+        """Appends tokens [A] int64 to the output of rows [A]."""
         if not self._processed.isdisjoint(rows):
             self._record(rows, tokens)
         self.state.advance(rows)
 
     @torch.inference_mode()
     def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Tells who remembers tokens."""
-        known = tokens.clamp(min=0)  # NO_TOKEN is no index.
+        """Appends tokens [A] to the state of processors that depend on the output."""
+        known = tokens.clamp(min=0)  # NO_TOKEN is no index
         for recorder in self._recorders:
             recorder.record(rows, known)
 
     @torch.inference_mode()
     def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
-        """Penalties and masks, in place."""
+        """Applies penalties, bias and masks to scores [A, V], in place."""
         batch = SampleBatch(scores, rows, [self.state.positions[row] for row in rows])
         for processor in self._processors:
             processor.apply(batch)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """Masks and penalties, then the choice. Rows that want none of the former cost one compiled call, and
-        little else happens in Python."""
+        """Applies processors and chooses tokens [A]. For rows without processors that is one compiled call,
+        with little else in Python."""
         if not self._processed.isdisjoint(rows):
             self._process(logits, rows)
         if self._chooser is None or not rows:
@@ -201,7 +198,7 @@ class Sampler:
 
     @torch.inference_mode()
     def _choose_by_kind(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """By torch: each kind of choice for its own rows."""
+        """Chooses tokens [A] by torch, each kind of choice for its own rows."""
         groups: dict[_Choice, list[int]] = {}
         for index, row in enumerate(rows):
             groups.setdefault(self._choice(row), []).append(index)

@@ -1,12 +1,12 @@
-"""Parameters and state of rows, on the device."""
+"""Tables on the device for state that few rows have: slots, and one item per slot."""
 
 import torch
 
 
 class Slots:
-    """Numbers lent to the rows that use a feature, small ones first.
+    """Slots of the rows that use a feature: small numbers, reused.
 
-    A feature's tables are indexed by slot, so that their memory follows the number of users and not
+    A feature's tables are indexed by slot, so that their memory grows with the number of users and not with
     the number of rows.
     """
 
@@ -26,32 +26,32 @@ class Slots:
         return self._slots.get(row, default)
 
     def take(self, row: int) -> int:
-        """The row's slot; a new one if it has none."""
+        """Returns the row's slot; a new one if it has none."""
         if row not in self._slots:
-            # Every number below the sum is lent or free.
+            # every number below the sum is in use or free
             self._slots[row] = self._free.pop() if self._free else len(self._slots)
         return self._slots[row]
 
     def remove(self, row: int) -> None:
-        """Takes the slot back, if the row has one."""
+        """Frees the row's slot, if it has one."""
         if row in self._slots:
             self._free.append(self._slots.pop(row))
 
     def index(self, rows: list[int]) -> torch.Tensor:
-        """[U] int64: the slots of rows that have one."""
+        """Returns the slots [U] int64 of rows [U] that have one."""
         return torch.tensor([self._slots[row] for row in rows], device=self._device)
 
 
 class Table:
     """One item per slot, all of one shape: data [capacity, n, ...].
 
-    Capacity and shape grow, at least by doubling, when a slot or an item does not fit. An item shorter
-    than n is padded by repeating its first entry, which is what operations on sets of tokens want, and
-    along the other dimensions with `fill`; so is an empty item.
+    Capacity and shape grow, at least by doubling, when a slot or an item does not fit. An item shorter than n
+    is padded by repeating its first entry, so that a set of tokens stays the same, and along the other
+    dimensions with `fill`; an empty item is filled with `fill`.
 
         slot   item       data
         0      a b c d    a b c d
-        1      (free)     whatever was there
+        1      (free)     undefined
         2      e f        e f e e
     """
 
@@ -60,16 +60,16 @@ class Table:
         self.data = torch.full((0, *shape), fill, dtype=dtype, device=device)
 
     def set(self, slot: int, item: torch.Tensor) -> None:
-        """Writes a slot."""
+        """Writes an item to a slot."""
         self._grow((slot + 1, *item.shape))
         self.data[slot] = self._pad(item[None], self.data.shape[1:])[0]
 
     def copy(self, slot: int, source: int) -> None:
-        """Copies a slot."""
+        """Copies the item of slot `source`."""
         self.set(slot, self.data[source])
 
     def gather(self, slots: torch.Tensor) -> torch.Tensor:
-        """slots [U] int64 -> [U, n, ...]."""
+        """Returns the items [U, n, ...] of slots [U] int64."""
         return self.data.index_select(0, slots)
 
     def widen(self, n: int) -> None:
@@ -87,7 +87,7 @@ class Table:
         self.data[: old.shape[0]] = self._pad(old, self.data.shape[1:])
 
     def _pad(self, items: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """Items [N, ...] padded to [N, *shape]."""
+        """Returns items [N, ...] padded to [N, *shape]."""
         padded = items.new_full((items.shape[0], *shape), self._fill)
         padded[tuple(slice(size) for size in items.shape)] = items
         if 0 < items.shape[1] < shape[0]:

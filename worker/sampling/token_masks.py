@@ -1,8 +1,8 @@
 """Tokens that must or must not be chosen: allowed ids, and stop tokens before min_tokens.
 
-A prohibition (early stop tokens here, bad tokens in bad_tokens.py) that would leave a row no token at
-all is not applied in that step: every sequence goes on. So bad tokens give way to allowed ones, and
-early stop tokens to both.
+A mask of forbidden tokens (early stop tokens here, bad tokens in bad_tokens.py) that would leave a row no
+token at all is not applied in that step, so that every sequence can continue: allowed tokens take precedence
+over bad tokens, and both over early stop tokens.
 """
 
 import torch
@@ -13,7 +13,7 @@ from worker.sampling.tables import Slots, Table
 
 
 class AllowedTokens:
-    """Per row: the only tokens that can be chosen."""
+    """The only tokens that a row may choose, where it has such a list."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -24,7 +24,7 @@ class AllowedTokens:
         return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Raises ValueError when the model has none of the tokens."""
+        """Begins a row. Raises ValueError when the vocabulary has none of the tokens."""
         allowed = sequence.new.sampling.allowed_token_ids
         if not allowed:
             return
@@ -36,16 +36,16 @@ class AllowedTokens:
         )
 
     def fork_row(self, row: int, source_row: int) -> None:
-        """The same tokens."""
+        """Begins a row with the tokens of its source."""
         if source_row in self._slots:
             self._token_ids.copy(self._slots.take(row), self._slots[source_row])
 
     def remove_row(self, row: int) -> None:
-        """All tokens."""
+        """Ends a row."""
         self._slots.remove(row)
 
     def apply(self, batch: SampleBatch) -> None:
-        """Masks the others."""
+        """Masks the tokens that are not allowed."""
         users = batch.users(self._slots)
         if users:
             slots = self._slots.index([batch.rows[user] for user in users])
@@ -53,7 +53,7 @@ class AllowedTokens:
 
 
 class MinTokens:
-    """Per row that is still too short to stop: the tokens that would end it, and the length it must have."""
+    """Stop tokens of rows whose output is shorter than min_tokens."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -65,7 +65,7 @@ class MinTokens:
         return row in self._slots
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Stop ids that the model does not have cannot occur and are left out."""
+        """Begins a row. Stop ids outside the vocabulary cannot occur and are left out."""
         stop_ids = [token for token in sequence.new.stop_token_ids if token < self._vocab_size]
         if stop_ids and len(sequence.output_ids) < sequence.new.min_tokens:
             self._stop_ids.set(
@@ -74,18 +74,18 @@ class MinTokens:
             self._min_tokens[row] = sequence.new.min_tokens
 
     def fork_row(self, row: int, source_row: int) -> None:
-        """The same length."""
+        """Begins a row with the stop tokens and minimum of its source."""
         if source_row in self._slots:
             self._stop_ids.copy(self._slots.take(row), self._slots[source_row])
             self._min_tokens[row] = self._min_tokens[source_row]
 
     def remove_row(self, row: int) -> None:
-        """Nothing to wait for."""
+        """Ends a row."""
         self._slots.remove(row)
         self._min_tokens.pop(row, None)
 
     def apply(self, batch: SampleBatch) -> None:
-        """Masks the stop tokens of rows that are too short, and drops the rows that no longer are."""
+        """Masks the stop tokens of rows that are too short, and drops the rows that are long enough."""
         for user in batch.users(self._slots):
             if batch.positions[user] >= self._min_tokens[batch.rows[user]]:
                 self.remove_row(batch.rows[user])

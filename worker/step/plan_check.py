@@ -1,8 +1,8 @@
-"""Whether a step fits the rows, found in one call where kernels are compiled.
+"""Checks that a step fits the rows, in one call where kernels are compiled.
 
-The plan comes from another process, and each step is checked; in a loop that costs little. But in life a
-model's weights have gone through the caches since the last step, and thirty calls of numpy take longer
-then than the rows deserve.
+The plan comes from another process, so each step is checked. In a benchmark loop that costs little; in
+service a model's weights have evicted the caches since the last step, and thirty calls of numpy then take
+considerably longer.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from worker.step.rows import RowTable
 
 
 class Measures(NamedTuple):
-    """Of a step that fits."""
+    """Sizes of a step that fits the rows."""
 
     num_tokens: int
     context: int  # the largest position that a row computes, and one
@@ -24,7 +24,7 @@ class Measures(NamedTuple):
 
 
 class StepCheck:
-    """Of one row table. Its twin is check_by_numpy()."""
+    """The compiled check of steps against one row table. The reference is check_by_numpy()."""
 
     def __init__(self, rows: RowTable, kernel: Callable[[CheckStepJob], None]) -> None:
         """kernel: kernels.cpu.step.check_step.check_step."""
@@ -41,18 +41,21 @@ class StepCheck:
         )
 
     def __call__(self, columns: Integers, address: int, num_rows: int, num_samples: int) -> Measures:
-        """columns: rows, starts, counts [R], sample rows and sources [A], one after another, int64; and their
-        address. Raises PlanError when it does not fit."""
+        """Checks a step and returns its sizes. Raises PlanError when it does not fit.
+
+        columns: rows, starts, counts [R], sample rows and sources [A], one after another, int64. address: of
+        the columns.
+        """
         job = self._job
         job.columns, job.num_rows, job.num_samples = address, num_rows, num_samples
         self._kernel(job)
         if job.tokens < 0:
-            return check_by_numpy(self._rows, columns, num_rows, num_samples)  # which says why
+            return check_by_numpy(self._rows, columns, num_rows, num_samples)  # raises the reason
         return Measures(job.tokens, job.context, bool(job.in_order))
 
 
 def check_by_numpy(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures:
-    """The same."""
+    """Checks a step and returns its sizes; see StepCheck. Raises PlanError."""
     computing, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
     sampling, sources = columns[3 * num_rows :].reshape(2, num_samples)
     ends = starts + counts

@@ -1,4 +1,4 @@
-"""A step plan, taken apart and checked against the rows. What every kind of runner does first."""
+"""Reads a step plan: applies its changes to the rows, and checks what it computes against them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from worker.step.plan_check import Measures, StepCheck, check_by_numpy
 from worker.step.rows import RowTable, column, require
 
 NO_TOKEN_COLUMN = 0xFFFFFFFF
-"""What StepResult.token_ids gives for a row that has no token to give."""
+"""In StepResult.token_ids: the row has no token."""
 
 _NOTHING = np.empty(0, np.int64)
 
 
 class RowFeature(Protocol):
-    """Something that keeps a state of its own for every row."""
+    """State that is kept by row beside the row table, such as a sampler's."""
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. output_ids: output that the sequence already has."""
@@ -32,21 +32,21 @@ class RowFeature(Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """What a plan wants computed, after its changes have been applied. Columns are int64, and lie one behind
-    another in memory, in this order."""
+    """What a plan computes, once its changes have been applied. The int64 columns are contiguous in memory,
+    in this order."""
 
     rows: Integers  # [R]
     starts: Integers  # [R]
     counts: Integers  # [R]
     sample_rows: Integers  # [A]
     sample_sources: Integers  # [A]: index into rows
-    address: int  # of the first of them
+    address: int  # of the first column
     measures: Measures
 
 
 @dataclass(frozen=True)
 class Swaps:
-    """Blocks that go to host memory [O] and come back [I]."""
+    """Blocks to copy to host memory [O] and back [I]."""
 
     out_blocks: Integers  # [O]
     out_host_blocks: Integers  # [O]
@@ -54,12 +54,12 @@ class Swaps:
     in_blocks: Integers  # [I]
 
     def __len__(self) -> int:
-        """Copies."""
+        """Returns the number of copies."""
         return len(self.out_blocks) + len(self.in_blocks)
 
 
 def apply_changes(plan: worker_pb2.StepPlan, rows: RowTable, features: Sequence[RowFeature]) -> None:
-    """Rows and block tables, in the order that the contract gives. Raises PlanError."""
+    """Changes rows, features and block tables, in the order of the contract. Raises PlanError."""
     for row in column(plan.removed_rows).tolist() if plan.removed_rows else ():
         rows.remove(row)
         for feature in features:
@@ -95,7 +95,7 @@ def append_tokens(plan: worker_pb2.StepPlan, rows: RowTable) -> tuple[list[int],
 
 
 def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, Integers]:
-    """Blocks to copy from and to, both [C]. Raises PlanError."""
+    """Returns the blocks to copy from and to, both [C]. Raises PlanError."""
     if not (plan.copy_sources or plan.copy_targets):  # as in most plans
         return _NOTHING, _NOTHING
     sources, targets = column(plan.copy_sources), column(plan.copy_targets)
@@ -106,7 +106,7 @@ def block_copies(plan: worker_pb2.StepPlan, num_blocks: int) -> tuple[Integers, 
 
 
 def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int) -> Swaps | None:
-    """What the plan copies to host memory and back; None: nothing, as in most plans. Raises PlanError."""
+    """Returns the copies to host memory and back; None: there are none. Raises PlanError."""
     if not (
         plan.swap_out_blocks or plan.swap_out_host_blocks or plan.swap_in_host_blocks or plan.swap_in_blocks
     ):
@@ -131,15 +131,17 @@ def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int)
 
 
 def token_column(tokens: Integers) -> bytes:
-    """Tokens [A] as StepResult.token_ids gives them; -1, which is none, becomes NO_TOKEN_COLUMN."""
+    """Encodes tokens [A] for StepResult.token_ids; -1, no token, becomes NO_TOKEN_COLUMN."""
     return tokens.astype("<u4").tobytes()
 
 
 def read_step(
     plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int, check: StepCheck | None = None
 ) -> Step:
-    """Call it after apply_changes(). check: None where it is not compiled. Raises PlanError when the rows
-    cannot do it."""
+    """Returns what the plan computes. Call it after apply_changes(). Raises PlanError when it does not fit.
+
+    check: None where the check is not compiled.
+    """
     computing, sampling = (plan.rows, plan.starts, plan.counts), (plan.sample_rows, plan.sample_sources)
     require(len(set(map(len, computing))) == 1, "rows, starts and counts differ in length")
     require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")

@@ -1,9 +1,8 @@
-"""The row table: what the worker holds of every running sequence.
+"""The row table: tokens, block tables and lengths of every running sequence.
 
-A row lives from admission to end, in arrays that are made once; a step's inputs are gathered from
-them (worker.model_input). The plan comes from another process, so that what it asks is checked
-against what is here: a plan that does not fit raises PlanError and changes nothing that a client
-could see, since the worker stops.
+A row lives from admission to end, in arrays that are allocated once; a step's inputs are gathered from them
+(worker.model_input). The plan comes from another process, so it is checked against the rows: a plan that does
+not fit raises PlanError and changes nothing that a client could see, since the worker stops.
 
     token_ids[row]    prompt, then output      |<------- num_tokens ------->|
     KV in the cache                            |<-- num_computed -->|
@@ -18,18 +17,18 @@ from pagewire.internal.v1 import worker_pb2
 
 
 class PlanError(Exception):
-    """The plan does not fit what the worker holds: a bug in the core or here."""
+    """The plan does not fit the rows: a bug in the core or in the worker."""
 
 
 def column(data: bytes) -> npt.NDArray[np.int64]:
-    """A uint32 column."""
+    """Decodes a uint32 column as int64."""
     return np.frombuffer(data, dtype="<u4").astype(np.int64)
 
 
-def require(fits: bool | np.bool_, what: str) -> None:
-    """Raises PlanError unless it fits."""
-    if not fits:
-        raise PlanError(what)
+def require(condition: bool | np.bool_, message: str) -> None:
+    """Raises PlanError unless the condition holds."""
+    if not condition:
+        raise PlanError(message)
 
 
 class RowTable:
@@ -38,11 +37,11 @@ class RowTable:
     def __init__(
         self, max_num_rows: int, max_model_len: int, vocab_size: int, block_size: int, num_blocks: int
     ) -> None:
-        """vocab_size, num_blocks: token and block ids at and above them are refused."""
+        """vocab_size, num_blocks: token and block ids from these on are refused."""
         self.max_num_rows, self.max_model_len, self.vocab_size = max_num_rows, max_model_len, vocab_size
         self.block_size, self.cache_blocks = block_size, num_blocks
         width = -(-max_model_len // block_size)
-        # numpy zeroes lazily: rows that are never used cost no memory.
+        # np.zeros maps pages lazily: rows that are never used take no memory.
         self.token_ids = np.zeros((max_num_rows, max_model_len), np.int64)
         self.blocks = np.zeros((max_num_rows, width), np.int64)
         self.num_tokens = np.zeros(max_num_rows, np.int64)
@@ -56,7 +55,7 @@ class RowTable:
         self.num_tokens[row] = self.num_blocks[row] = 0
 
     def add(self, new: worker_pb2.NewRow) -> tuple[list[int], list[int]]:
-        """Begins a row. Returns the ids of its prompt and of the output that it already has."""
+        """Begins a row. Returns the token ids of its prompt and of the output that it already has."""
         tokens, row = column(new.token_ids), new.row
         self._require_unused(row)
         require(0 < len(tokens) <= self.max_model_len, f"row {row} begins with {len(tokens)} tokens")
@@ -64,7 +63,7 @@ class RowTable:
         require(0 < new.prompt_len <= len(tokens), f"row {row} has a prompt of {new.prompt_len} tokens")
         self.token_ids[row, : len(tokens)] = tokens
         self.num_tokens[row], self.prompt_lens[row] = len(tokens), new.prompt_len
-        self.num_computed[row] = len(tokens)  # a prefix may be in the cache: any start is right
+        self.num_computed[row] = len(tokens)  # a prefix may be in the cache: any start is valid
         blocks = column(new.blocks)
         self.set_blocks(np.array([row]), np.array([0]), np.array([len(blocks)]), blocks)
         ids = tokens.tolist()
@@ -81,7 +80,7 @@ class RowTable:
             lengths[row] = lengths[source]
 
     def set_blocks(self, rows: Integers, starts: Integers, counts: Integers, blocks: Integers) -> None:
-        """Table changes [X], with the blocks of all of them [sum of counts]."""
+        """Writes X ranges of block tables. rows, starts, counts: [X]; blocks: [sum of counts]."""
         require(len(rows) == len(starts) == len(counts), "table columns differ in length")
         require(len(blocks) == counts.sum(), "table_blocks does not have sum(table_counts) entries")
         if not len(rows):
@@ -96,7 +95,7 @@ class RowTable:
         np.maximum.at(self.num_blocks, rows, ends)
 
     def check_compute(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        """Refuses a step [R] that would compute what is not there."""
+        """Raises PlanError unless the rows [R] have the tokens and blocks that they compute."""
         require(len(rows) == len(starts) == len(counts), "rows, starts and counts differ in length")
         require((rows < self.max_num_rows).all(), "a computing row is out of range")
         require(len(np.unique(rows)) == len(rows), "a row computes twice in one step")
@@ -107,7 +106,7 @@ class RowTable:
         require((ends <= self.num_blocks[rows] * self.block_size).all(), "a row computes beyond its blocks")
 
     def check_sample(self, rows: Integers, sources: Integers, computing: Integers, ends: Integers) -> None:
-        """Refuses samples [A] of rows that are not at the end of their tokens. ends: [R]."""
+        """Raises PlanError unless the sampling rows [A] compute their last token. ends: [R]."""
         require(len(rows) == len(sources), "sample_rows and sample_sources differ in length")
         require((rows < self.max_num_rows).all(), "a sampling row is out of range")
         require((sources < len(computing)).all(), "a sample names no computing row")
@@ -116,7 +115,7 @@ class RowTable:
         require((self.num_tokens[rows] < self.max_model_len).all(), "a row samples beyond max_model_len")
 
     def check_append(self, rows: Integers, token_ids: Integers) -> None:
-        """Refuses tokens [P] that are to be appended where they do not belong."""
+        """Raises PlanError unless one token can be appended to each of the rows [P]."""
         require(len(rows) == len(token_ids), "append_rows and append_token_ids differ in length")
         require((rows < self.max_num_rows).all(), "a row that is appended to is out of range")
         require(len(np.unique(rows)) == len(rows), "a row is appended to twice")
@@ -126,14 +125,14 @@ class RowTable:
         require((self.num_computed[rows] == lengths).all(), "a row is appended to before its last token")
 
     def finish_step(self, rows: Integers, ends: Integers) -> None:
-        """Notes that the KV of these rows is there up to their ends [R]."""
+        """Records that the KV of the rows is computed up to their ends [R]."""
         self.num_computed[rows] = ends
 
     def append(self, rows: Integers, token_ids: Integers) -> None:
         """Appends one token, sampled or chosen by the core, to each of the rows [A]."""
         at = self.num_tokens[rows]
         self.token_ids[rows, at] = token_ids
-        self.num_computed[rows] = at  # a fork's too: its source computed the same tokens
+        self.num_computed[rows] = at  # of a fork, too: its source computed the same tokens
         self.num_tokens[rows] = at + 1
 
     def _require_unused(self, row: int) -> None:

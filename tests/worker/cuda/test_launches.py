@@ -19,7 +19,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.worker.cuda.test_sampler import random_case
 from worker.cuda import logprobs as scores
-from worker.cuda.sampler import Sampler
+from worker.cuda.sampler import CudaSampler
 from worker.cuda.sampling.warmup_cases import example_rows
 from worker.sampling.logprobs.requests import LogprobRequests
 
@@ -40,7 +40,7 @@ class Rows:
     """Of a sampler, and what they want."""
 
     def __init__(self):
-        self.sampler, self.requests, self.used = Sampler(ROWS, V, META), LogprobRequests(V), []
+        self.sampler, self.requests, self.used = CudaSampler(ROWS, V, META), LogprobRequests(V), []
 
     def add(self, row, new, prompt, output):
         self.sampler.add_row(row, new, prompt, output)
@@ -48,7 +48,7 @@ class Rows:
         self.used.append(row)
 
     def step(self, rows):
-        watch = scores.SampledScores(self.requests.sampled)
+        watch = scores.PendingSampledScores(self.requests.sampled)
         tokens = self.sampler.sample(torch.empty(len(rows), V, device=META), rows, watch)
         assert tokens.shape == (len(rows),)
 

@@ -10,8 +10,8 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.logprob_columns import take_apart
 from tests.worker.sampling_reference import Case
-from worker.cuda.logprobs import PromptScores, SampledScores
-from worker.cuda.sampler import Sampler
+from worker.cuda.logprobs import PendingSampledScores, PromptScores
+from worker.cuda.sampler import CudaSampler
 from worker.sampling.logprobs.prompts import score_prompts
 from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests, PromptPart
 from worker.sampling.logprobs.sampled import SampledScores as CpuSampledScores
@@ -47,7 +47,7 @@ def assert_alike(found: LogprobColumns | None, right: LogprobColumns | None) -> 
 @pytest.mark.parametrize("ties", [False, True])
 def test_of_what_is_sampled(options: list[LogprobOptions | None], ties: bool, device: torch.device) -> None:
     """The model's own, whatever the sampler makes of the logits; in a mixture of requests."""
-    requests, samplers = LogprobRequests(V), (CpuSampler(8, V, CPU), Sampler(8, V, device))
+    requests, samplers = LogprobRequests(V), (CpuSampler(8, V, CPU), CudaSampler(8, V, device))
     rows = list(range(len(options)))[::-1]
     for row, wanted in enumerate(options):
         case = Case({"temperature": row % 2, "seed": row, "presence_penalty": 2.0, "top_k": 100}, [1, 2], [3])
@@ -59,14 +59,14 @@ def test_of_what_is_sampled(options: list[LogprobOptions | None], ties: bool, de
             sampler.add_row(row, new, case.prompt, case.output)
     for _ in range(2):
         logits = logits_for(len(rows), ties)
-        right, found = CpuSampledScores(requests.sampled), SampledScores(requests.sampled)
+        right, found = CpuSampledScores(requests.sampled), PendingSampledScores(requests.sampled)
         tokens = samplers[0].sample(logits.clone(), rows, right)
         assert samplers[1].sample(logits.clone().to(device), rows, found).tolist() == tokens.tolist()
         assert_alike(found.columns(), right.columns())
 
 
 def test_nobody_wants_any(device: torch.device) -> None:
-    sampler, scores = Sampler(2, V, device), SampledScores({})
+    sampler, scores = CudaSampler(2, V, device), PendingSampledScores({})
     sampler.add_row(0, Case({"temperature": 0.0}).new_row(0), [0], [])
     sampler.sample(logits_for(1, False).to(device), [0], scores)
     assert scores.columns() is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.worker.sampling_reference import Case
-from worker.cuda.sampler import Sampler, Work
+from worker.cuda.sampler import CudaSampler, Work
 from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
 
@@ -58,7 +58,7 @@ class Pair:
 
     def __init__(self, vocab_size: int, device: torch.device, seed: int) -> None:
         self.rng, self.vocab_size, self.device = Rng(seed), vocab_size, device
-        self.cpu, self.gpu = CpuSampler(ROWS, vocab_size, CPU), Sampler(ROWS, vocab_size, device)
+        self.cpu, self.gpu = CpuSampler(ROWS, vocab_size, CPU), CudaSampler(ROWS, vocab_size, device)
         self.generator = torch.Generator().manual_seed(seed)
         self.cases: dict[int, Case] = {}
         self.used = set[str]()

@@ -1,10 +1,10 @@
-"""Log-probabilities of what rows sample and of their prompts. docs/sampling.md.
+"""Log-probabilities of sampled tokens and of prompts: docs/sampling.md.
 
-wishes.py     which rows want them, and with which candidates
+requests.py   which rows request them, and with which candidates
 columns.py    results as columns of messages
 scores.py     from logits to results
-sampled.py    of the tokens that rows sample
-prompts.py    of the tokens that rows read
+sampled.py    log-probabilities of sampled tokens
+prompts.py    log-probabilities of prompts
 
-The first two know nothing of torch: the simulated worker has them too.
+The first two do not import torch: the simulated worker uses them too.
 """

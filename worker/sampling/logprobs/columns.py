@@ -1,4 +1,4 @@
-"""Log-probabilities as columns of a message. numpy alone."""
+"""Log-probabilities as columns of a message, made with numpy alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ Floats = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Of M tokens. Candidates are padded to the same number K: only the first counts[i] are real."""
+    """Scores of M tokens. Candidates are padded to the same number K: the first counts[i] of token i are
+    valid."""
 
     logprobs: Floats  # [M]
     ranks: Integers  # [M]
@@ -25,7 +26,7 @@ class ScoreTable:
 
 
 def to_columns(tables: Sequence[ScoreTable]) -> engine_pb2.LogprobColumns:
-    """The tokens of all tables, one after another."""
+    """Returns the tokens of all tables, one table after another."""
     counts = _joined([table.counts for table in tables])
     real = [np.arange(table.candidate_ids.shape[1]) < table.counts[:, None] for table in tables]
 

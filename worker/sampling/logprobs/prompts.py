@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: the logits at a position are about the token after it."""
+"""Log-probabilities of prompts: the logits at a position score the token at the next one."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,8 +12,8 @@ from worker.sampling.logprobs.scores import Scores, score
 from worker.sampling.sampler import PIECE
 
 LOGITS = 1 << 22
-"""Logits that are made at a time, 16 MB: the head's weights are read once for each time, and the logits of
-2,048 tokens of 152,000 would take 1.2 GB."""
+"""Logits computed at a time, 16 MB. Each time reads the head's weights once; all logits of 2,048 tokens and a
+vocabulary of 152,000 would take 1.2 GB."""
 
 
 def score_prompts(
@@ -23,16 +23,19 @@ def score_prompts(
     logits_of: Callable[[torch.Tensor], torch.Tensor],
     vocab_size: int,
 ) -> Iterator[worker_pb2.RowPromptLogprobs]:
-    """row_starts: [R] where the tokens of each computing row begin in the step. token_ids: the row table's.
-    logits_of: places of tokens in the step [N] -> their logits [N, V]. Waits for the device."""
+    """Scores parts of prompts that a step computed. Waits for the device.
+
+    row_starts: [R] index in the step of each computing row's first token. token_ids: the row table's.
+    logits_of: indexes of tokens in the step [N] -> their logits [N, V].
+    """
     step = max(1, LOGITS // vocab_size)
     for part in parts:
-        place = int(row_starts[part.index]) + part.offset
+        first = int(row_starts[part.index]) + part.offset
         targets = torch.from_numpy(token_ids[part.row, part.start : part.end])
         scores: list[Scores] = []
         for begin in range(0, len(targets), step):
             some = targets[begin : begin + step]
-            logits = logits_of(torch.arange(place + begin, place + begin + len(some)))
+            logits = logits_of(torch.arange(first + begin, first + begin + len(some)))
             scores += _score_in_pieces(logits, some.to(logits.device), part, max(1, PIECE // vocab_size))
         columns = to_columns([each.table() for each in scores])
         yield worker_pb2.RowPromptLogprobs(row=part.row, start=part.start, columns=columns)
@@ -41,7 +44,7 @@ def score_prompts(
 def _score_in_pieces(
     logits: torch.Tensor, targets: torch.Tensor, part: PromptPart, rows_per_piece: int
 ) -> Iterator[Scores]:
-    """Small pieces have their temporaries in memory that is used again; see worker.sampling.sampler."""
+    """Scores a few rows at a time, so that the allocator reuses temporaries; see worker.sampling.sampler."""
     for begin in range(0, len(targets), rows_per_piece):
         some = targets[begin : begin + rows_per_piece]
         yield score(logits[begin : begin + len(some)], some, [part.candidates] * len(some))

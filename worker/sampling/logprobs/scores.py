@@ -24,7 +24,7 @@ class Scores:
     candidate_ranks: torch.Tensor  # [M, K] int64
 
     def table(self) -> ScoreTable:
-        """On the host: waits for the device."""
+        """Returns the scores on the host. Waits for the device."""
         return ScoreTable(
             self.logprobs.cpu().numpy(),
             self.ranks.cpu().numpy(),
@@ -36,10 +36,9 @@ class Scores:
 
 
 def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates]) -> Scores:
-    """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each.
+    """Scores tokens [M] int64 by logits [M, V] float32. requests: [M] candidates of each token.
 
-    Makes another [M, V] of log-probabilities: give it few rows at a time. A row of NaN gives numbers
-    without a meaning.
+    Allocates log-probabilities [M, V], so pass few rows at a time. Scores of a row of NaN are undefined.
     """
     logprobs = log_softmax(logits)
     chosen = tokens[:, None]
@@ -71,7 +70,7 @@ def _groups(requests: Sequence[LogprobCandidates]) -> dict[LogprobCandidates, li
 
 
 def _candidates(logits: torch.Tensor, request: LogprobCandidates) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and ranks of the candidates, both [M, K]; their order is that of LogprobColumns."""
+    """Returns ids and ranks of the candidates, both [M, K], in the order of LogprobColumns."""
     num_rows, vocab_size = logits.shape
     device = logits.device
     if request.token_ids:

@@ -12,10 +12,10 @@ from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, InvariantError, Refused
-from engine_core.intake.intake import Door
+from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.validation import Limits, is_too_long
-from engine_core.io.error_replies import BUG, Failures
+from engine_core.io.error_replies import BUG, ErrorReplies
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
 from engine_core.pacing import Pace
@@ -100,9 +100,9 @@ class EngineCore:
         self.scheduler = scheduler
         self.counters = Counters()
         self._identity = identity
-        self.door = Door(scheduler, identity.limits, clock, bounds)
+        self.intake = Intake(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
-        self._failures = Failures(identity.epoch, send, self.counters)
+        self._replies = ErrorReplies(identity.epoch, send, self.counters)
         self._worker = worker
         self._inbox = inbox
         self._send = send
@@ -153,7 +153,7 @@ class EngineCore:
         for event in self._inbox.take():
             if isinstance(event, Received) and event.message.HasField("add_request"):
                 handle = event.message.add_request.handle
-                self._failures.tell(event.frontend, handle, Code.UNAVAILABLE, reason, message)
+                self._replies.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
     # Events.
 
@@ -218,9 +218,9 @@ class EngineCore:
                 log.warning("handles that a frontend uses twice, dropped: %d", self.counters.bad_messages)
             return  # a failure would end the request that has the handle
         try:
-            request = self.door.admit(message, frontend, arrival)
+            request = self.intake.admit(message, frontend, arrival)
         except Refused as refusal:
-            self._failures.refuse(frontend, message.handle, refusal)
+            self._replies.refuse(frontend, message.handle, refusal)
         else:
             self.counters.requests += 1
             self.scheduler.add(request)
@@ -260,7 +260,7 @@ class EngineCore:
         for name in message.request_ids:
             if is_too_long(name):
                 continue  # no request has such a name, and these are remembered
-            self.door.aborted.add(name, arrival)  # it may be on its way, or come again after a failure
+            self.intake.recent_aborts.add(name, arrival)  # the request may still arrive, or be resent
             found = self.scheduler.requests.named(name)
             for request in found:
                 self.scheduler.finish(request, FinishReason.ABORTED)
@@ -287,7 +287,7 @@ class EngineCore:
         self._output_rate.add(len(result.token_ids), self._clock())
         self._publish()
         for request in failed:
-            self._failures.tell(
+            self._replies.fail(
                 request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
             )
         self._tell_of_faults()
@@ -304,31 +304,31 @@ class EngineCore:
         if not outputs:
             return
         if outputs.started:
-            self.door.began(len(outputs.started))
+            self.intake.started(len(outputs.started))
         for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
             self._send(frontend, EngineMessage(step_outputs=message))
 
     def _tell_of_faults(self) -> None:
         for request in self.scheduler.faults.take() if self.scheduler.faults else ():
             self.counters.internal_errors += 1
-            self._failures.tell(request.frontend, request.handle, *BUG)
+            self._replies.fail(request.frontend, request.handle, *BUG)
 
     def _fail(self, request: Request, code: Code, reason: str, message: str) -> None:
         self.scheduler.abort(request)
-        self._failures.tell(request.frontend, request.handle, code, reason, message)
+        self._replies.fail(request.frontend, request.handle, code, reason, message)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:
         """Ends a request whose arrival raised, as far as it got."""
         request = self.scheduler.requests.by_handle(frontend, handle)
         if request:
             self.scheduler.abort(request)
-        self._failures.tell(frontend, handle, *BUG)
+        self._replies.fail(frontend, handle, *BUG)
 
     # Figures.
 
     def _load(self) -> Load:
         rate = self._output_rate.per_second(self._clock())
-        return describe_load(self.scheduler, self._epoch, rate, self.door.refused)
+        return describe_load(self.scheduler, self._epoch, rate, self.intake.refused)
 
     def _check_when_idle(self) -> None:
         """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""

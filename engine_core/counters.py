@@ -1,4 +1,4 @@
-"""Figures about the core: hits of its cache lately, and what is counted since the start."""
+"""Figures about the core: the recent hit rate of its cache, and counters since the start."""
 
 from collections import Counter, deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _QUERIES = 1000
 
 
 class HitRate:
-    """Tokens found over tokens asked for, of the last thousand queries."""
+    """Tokens found over tokens asked for, in the last thousand queries."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[int, int]] = deque()  # (asked, found)
@@ -19,7 +19,7 @@ class HitRate:
         self.num_asked = self.num_found = 0  # since the start
 
     def add(self, asked: int, found: int) -> None:
-        """One query."""
+        """Registers one query."""
         self._last.append((asked, found))
         self._asked += asked
         self._found += found
@@ -32,27 +32,27 @@ class HitRate:
 
     @property
     def ratio(self) -> float:
-        """0 to 1; 0 before the first query."""
+        """The hit rate, 0 to 1; 0 before the first query."""
         return self._found / self._asked if self._asked else 0.0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the step loop counts. Something new is a line here, and a row in docs/metrics.md."""
+    """Counters of the step loop. A new one is a field here, and a row in docs/metrics.md."""
 
     bad_messages: int = counter(
         "pagewire_core_bad_messages_total", "Messages of frontends, well-formed but against the contract."
     )
     internal_errors: int = counter(
         "pagewire_core_internal_errors_total",
-        "Exceptions about one message or request: bugs of ours.",
+        "Exceptions about one message or request: bugs.",
     )
     broken_invariants: int = counter(
-        "pagewire_core_broken_invariants_total", "Times that the scheduler's books did not balance."
+        "pagewire_core_broken_invariants_total", "Times that an invariant of the scheduler did not hold."
     )
-    requests: int = counter("pagewire_core_requests_total", "Requests that were taken.")
+    requests: int = counter("pagewire_core_requests_total", "Requests that were admitted.")
     failures: Counter[str] = counters(
-        "pagewire_core_failures_total", "Requests that had been taken and ended by an error.", "reason"
+        "pagewire_core_failures_total", "Admitted requests that ended by an error.", "reason"
     )
     frontends_lost: int = counter(
         "pagewire_core_frontends_lost_total", "Frontends that went away or stopped reading with requests."
@@ -62,9 +62,9 @@ class Counters:
         "Tokens computed: one in each row counts as decode, what a row computes beyond that as prefill.",
         "phase",
     )
-    sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have brought.")
+    sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have sampled.")
     step_seconds: Histogram = histogram(
-        "pagewire_core_step_seconds", "What a step took, as measured by the worker.", TOKEN_SECONDS
+        "pagewire_core_step_seconds", "Duration of a step, as measured by the worker.", TOKEN_SECONDS
     )
     worker_phases: dict[str, float] = counters(
         "pagewire_worker_phase_seconds_total",
@@ -73,18 +73,18 @@ class Counters:
     )
     worker_waiting: float = counter(
         "pagewire_worker_waiting_seconds_total",
-        "Seconds between steps while there was work: results and plans on their way, scheduling.",
+        "Seconds between steps while there was work: transfer of results and plans, scheduling.",
     )
-    _step_ended_ns: int = 0  # on the worker's clock; 0: since then there was nothing to do
+    _step_ended_ns: int = 0  # on the worker's clock; 0: the core was idle since then
 
     def step_planned(self, plan: Plan) -> None:
-        """A step goes to the worker."""
+        """Counts a step that is sent to the worker."""
         decoded = len(plan.rows) + plan.num_extra_samples
         self.planned_tokens["decode"] += decoded
         self.planned_tokens["prefill"] += sum(plan.counts) - decoded
 
     def step_done(self, result: Result) -> None:
-        """Its result is here."""
+        """Counts the result of a step."""
         self.sampled_tokens += len(result.token_ids)
         self.step_seconds.observe(result.duration_us / 1e6)
         if self._step_ended_ns:
@@ -96,5 +96,5 @@ class Counters:
             self.worker_phases["sample"] += result.sample_us / 1e6
 
     def idle(self) -> None:
-        """There is nothing to do: what passes until the next step is nobody's waiting."""
+        """Registers that there is nothing to do: the time until the next step does not count as waiting."""
         self._step_ended_ns = 0

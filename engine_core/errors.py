@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """google.rpc.Code, as far as the core uses it."""
+    """The codes of google.rpc.Code that the core uses."""
 
     INVALID_ARGUMENT = 3
     ALREADY_EXISTS = 6
@@ -15,8 +15,8 @@ class Code(IntEnum):
 
 
 class Refused(Exception):
-    """A request cannot be served. `field` is the path in GenerateRequest (empty: none is
-    at fault); the message begins with it."""
+    """A request cannot be served. `field` is a path in GenerateRequest, with which the message begins; empty:
+    no field is at fault."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Refused(Exception):
         retry_after: float | None = None,
         quota: str = "",
     ) -> None:
-        """retry_after: seconds, where trying again may help. quota: the one that is used up."""
+        """retry_after: seconds, if a retry may succeed. quota: the one that is used up."""
         super().__init__(f"{field} {text}" if field else text)
         self.field, self.message, self.reason, self.code = field, str(self), reason, code
         self.retry_after, self.quota = retry_after, quota

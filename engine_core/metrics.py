@@ -1,7 +1,7 @@
-"""What the core tells Prometheus beside its counters: facts of the scheduler, the sockets and the worker.
+"""Metrics of the core beside its counters: readings of the scheduler, the sockets and the worker.
 
-The worker has no HTTP port: its thread would take the interpreter from the step, which on a GPU is bound by
-launches from Python. What it measures comes with its results, and the core reports it under its name.
+The worker has no HTTP port: an HTTP thread would take the interpreter's lock from the step, which on a GPU is
+bound by launches from Python. Its measurements come with its results, and the core reports them.
 """
 
 import re
@@ -19,14 +19,14 @@ from pagewire.telemetry.board import Board
 from pagewire.telemetry.figures import Metric, Reading, metrics_of
 
 MOST_TENANTS = 20
-"""With a value of their own; those that were given less are one value together."""
+"""Tenants with a value of their own; those that were served less share one."""
 OTHERS = "(others)"
 _LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A core's process."""
+    """The parts of an engine core's process."""
 
     core: EngineCore
     frontends: FrontendSockets
@@ -35,7 +35,7 @@ class Parts:
 
 
 def watch(board: Board, parts: Parts) -> None:
-    """Puts everything on the board."""
+    """Adds all metrics to the board."""
     board.add_counters(parts.core.counters)
     board.add_readings(parts, READINGS)
     number = re.search(r"-\d+$", board.process)  # one of several engine cores, each with its worker
@@ -83,7 +83,7 @@ def _tenants(parts: Parts) -> Mapping[str, float]:
 READINGS: tuple[Reading[Parts], ...] = (
     Reading(
         _counter("pagewire_core_refusals_total", "Requests that were refused on arrival.", "reason"),
-        lambda parts: parts.core.door.refused,
+        lambda parts: parts.core.intake.refused,
     ),
     Reading(
         _counter("pagewire_core_steps_total", "Steps that were planned."),
@@ -102,15 +102,15 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: len(parts.core.scheduler.requests) - parts.core.scheduler.num_running_requests,
     ),
     Reading(
-        _gauge("pagewire_core_rows", "Rows that sequences hold, those that are kept for siblings too."),
+        _gauge("pagewire_core_rows", "Rows that sequences hold, including those reserved for siblings."),
         lambda parts: parts.core.scheduler.num_rows - len(parts.core.scheduler.rows.free),
     ),
     Reading(
-        _gauge("pagewire_core_sequences_swapped", "Sequences that wait with their blocks on the host."),
+        _gauge("pagewire_core_sequences_swapped", "Sequences that wait with their blocks in host memory."),
         lambda parts: parts.core.scheduler.swap.num_copies,
     ),
     Reading(
-        _gauge("pagewire_core_waiting_tokens", "Tokens that those who wait have to compute."),
+        _gauge("pagewire_core_waiting_tokens", "Tokens to compute for waiting sequences."),
         lambda parts: parts.core.scheduler.waiting.num_tokens,
     ),
     Reading(
@@ -142,39 +142,43 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: parts.core.scheduler.prefix_cache.hit_rate.num_found,
     ),
     Reading(
-        _counter("pagewire_core_preemptions_total", "Sequences that made way, by what became of it.", "kind"),
+        _counter(
+            "pagewire_core_preemptions_total", "Preempted sequences, by what became of their blocks.", "kind"
+        ),
         _preemptions,
     ),
     Reading(
-        _gauge("pagewire_core_suspects", "Requests that ran when the core before this one died."),
+        _gauge("pagewire_core_suspects", "Requests that ran when an earlier core died, not cleared yet."),
         lambda parts: parts.core.scheduler.quarantine.num_suspects,
     ),
     Reading(
-        _counter("pagewire_core_bad_frames_total", "Messages that could not be read, by socket.", "socket"),
+        _counter(
+            "pagewire_core_bad_frames_total", "Messages that could not be decoded, by socket.", "socket"
+        ),
         _bad_frames,
     ),
     Reading(
-        _gauge("pagewire_core_backlog_bytes", "Kept for frontends that read too slowly."),
+        _gauge("pagewire_core_backlog_bytes", "Bytes queued for frontends that read too slowly."),
         lambda parts: sum(parts.frontends.backlog_bytes()),
     ),
     Reading(
-        _gauge("pagewire_core_largest_backlog_bytes", "Of these: for the slowest one."),
+        _gauge("pagewire_core_largest_backlog_bytes", "Of these: for the slowest frontend."),
         lambda parts: max(parts.frontends.backlog_bytes(), default=0),
     ),
     Reading(
         _gauge(
             "pagewire_core_tenant_service",
-            "Weighted tokens that a tenant was given, as fair queueing counts; the largest, and all others.",
+            "Weighted tokens that a tenant was served, as fair queueing counts; the largest, and all others.",
             "tenant",
         ),
         _tenants,
     ),
     Reading(
-        _gauge("pagewire_worker_weight_bytes", "Of the model's weights."),
+        _gauge("pagewire_worker_weight_bytes", "Bytes of the model's weights."),
         lambda parts: parts.ready.model.weight_bytes,
     ),
     Reading(
-        _gauge("pagewire_worker_kv_cache_bytes", "Of the KV cache."),
+        _gauge("pagewire_worker_kv_cache_bytes", "Bytes of the KV cache."),
         lambda parts: parts.ready.kv_cache_bytes,
     ),
     Reading(
@@ -191,4 +195,4 @@ READINGS: tuple[Reading[Parts], ...] = (
 )
 
 METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
-"""All that a core reports, for docs/metrics.md."""
+"""All metrics of an engine core, for docs/metrics.md."""

@@ -1,16 +1,16 @@
-"""When to plan the next step while one is running: as late as the device allows.
+"""When to plan the next step while a step is running: as late as the device allows.
 
     device   |------------- k -------------|------------- k+1 -----
     core     ^ result of k-1     ^ plan     ^ result of k
              |<----- delay ----->|<- margin ->|
 
-Whoever arrives before the plan is made is in step k+1; whoever comes after it waits for one step more.
-Planned at once, each step would close its doors while the one before it has hardly begun. So we wait; but a
-device that waits for a plan costs everybody more than a late arrival. The margin is generous, and grows
-each time that the device did wait: on a busy machine, plans are made early.
+A request that arrives before the plan is made is in step k+1; a later one waits for one step more. If plans
+were made at once, step k+1 would be closed when step k has hardly begun. So the core waits; but a device that
+waits for a plan costs all requests more than a late arrival costs one. The margin is generous, and grows each
+time the device had to wait: on a busy machine, plans are made early.
 
-A device that computes in the worker's own thread (a CPU) is never without a gap: it hands over a result and
-reads the next plan between two steps. The shortest gap is its own; what is longer was waiting.
+A device that computes in the worker's own thread (a CPU) always has a gap between two steps: it sends a
+result and reads the next plan. The shortest gap is its own; a longer one was waiting.
 """
 
 from collections import deque
@@ -19,63 +19,63 @@ from math import inf
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 
-_MOST_PATIENCE = 0.75
-"""Share of a step to wait for. Steps of equal size differ: contexts grow."""
+_MAX_PATIENCE = 0.75
+"""Share of a step to wait for at most. Steps of equal size differ: contexts grow."""
 _RECOVERY = 0.002
-"""What patience gains with each step that began in time; where one did not, it halves."""
+"""What patience gains with each step that began in time; a step that did not halves it."""
 _TOLERANCE = 0.02
-"""Share of a step that the device may idle after it, beyond its own gap, before we call it waiting."""
+"""Share of a step that the device may idle beyond its own gap before that counts as waiting."""
 _GAP_GROWTH = 1.01
-"""By which the device's own gap, the shortest of the last ones, is forgotten with each step."""
+"""Factor by which the device's own gap, the shortest of recent ones, grows with each step."""
 _PLANNING_FACTOR = 2.0
-"""How much longer it may take to plan a step than the slowest of the last ones."""
+"""How much longer planning may take than the slowest of the recent plans."""
 _PLANNING_DECAY = 0.9
 
 
 class Pace:
-    """Knows how long steps take, and how long it takes to plan them. Times in seconds, on one clock."""
+    """Measures how long steps and their planning take. Times in seconds, on one clock."""
 
     def __init__(self) -> None:
-        self.patience = _MOST_PATIENCE
-        # Tokens of a plan, and whether it was sent behind another.
-        self._under_way: deque[tuple[int, bool]] = deque()
-        self._began = 0.0  # the oldest of them
-        self._num_tokens, self._duration = 1, 0.0  # of the last step that has ended
+        self.patience = _MAX_PATIENCE
+        # (tokens of a plan; whether it was sent behind another one), oldest first
+        self._in_flight: deque[tuple[int, bool]] = deque()
+        self._began = 0.0  # the oldest plan in flight
+        self._num_tokens, self._duration = 1, 0.0  # of the last step that ended
         self._ended_ns = 0  # on the device's clock
         self._own_gap_ns = inf  # of the device, between two steps
-        self._planning = 0.0  # the slowest of the last plans; older ones count less
+        self._planning = 0.0  # the slowest of recent plans; older ones count less
 
     def sent(self, plan: Plan, began: float, now: float) -> None:
-        """A plan was sent just now; to make it was begun before."""
+        """Registers a plan that was sent now. began: when planning began."""
         self._planning = max(now - began, _PLANNING_DECAY * self._planning)
-        if not self._under_way:
+        if not self._in_flight:
             self._began = now
-        self._under_way.append((sum(plan.counts), bool(self._under_way)))
+        self._in_flight.append((sum(plan.counts), bool(self._in_flight)))
 
     def ended(self, result: Result, now: float) -> None:
-        """The result of the oldest plan has come; the next one, if there is one, is running."""
-        self._num_tokens, is_behind = self._under_way.popleft()
+        """Registers the result of the oldest plan; the next plan, if there is one, is running."""
+        self._num_tokens, is_behind = self._in_flight.popleft()
         self._began, self._duration = now, result.duration_us / 1e6
         if is_behind and self._waited_ns(result) > _TOLERANCE * 1000 * result.duration_us:
             self.patience /= 2
         else:
-            self.patience = min(_MOST_PATIENCE, self.patience + _RECOVERY)
+            self.patience = min(_MAX_PATIENCE, self.patience + _RECOVERY)
         self._ended_ns = result.started_ns + 1000 * result.duration_us
 
     def _waited_ns(self, result: Result) -> float:
-        """How long the device has waited for the plan of this result, which was sent behind another."""
+        """Returns how long the device waited for the plan of a result, which was sent behind another one."""
         gap = max(0, result.started_ns - self._ended_ns)
         self._own_gap_ns = min(gap, _GAP_GROWTH * self._own_gap_ns)
         return gap - self._own_gap_ns
 
     def delay(self, now: float) -> float:
-        """Seconds until the next plan should be made; 0: now.
+        """Returns the seconds until the next plan should be made; 0: now.
 
-        A step takes at least the time of the last one, and a smaller one its share of that: what takes as
-        long for few tokens as for many (to read the weights) only makes it longer.
+        A step takes at least as long as the last one, a smaller step its share of that: what takes equally
+        long for few and many tokens (reading the weights) only makes it longer.
         """
-        if len(self._under_way) != 1:
+        if len(self._in_flight) != 1:
             return 0.0
-        share = min(1.0, self._under_way[0][0] / self._num_tokens)
+        share = min(1.0, self._in_flight[0][0] / self._num_tokens)
         margin = _PLANNING_FACTOR * self._planning
         return max(0.0, self._began + self.patience * share * self._duration - margin - now)

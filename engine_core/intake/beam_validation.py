@@ -1,4 +1,4 @@
-"""What the core itself refuses of a beam search; see validation.py."""
+"""Validates beam searches in the engine core; see validation.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_beams(message: AddRequest, prompt_len: int, limits: Limits) -> BeamParameters | None:
-    """The beam search that a request asks for. The rest of it has been judged. Raises Refused."""
+    """Returns the beam search that a request asks for, if any. Its other fields are valid. Raises Refused."""
     sampling, stopping = message.sampling, message.stopping
     if not sampling.HasField("beam_search"):
         return None
@@ -27,7 +27,7 @@ def read_beams(message: AddRequest, prompt_len: int, limits: Limits) -> BeamPara
     if message.delivered:
         raise Refused("continuation.sequences", "cannot be combined with sampling.beam_search")
     if message.HasField("logprobs"):
-        raise Refused("output.logprobs", "is not built for sampling.beam_search", "FEATURE_UNSUPPORTED")
+        raise Refused("output.logprobs", "is not supported with sampling.beam_search", "FEATURE_UNSUPPORTED")
     if not stopping.max_tokens:
         raise Refused("stopping.max_tokens", "must be at least 1 with sampling.beam_search")
     stops = frozenset(stopping.stop_token_ids)
@@ -61,7 +61,7 @@ def _check_search(sampling: SamplingParams, limits: Limits) -> None:
 
 
 def _check_room(parameters: BeamParameters, prompt_len: int, limits: Limits) -> None:
-    """Whether all beams fit into the pool when they share nothing but the full blocks of the prompt."""
+    """Raises Refused unless all beams fit into the pool, sharing only the full blocks of the prompt."""
     shared = prompt_len // limits.block_size
     last_slot = prompt_len + parameters.max_output - 1
     own = -(-last_slot // limits.block_size) - shared

@@ -1,17 +1,17 @@
-"""Deadline-aware refusal: who cannot be in time is told so at once, and may ask somebody else.
+"""Deadline-aware refusal: a request that cannot start in time is refused at once, and may be sent elsewhere.
 
-The wait until a request is first scheduled is predicted from what is ahead of it in its order (see
-WaitingQueue.ahead) and from the engine's throughput. Three things can be short, and the shortest decides:
+The wait until a request is first scheduled is predicted from what is ahead of it in the queue (see
+WaitingQueue.ahead) and from the engine's throughput. Three resources can be short; the scarcest decides:
 
     wait    = max(prompts, rows, blocks)
     prompts = tokens to compute ahead / tokens of prompts per second
     rows    = (sequences ahead + its own - free rows)    / all rows   * turnover
     blocks  = (blocks for those ahead + its own - free blocks) / all blocks * turnover
 
-The turnover is the mean time for which a sequence holds its row and its blocks: in that time all of them
-are handed out anew, once. A sequence ahead holds blocks for its prompt and, in the mean over its life, for
-half of its output; and one free block is kept for each that runs, as the scheduler does. What is not
-measured yet counts as no wait: nobody is refused on a guess.
+The turnover is the mean time for which a sequence holds its row and its blocks: in that time all of them are
+reassigned once. A sequence ahead holds blocks for its prompt and, on average over its life, for half of its
+output; and one free block is kept for each running sequence, as the scheduler does. What is not measured yet
+counts as no wait: no request is refused on a guess.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ REASON = "DEADLINE_UNREACHABLE"
 
 
 def check_deadline(request: Request, wait: float, now: float) -> None:
-    """Raises Refused when a request that arrives now would not be scheduled before its deadline.
+    """Raises Refused if a request that arrives now would not be scheduled before its deadline.
 
-    wait: predicted.
+    wait: the predicted wait in seconds.
     """
     if request.deadline_at is None:
         return
     left = request.deadline_at - now
-    if left <= 0 or wait <= left:  # whose time is up already, is ended as all are whose time is up
+    if left <= 0 or wait <= left:  # a deadline that has passed already is left to the scheduler's timeouts
         return
     raise Refused(
         "",
@@ -48,7 +48,7 @@ def check_deadline(request: Request, wait: float, now: float) -> None:
 
 
 def predicted_wait(request: Request, scheduler: Scheduler) -> float:
-    """Seconds until a request that arrives now is first scheduled."""
+    """Returns the seconds until a request that arrives now is first scheduled."""
     throughput = scheduler.throughput
     output = throughput.run_steps.value
     ahead = scheduler.waiting.ahead(request, output)

@@ -1,16 +1,17 @@
-"""Overload: who is refused because too much waits already, and when to come back.
+"""Overload control: bounds of the queue, and when a refused request should be retried.
 
-A queue that is never full makes everybody wait for what nobody wants any more. So there are three bounds:
-requests that wait, tokens that are to be computed for them, and the predicted wait of whoever arrives
-(admission.py). The last one is fair by itself: it is measured in the order of the queue, where a flood of
-one tenant is not ahead of another. For the other two holds: a tenant that has less of a full queue than its
-weight is due is taken all the same, up to twice the bound. So a flood fills the queue for itself alone.
+An unbounded queue makes all requests wait behind requests whose clients have given up. So there are three
+bounds: waiting requests, tokens to compute for them, and the predicted wait of a request that arrives
+(deadlines.py). The last one is fair by itself: it is measured in the order of the queue, where a flood of one
+tenant is not ahead of another. For the other two: a tenant that has less of a full queue than its weight
+entitles it to is admitted all the same, up to twice the bound. So a flood fills the queue for its own tenant
+only.
 
-A stream that goes on after a failure is taken up to twice the bound, too, since its client has the beginning
-of it; and what a frontend sends again from its journal always: it was taken once.
+A stream that continues after a failure is admitted up to twice the bound, too, since its client has the
+beginning of it; a request that a frontend resends from its journal always is: it was admitted before.
 
-Whoever is refused is told when to come back (pagewire/retry_after.py): places in the queue become free as
-fast as requests began lately.
+A refused request is told when to retry (pagewire/retry_after.py): queue slots become free as fast as requests
+have started recently.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 QUEUE_FULL, WAIT_TOO_LONG = "QUEUE_FULL", "WAIT_TOO_LONG"
 _STRETCH = 2.0
-"""Of a bound, at most: for streams that go on, and for tenants that have less than their share."""
+"""How often a bound may be filled by streams that continue and by tenants below their share."""
 _TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """How much may wait; 0: no bound."""
+    """How much may wait; 0: unbounded. seconds: the predicted wait."""
 
     requests: int = 0
     tokens: int = 0
@@ -45,32 +46,31 @@ UNBOUNDED = QueueBounds()
 
 
 def stretch(message: AddRequest) -> float:
-    """How often a bound may be filled for a request: 1 for what is new."""
+    """Returns how often a bound may be filled for a request: 1 for a new one."""
     if message.again:
         return inf
     return _STRETCH if message.delivered or message.ended_indexes else 1.0
 
 
 class Overload:
-    """The bounds of one queue, and the promises made to those that it had no room for."""
+    """The bounds of one queue, and the retry times given to requests that it had no room for."""
 
     def __init__(self, bounds: QueueBounds, scheduler: Scheduler) -> None:
         self._bounds = bounds
         self._scheduler = scheduler
         self._retry_after = RetryAfter()
-        self._is_light = True  # what waited when the last request came
+        self._is_light = True  # the queue, when the last request arrived
 
-    def began(self, num_requests: int, now: float) -> None:
-        """So many requests were scheduled for the first time."""
+    def started(self, num_requests: int, now: float) -> None:
+        """Registers that so many requests were scheduled for the first time."""
         self._retry_after.freed(num_requests, now)
 
     def check_queue(self, message: AddRequest, now: float) -> None:
-        """Raises Refused when a request that arrives now finds the queue full. Costs next to nothing: in an
-        overload most requests get no further."""
+        """Raises Refused if a request that arrives now finds the queue full. Very cheap: see intake.py."""
         waiting, bounds = self._scheduler.waiting, self._bounds
         own = len(message.prompt_token_ids) // _TOKEN_BYTES
         requests = len(waiting) + 1 - len(self._scheduler.rows.free)
-        # A prompt that is longer than the bound is taken when nobody waits.
+        # A prompt that is longer than the bound is admitted into an empty queue.
         tokens = waiting.num_tokens + own if len(waiting) else 0
         self._is_light = _is_light(requests, bounds.requests) and _is_light(tokens, bounds.tokens)
         full = _over(requests, bounds.requests), _over(tokens, bounds.tokens)
@@ -84,14 +84,14 @@ class Overload:
         kind = "requests" if full[0] > 0 else "tokens"
         raise Refused(
             "",
-            f"as many {kind} wait as may",
+            f"the queue is full: too many {kind} wait",
             QUEUE_FULL,
             Code.RESOURCE_EXHAUSTED,
             retry_after=self._retry_after.offer(excess, now),
         )
 
     def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
-        """Raises Refused when a request would wait for too long. wait: predicted."""
+        """Raises Refused if a request would wait for too long. wait: predicted, in seconds."""
         bound = self._bounds.seconds
         if self._is_light and _is_light(wait, bound):
             self._retry_after.forget()
@@ -100,14 +100,14 @@ class Overload:
         excess = (wait - bound) * self._retry_after.per_second(now)
         raise Refused(
             "",
-            f"the request would wait for {wait:.1f} s, and {bound:g} s are the most",
+            f"the request would wait for {wait:.1f} s, longer than the limit of {bound:g} s",
             WAIT_TOO_LONG,
             Code.RESOURCE_EXHAUSTED,
             retry_after=self._retry_after.offer(excess, now),
         )
 
     def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:
-        """Whether a request is taken though the queue is full: by so many requests and tokens."""
+        """Returns whether a request is admitted to a full queue. full: excess of requests and of tokens."""
         share, bounds = self._scheduler.waiting.share(message.tenant), self._bounds
         tokens = share.tokens + len(message.prompt_token_ids) // _TOKEN_BYTES
         own = share.sequences + 1, tokens
@@ -120,10 +120,10 @@ class Overload:
 
 
 def _over(count: int, bound: float) -> float:
-    """By how much something is too much; 0: it is not, or there is no bound."""
+    """Returns by how much a count exceeds a bound; 0 if it does not, or there is no bound."""
     return max(count - bound, 0.0) if bound else 0.0
 
 
 def _is_light(count: float, bound: float) -> bool:
-    """Whether there is plenty of room: half of what there may be."""
+    """Returns whether at most half of a bound is used."""
     return not bound or 2 * count <= bound

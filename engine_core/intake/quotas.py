@@ -1,12 +1,12 @@
-"""What a tenant may have, as its terms say: requests in flight, and tokens per minute.
+"""Quotas of tenants: requests in flight, and tokens per minute.
 
-Tokens are counted by a virtual clock: each costs its part of a minute, and the clock of a tenant that has
-used nothing for a minute stands at now. A request is taken when the clock, with its prompt, is not more
-than a minute ahead. Its prompt is charged then, its output when it ends, since nobody knows before how long
-it will be: so a burst may be charged late, but over time a tenant gets what it may have, and no more.
-(A prompt that is longer than a minute's tokens is taken when the clock stands at now.)
+Tokens are counted by a virtual clock: each token advances it by its part of a minute, and the clock of a
+tenant that has used nothing for a minute stands at now. A request is admitted if the clock, with its prompt,
+is not more than a minute ahead. Its prompt is charged then, its output when it ends, since its length is not
+known before: so a burst may be charged late, but over time a tenant gets its quota and no more. (A prompt
+that is longer than a minute's tokens is admitted when the clock stands at now.)
 
-The last terms that a tenant's requests came with count. A tenant without terms has no quota.
+The terms of a tenant's latest request apply. A tenant without terms has no quota.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 TENANT_QUOTA = "TENANT_QUOTA"
 REQUESTS, TOKENS = "requests", "tokens_per_minute"
-"""The quotas."""
+"""Names of the quotas."""
 _MINUTE = 60.0
 _SOONEST_S, _LATEST_S = 0.1, 3600.0
 _MANY = 1024
-"""Clocks to keep before those that stand at now are looked for: they say nothing."""
+"""Clocks to keep before those that stand at now, and so carry no information, are removed."""
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Of a tenant with a quota of tokens."""
+    """The clock of a tenant with a quota of tokens."""
 
     per_minute: int
-    at: float  # what it was given so far is paid for by then
+    at: float  # the time by which its tokens so far are paid for
 
     def ahead(self, now: float) -> float:
-        """Seconds."""
+        """Returns by how many seconds the clock is ahead of now."""
         return max(self.at - now, 0.0)
 
     def charge(self, tokens: int, now: float) -> None:
@@ -47,21 +47,21 @@ class _Clock:
 
 
 class Quotas:
-    """The quotas of all tenants at one core."""
+    """The quotas of all tenants at one engine core."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._clocks: dict[str, _Clock] = {}
 
     def check(self, message: AddRequest, num_tokens: int, stretch: float, now: float) -> None:
-        """Raises Refused when a tenant may not have a request with a prompt of so many tokens now.
+        """Raises Refused if a request with a prompt of so many tokens exceeds a quota of its tenant.
 
-        stretch: see overload.py; so often a quota may be filled.
+        stretch: how often a quota may be filled; see overload.py.
         """
         tenant, terms = message.tenant, message.tenant_terms
         in_flight = self._scheduler.requests.num_of_tenant(tenant)
         if terms.max_requests and in_flight + 1 > terms.max_requests * stretch:
-            text = f"{terms.max_requests} requests in flight are the most that the tenant may have"
+            text = f"the tenant may have at most {terms.max_requests} requests in flight"
             raise _refused(text, REQUESTS, self._until_one_ends(in_flight))
         clock = self._clocks.get(tenant)
         most = terms.max_tokens_per_minute
@@ -69,11 +69,11 @@ class Quotas:
             needed = _MINUTE * min(num_tokens, most) / most
             wait = clock.ahead(now) + needed - _MINUTE * stretch
             if wait > 0:
-                text = f"{most} tokens per minute are the most that the tenant may have"
+                text = f"the tenant may use at most {most} tokens per minute"
                 raise _refused(text, TOKENS, wait)
 
     def charge(self, message: AddRequest, num_tokens: int, now: float) -> None:
-        """A request is taken; so many tokens count at once."""
+        """Charges for the prompt of a request that is admitted."""
         tenant, most = message.tenant, message.tenant_terms.max_tokens_per_minute
         if not most:
             self._clocks.pop(tenant, None)
@@ -87,13 +87,13 @@ class Quotas:
         clock.charge(num_tokens, now)
 
     def ended(self, request: Request, now: float) -> None:
-        """All sequences of a request have ended: their output is charged, as far as it was made here."""
+        """Charges for the output of a request that has ended, as far as it was generated here."""
         clock = self._clocks.get(request.tenant)
         if clock is not None:
             clock.charge(max(request.num_made, 0), now)
 
     def _until_one_ends(self, in_flight: int) -> float:
-        """Seconds, in the mean, until one of so many requests has ended."""
+        """Returns the mean time in seconds until one of so many requests ends."""
         turnover = self._scheduler.throughput.turnover_seconds
         return UNKNOWN_S if turnover is None else turnover / max(in_flight, 1)
 

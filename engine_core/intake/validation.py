@@ -1,7 +1,7 @@
-"""From AddRequest to Request: what the core itself refuses, whoever sent it.
+"""From AddRequest to Request: the engine core's own validation.
 
-Frontends have checked all of this and more, in words for their clients. The core checks it again, so
-that nothing that arrives on a socket can raise in the step loop or in the worker.
+Frontends have checked all of this and more, with messages for their clients. The core checks it again, so
+that no message on a socket can raise in the step loop or in the worker.
 """
 
 from array import array
@@ -30,14 +30,14 @@ M = TypeVar("M", bound=Message)
 MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
 MAX_ID_BYTES = 1024
-"""Of the names of a request, which the core keeps and logs. Frontends give out shorter ones."""
+"""Length of ids, which the core keeps and logs. Those that frontends generate are shorter."""
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
-"""Of a tenant."""
+"""Range of a tenant's weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What requests are measured against; known once the worker is ready."""
+    """Limits of requests, known once the worker is ready."""
 
     vocab_size: int
     max_model_len: int
@@ -46,11 +46,11 @@ class Limits:
     num_blocks: int
     block_size: int
     max_priority: int = MAX_PRIORITY
-    """With either sign; 0: there are no classes."""
+    """Priorities are -max_priority to max_priority; 0: there are no classes."""
 
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
-    """The request that the message describes. Raises Refused."""
+    """Returns the request that a message describes. Raises Refused."""
     _check_names(message, limits)
     prompt = _prompt(message, limits)
     n = _check_sampling(message.sampling, limits)
@@ -59,7 +59,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     _check_choice(message, limits)
     _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
-    prompt_logprobs = _prompt_wish(message, len(prompt), delivered, limits)
+    prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
@@ -97,7 +97,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
 
 
 def _check_names(message: AddRequest, limits: Limits) -> None:
-    """Who it is, whose, and of which class."""
+    """Refuses invalid ids, tenants and priorities."""
     if not message.request_id:
         raise Refused("request_id", "is empty")
     for name, value in (("request_id", message.request_id), ("group", message.group)):
@@ -110,12 +110,12 @@ def _check_names(message: AddRequest, limits: Limits) -> None:
 
 
 def is_too_long(name: str) -> bool:
-    """Whether no request, and no group of them, can have this name."""
+    """Returns whether an id is longer than any valid one."""
     return len(name) > MAX_ID_BYTES or len(name.encode()) > MAX_ID_BYTES
 
 
 def _weight(message: AddRequest) -> float:
-    """That of the tenant, where the message names one."""
+    """Returns the weight of the tenant that the message names; 0: none."""
     weight = message.tenant_terms.weight
     if weight and not MIN_WEIGHT <= weight <= MAX_WEIGHT:  # nor is NaN
         raise Refused("tenant", f"must have a weight of {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
@@ -158,7 +158,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
-    """Refuses what no row can be sampled with; returns n."""
+    """Refuses parameters that cannot be sampled with; returns n."""
     for name in (*_RANGES, "top_k", "seed", "n"):
         if not sampling.HasField(name):
             raise Refused(f"sampling.{name}", "is not resolved")
@@ -221,10 +221,10 @@ def _check_candidates(path: str, options: LogprobOptions, limits: Limits) -> int
     return limits.vocab_size if options.all else options.top_n or len(options.token_ids.ids)
 
 
-def _prompt_wish(
+def _pending_prompt_logprobs(
     message: AddRequest, prompt_len: int, delivered: "dict[int, array[int]]", limits: Limits
 ) -> PendingPromptLogprobs | None:
-    """What is to be told of the prompt."""
+    """Returns the log-probabilities of the prompt that are to be returned."""
     if not message.HasField("prompt_logprobs"):
         return None
     path = "output.prompt_logprobs"
@@ -240,14 +240,14 @@ def _prompt_wish(
 
 
 def _kept(part: M) -> M:
-    """A copy: a part of a message keeps all of it, the prompt too, in memory."""
+    """Returns a copy: a part of a message would keep all of it, and so the prompt, in memory."""
     copy = type(part)()
     copy.CopyFrom(part)
     return copy
 
 
 def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
-    """Output that the client already holds, by sequence index."""
+    """Returns the output that the client already has, by sequence index."""
     path = "continuation.sequences"
     delivered: dict[int, array[int]] = {}
     for part in message.delivered:
@@ -277,5 +277,5 @@ def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:
 
 
 def _time(arrival: float, after: Duration | None) -> float | None:
-    """A point in time; a duration below zero has passed already."""
+    """Returns a time on the core's clock; a negative duration has passed already."""
     return None if after is None else arrival + max(0.0, after.seconds + after.nanos * 1e-9)

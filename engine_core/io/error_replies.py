@@ -1,4 +1,4 @@
-"""What frontends are told of requests that end by an error."""
+"""Replies to frontends about requests that end by an error."""
 
 from collections.abc import Callable
 
@@ -7,26 +7,26 @@ from engine_core.errors import Code, Refused
 from pagewire.internal.v1.engine_pb2 import EngineMessage, RequestFailed
 
 BUG = Code.INTERNAL, "INTERNAL", "internal error of the engine core"
-"""Code, reason and message for what nobody but us can explain."""
+"""Code, reason and message for bugs of the engine core."""
 
 
-class Failures:
-    """Tells them, and counts."""
+class ErrorReplies:
+    """Sends the replies, and counts them."""
 
     def __init__(self, epoch: int, send: Callable[[bytes, EngineMessage], None], counters: Counters) -> None:
-        """send: takes (frontend, message). counters: its `failures` are counted here."""
+        """send: takes (frontend, message). counters: `failures` is incremented here."""
         self._epoch = epoch
         self._send = send
         self._counters = counters
 
-    def tell(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
-        """A request that was taken has ended."""
+    def fail(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
+        """Replies that an admitted request has ended."""
         self._counters.failures[reason] += 1
         failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
         self._send(frontend, EngineMessage(request_failed=failure))
 
     def refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
-        """A request is not taken."""
+        """Replies that a request is not admitted."""
         failure = RequestFailed(
             epoch=self._epoch,
             handle=handle,

@@ -1,10 +1,10 @@
-"""The frontends' socket: a thread turns frames into events; the step loop sends messages as they are made.
+"""The frontends' socket: a thread turns frames into events; the step loop sends messages itself.
 
 A ROUTER socket is for one thread at a time, so there is a lock around each use of it. The thread waits
-outside of the lock, for ZeroMQ's descriptor: that says once that something happened, also to who sends and
-has no use for it. So whoever sends looks whether there is something to read, and then rouses the thread.
-That one has nothing to do with what is sent, unless a frontend does not take it. (It once sent everything:
-waking it for each step cost the core a quarter of its processor time.)
+outside of the lock, for ZeroMQ's descriptor, which is edge-triggered: a send consumes the edge of a message
+that has arrived. So send() checks whether there is something to read, and wakes the thread then. The thread
+takes no part in sending, unless a frontend does not read. (It once sent everything: waking it for each step
+cost the core a quarter of its processor time.)
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from pagewire.ipc.transport import BadFrame, bind_router, is_readable, pack, sen
 log = logging.getLogger(__name__)
 
 MAX_BACKLOG_BYTES = 16 << 20
-"""Kept for a frontend that does not read, beyond what ZeroMQ keeps; then it counts as gone."""
+"""Queued for a frontend that does not read, beyond ZeroMQ's queue; above that it counts as gone."""
 _MAX_UNSENT = 1000
-"""Messages that ZeroMQ keeps for it: one per step."""
+"""Messages in ZeroMQ's queue for a frontend: one per step."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.5
-"""Between attempts to send a backlog: a ROUTER does not say which peer is writable again. One that says
-something reads again, most likely: it is tried at once."""
+"""Between attempts to send a backlog: a ROUTER does not tell which peer is writable again. A peer that sends
+a message most likely reads again: its backlog is tried at once."""
 _LINGER_MS = 500
-"""What the last messages get to leave this process."""
+"""Time for the last messages to be sent when the socket closes."""
 _MESSAGES_PER_TURN = 256
-"""Taken before backlogs get their turn."""
+"""Received before backlogs are tried again."""
 
 
 class _Backlog:
-    """Frames that a frontend did not take yet, oldest first."""
+    """Frames that a frontend has not taken yet, oldest first."""
 
     def __init__(self, now: float) -> None:
         self.frames: deque[bytes] = deque()
@@ -63,13 +63,13 @@ class _Backlog:
         self.bytes = 0
 
     def put_off(self, now: float) -> None:
-        """The next attempt comes later than this one did."""
+        """Schedules the next attempt, after twice the pause."""
         self.pause = min(2 * self.pause, _LONGEST_PAUSE_S)
         self.next_try = now + self.pause
 
 
 class FrontendSockets:
-    """Binds in the constructor, works from start() to close()."""
+    """The socket and its thread, from start() to close()."""
 
     def __init__(
         self,
@@ -79,55 +79,55 @@ class FrontendSockets:
         key: EngineKey | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """inbox: where events go. key: for tcp. Raises StartupError when the address cannot be bound."""
+        """Binds. inbox: receives the events. key: for tcp. Raises StartupError if it cannot bind."""
         self.num_bad_frames = 0
         self._inbox = inbox
         self._clock = clock
         self._backlogs: dict[bytes, _Backlog] = {}
         self._router = bind_router(context, address, key, max_unsent=_MAX_UNSENT)
         self._lock = threading.Lock()
-        """Around each use of the socket and of the backlogs."""
-        self._roused = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Held for each use of the socket and of the backlogs."""
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="frontends", daemon=True)
 
     def start(self) -> None:
-        """From here on messages come in."""
+        """Starts to receive messages."""
         self._thread.start()
 
     def backlog_bytes(self) -> list[int]:
-        """Of each frontend that does not read as fast as we write. For any thread."""
+        """Returns the bytes queued for each frontend that does not keep up. For any thread."""
         return [backlog.bytes for backlog in list(self._backlogs.values())]
 
     def send(self, frontend: bytes, message: EngineMessage) -> None:
-        """Sends, in order; never waits for a frontend. For one thread."""
+        """Sends in order, without waiting for the frontend. For one thread."""
         frame = pack(message)
         with self._lock:
             is_behind = frontend in self._backlogs
             is_sent = not is_behind and self._try_send(frontend, frame)
             if not is_sent:
                 self._keep(frontend, frame)
-            is_news = not (is_sent or is_behind) or is_readable(self._router)
-        if is_news:
-            self._rouse()
+            must_wake = not (is_sent or is_behind) or is_readable(self._router)
+        if must_wake:
+            self._wake()
 
     def close(self) -> None:
-        """Ends the thread and closes the sockets; what was sent gets a moment to leave."""
+        """Ends the thread and closes the socket, after a moment for the last messages."""
         if self._thread.is_alive():
             self._closing = True
-            self._rouse()
+            self._wake()
             self._thread.join()
         self._router.close(linger=_LINGER_MS)
-        os.close(self._roused)
+        os.close(self._woken)
 
-    def _rouse(self) -> None:
-        """The thread shall look at everything again."""
-        os.eventfd_write(self._roused, 1)
+    def _wake(self) -> None:
+        """Wakes the thread, which then checks everything."""
+        os.eventfd_write(self._woken, 1)
 
-    # With the lock.
+    # Called with the lock held.
 
     def _try_send(self, frontend: bytes, frame: bytes) -> bool:
-        """False when the frontend takes nothing now. What is for one that is gone counts as sent."""
+        """Returns False if the frontend's queue is full. A frame for a lost frontend counts as sent."""
         try:
             send_to(self._router, frontend, frame)
         except zmq.Again:
@@ -139,16 +139,16 @@ class FrontendSockets:
         return True
 
     def _keep(self, frontend: bytes, frame: bytes) -> None:
-        """For later, and only so much of it."""
+        """Queues a frame, up to MAX_BACKLOG_BYTES."""
         backlog = self._backlogs.setdefault(frontend, _Backlog(monotonic()))
         backlog.append(frame)
         if backlog.bytes > MAX_BACKLOG_BYTES:
-            # The loop ends its requests and says so to it: what else there was to say is over.
+            # The loop will fail its requests and tell it so; nothing else is of use to it.
             backlog.clear()
             self._inbox.put(FrontendGone(frontend))
 
     def _send_backlog(self, frontend: bytes, now: float) -> None:
-        """As much of it as the frontend takes."""
+        """Sends as much of a backlog as the frontend takes."""
         backlog = self._backlogs[frontend]
         while backlog.frames and self._try_send(frontend, backlog.frames[0]):
             backlog.popleft()
@@ -157,34 +157,34 @@ class FrontendSockets:
         else:
             del self._backlogs[frontend]
 
-    # From here on: the thread.
+    # The thread.
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the main thread's
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the main thread
         poll, readable = select.poll(), int(self._router.getsockopt(zmq.FD))
-        poll.register(self._roused, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
         poll.register(self._inbox.room, select.POLLIN)
         try:
             while not self._closing:
-                self._send_backlogs()  # first: it has no use for what the descriptor says, either
+                self._send_backlogs()  # first: sending, too, consumes edges of the descriptor
                 is_all = self._receive()
-                # A full inbox keeps messages in the socket, and so with those who send them.
+                # A full inbox leaves messages in the socket, which holds back the frontends.
                 poll.register(readable, 0 if self._inbox.is_full else select.POLLIN)
                 poll.poll(self._timeout_ms() if is_all else 0)
                 self._inbox.acknowledge_room()
                 with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._roused)
-        except BaseException as error:  # the step loop must hear of it, whatever it is
+                    os.eventfd_read(self._woken)
+        except BaseException as error:  # whatever it is, the step loop must fail
             self._inbox.put(SocketsFailed(error))
 
     def _timeout_ms(self) -> int | None:
-        """Until the next attempt to send a backlog."""
+        """Returns the time until the next attempt to send a backlog; None: there is none."""
         with self._lock:
             tries = [backlog.next_try for backlog in self._backlogs.values()]
         return max(ceil(1000 * (min(tries) - monotonic())), 0) if tries else None
 
     def _receive(self) -> bool:
-        """Whether that was all that can be taken now."""
+        """Receives messages. Returns whether that was all that can be received now."""
         for _ in range(_MESSAGES_PER_TURN):
             if self._inbox.is_full:
                 return True

@@ -1,4 +1,4 @@
-"""What the engine has to do and what it holds, as frontends hear it: the scheduler's figures."""
+"""The load of the engine core, as it is reported to frontends."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,7 @@ from pagewire.v1.admin_pb2 import RankLoad
 def describe_load(
     scheduler: Scheduler, epoch: int, output_tokens_per_second: float, refused: Mapping[str, int]
 ) -> Load:
-    """The load now, under this start of the core. Costs the same however much there is.
-
-    refused: requests since the start, by reason.
-    """
+    """Returns the load now, in O(1). epoch: of this start of the core. refused: requests by reason."""
     block_size, pool = scheduler.tables.block_size, scheduler.pool
     rank = RankLoad(
         running_requests=scheduler.num_running_requests,

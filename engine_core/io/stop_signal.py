@@ -1,4 +1,4 @@
-"""Signals that ask this process to end, as a descriptor that a loop can wait for."""
+"""Signals that ask this process to end, as a descriptor that a loop can poll."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ class Stopped(Exception):
 
 
 class StopSignal:
-    """SIGTERM, SIGINT and SIGHUP while the context lasts. Enter it in the main thread."""
+    """Catches SIGTERM, SIGINT and SIGHUP while the context lasts. To be entered in the main thread."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -31,7 +31,7 @@ class StopSignal:
         os.close(self._writing)
 
     def fileno(self) -> int:
-        """Readable from the first signal on."""
+        """Returns a descriptor that is readable from the first signal on."""
         return self._reading
 
     def request(self) -> None:

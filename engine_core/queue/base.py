@@ -1,10 +1,9 @@
-"""The waiting queue: what every policy offers, and the plain one, first come, first served.
+"""The waiting queue: what every policy implements.
 
-What a sequence will have to compute depends on the prefix cache. It is counted as it was when the
-sequence came: to ask the cache again for all that wait would cost a lookup for every block of them.
+How much a sequence will have to compute depends on the prefix cache. It is counted once, when the sequence is
+queued: to ask the cache again for all waiting sequences would cost a lookup for each of their blocks.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -20,10 +19,10 @@ class Ahead(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a tenant has of the queue, and what is due to it."""
+    """What a tenant has in the queue, and the share that it is entitled to."""
 
     part: float
-    """Of the whole, 0 to 1, beside those that wait now; 0: nothing is anybody's due."""
+    """Fraction of the whole, 0 to 1, among the tenants that wait now; 0: the policy knows no shares."""
     sequences: int
     tokens: int  # to compute for them
 
@@ -31,103 +30,50 @@ class Share(NamedTuple):
 class WaitingQueue(Protocol):
     """Sequences that wait for a row and for blocks, in the order of a policy.
 
-    A policy may look at what was served: so it is told of every run, from row to row's end.
+    A policy may depend on what was served, so it is told when each sequence starts and stops running.
     """
 
     num_tokens: int
-    """Tokens to compute for all that wait."""
+    """Tokens to compute for all waiting sequences."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All that wait, in any order."""
+        """Iterates over all waiting sequences, in any order."""
 
     def head(self) -> Sequence | None:
-        """The one whose turn it is."""
+        """Returns the sequence that is next."""
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence arrives."""
+        """Queues a sequence that arrives."""
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence that had its turn already comes back: before its equals."""
+        """Queues a sequence whose turn had come before, ahead of its equals."""
 
     def remove(self, sequence: Sequence) -> None:
-        """A sequence is admitted or has ended."""
+        """Removes a sequence that is admitted or has ended."""
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence begins to run, from its num_computed_tokens on."""
+        """Registers that a sequence begins to run, from its num_computed_tokens on."""
 
     def stopped(self, sequence: Sequence) -> None:
-        """A sequence runs no longer; its num_computed_tokens is still what it has reached."""
+        """Registers that a sequence stops running; its num_computed_tokens is what it has reached."""
 
     def step(self) -> None:
-        """A step was planned: everybody who runs gets a token."""
+        """Registers a planned step, in which each running sequence gets a token."""
 
     def ahead(self, request: Request, mean_output: float) -> Ahead:
-        """What comes before a request if it arrives now. mean_output: tokens that a sequence makes."""
+        """Returns what is ahead of a request that arrives now. mean_output: tokens per sequence."""
 
     def share(self, tenant: str) -> Share:
-        """What a tenant has of the queue."""
+        """Returns what a tenant has in the queue."""
 
     def check_invariants(self, num_running: int) -> None:
-        """Raises InvariantError when the books do not balance. num_running: sequences that run."""
-
-
-class FirstComeQueue:
-    """First come, first served, whoever it is. Everything but iteration is O(1)."""
-
-    def __init__(self) -> None:
-        self._queue: OrderedDict[Sequence, int] = OrderedDict()  # and the tokens to compute for it
-        self.num_tokens = 0
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
-
-    def head(self) -> Sequence | None:
-        """The one that has waited longest."""
-        return next(iter(self._queue), None)
-
-    def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence arrives."""
-        self._queue[sequence] = uncached = sequence.num_tokens - num_cached_tokens
-        self.num_tokens += uncached
-
-    def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence that had its turn already comes back."""
-        self.add(sequence, num_cached_tokens)
-        self._queue.move_to_end(sequence, last=False)
-
-    def remove(self, sequence: Sequence) -> None:
-        """A sequence is admitted or has ended."""
-        self.num_tokens -= self._queue.pop(sequence)
-
-    def started(self, sequence: Sequence) -> None:
-        """Nobody is asked what he has had."""
-
-    def stopped(self, sequence: Sequence) -> None:
-        """Nobody is asked what he has had."""
-
-    def step(self) -> None:
-        """Nobody is asked what he has had."""
-
-    def ahead(self, request: Request, mean_output: float) -> Ahead:
-        """Everybody who is there."""
-        return Ahead(len(self._queue), self.num_tokens)
-
-    def share(self, tenant: str) -> Share:
-        """Nobody is asked whose he is."""
-        return Share(0.0, 0, 0)
-
-    def check_invariants(self, num_running: int) -> None:
-        """Raises InvariantError when the count is not that of the sequences."""
-        check_counts(self._queue, self.num_tokens)
+        """Raises InvariantError if the counts are wrong. num_running: sequences that run."""
 
 
 def check_counts(uncached: dict[Sequence, int], num_tokens: int) -> None:
-    """Raises InvariantError when num_tokens is not what the sequences have to compute."""
+    """Raises InvariantError unless num_tokens is what the sequences have to compute together."""
     if num_tokens != sum(uncached.values()):
         raise InvariantError(f"{num_tokens} tokens wait, but {sum(uncached.values())} are counted")
     if not all(0 < tokens <= sequence.num_tokens for sequence, tokens in uncached.items()):

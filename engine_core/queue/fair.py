@@ -1,14 +1,14 @@
-"""The fair waiting queue: class, then the tenant that was given least, then arrival.
+"""The fair waiting queue: by class, then by the tenant that was served least, then by arrival.
 
-The order of all that wait is by
+Waiting sequences are ordered by
 
     (priority of the request, counter of its tenant, turn)
 
-where a turn is a number that grows with arrival; who had his turn before gets one below all others.
-Counters grow with every step (tenants.py), so no order of the whole queue is kept. Each class has a heap
-of its tenants' lines by (counter, turn of the first), in which an entry may be too small but never too
-large: the top is put right until it is right. That moves only tenants that have run since, each once a
-step, in O(log tenants); a line itself never moves.
+where turns count up with arrivals; a sequence whose turn had come before gets a turn below all others.
+Counters grow with every step (token_counters.py), so the order of the whole queue is not kept. Each class has
+a heap of its tenants' lines by (counter, turn of the first sequence), in which an entry may be too small but
+never too large: the top is updated until it is right. That moves only tenants that have run since, each once
+a step, in O(log tenants); the order within a line never changes.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ from engine_core.queue.token_counters import EQUAL, Tenant, Tenants, Weights
 from engine_core.request import Request, Sequence
 
 _COMPACT_ABOVE = 64
-_LINES_LOOKED_AT = 32
-"""By ahead(), which asks for an estimate; where more tenants wait, these stand for all."""
-
+_SAMPLED_LINES = 32
+"""Lines that ahead(), an estimate, looks at; where more tenants wait, these stand for all."""
 
 _Entry = tuple[float, int, "_Line"]
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """What waits of one tenant in one class, in order of turns. Never empty."""
+    """The sequences of one tenant in one class, in order of turns. Never empty."""
 
     tenant: Tenant
-    places: OrderedDict[Sequence, tuple[int, int]] = field(default_factory=OrderedDict)
-    """The turn of each, and the tokens to compute for it."""
+    entries: OrderedDict[Sequence, tuple[int, int]] = field(default_factory=OrderedDict)
+    """Turn of each sequence, and the tokens to compute for it."""
     num_tokens: int = 0  # to compute for all of them
-    entry: _Entry | None = None  # the one in the heap that counts
+    entry: _Entry | None = None  # its valid entry in the heap
 
     def cost(self, mean_output: float) -> float:
-        """What serving all of it will add to its tenant's counter."""
+        """Returns what serving the whole line will add to its tenant's counter."""
         tenant = self.tenant
-        return self.num_tokens * tenant.prompt_cost + len(self.places) * mean_output * tenant.output_cost
+        return self.num_tokens * tenant.prompt_cost + len(self.entries) * mean_output * tenant.output_cost
 
 
 class _Class:
@@ -58,13 +57,13 @@ class _Class:
         self._heap: list[_Entry] = []
 
     def first(self) -> _Line:
-        """The line whose turn it is. There is one."""
+        """Returns the line that is next. There must be one."""
         if len(self.lines) == 1:
             return next(iter(self.lines.values()))
         heap = self._heap
         while True:
             line = heap[0][2]
-            if line.entry is not heap[0]:  # of a line that has a smaller one, or is gone
+            if line.entry is not heap[0]:  # outdated: the line has a smaller entry, or none
                 heapq.heappop(heap)
                 continue
             entry = self._entry(line)
@@ -74,7 +73,7 @@ class _Class:
             heapq.heapreplace(heap, entry)
 
     def move_up(self, line: _Line) -> None:
-        """The line is new, or may have become smaller."""
+        """Updates the heap for a line that is new, or whose entry may have become smaller."""
         entry = self._entry(line)
         if line.entry is not None and line.entry <= entry:
             return
@@ -85,25 +84,27 @@ class _Class:
         heapq.heappush(self._heap, entry)
 
     def _entry(self, line: _Line) -> _Entry:
-        turn, _ = next(iter(line.places.values()))
+        turn, _ = next(iter(line.entries.values()))
         return self._tenants.counter(line.tenant), turn, line
 
     def check_invariants(self) -> None:
-        """Raises InvariantError when a line could miss its turn."""
+        """Raises InvariantError if a line could miss its turn."""
         for line in self.lines.values():
-            if not line.places or line.entry is None or line.entry > self._entry(line):
-                raise InvariantError("a line is empty, or stands too far back")
+            if not line.entries or line.entry is None or line.entry > self._entry(line):
+                raise InvariantError("a line is empty, or its entry is too large")
             if not any(entry is line.entry for entry in self._heap):
                 raise InvariantError("a line is not in the heap")
-            if line.num_tokens != sum(tokens for _, tokens in line.places.values()):
+            if line.num_tokens != sum(tokens for _, tokens in line.entries.values()):
                 raise InvariantError("the tokens of a line are not those of its sequences")
         if not self.lines:
             raise InvariantError("a class without lines is kept")
 
 
 class FairQueue:
-    """Sequences that wait, by class, tenant's counter and turn. With one class and one tenant this is
-    first come, first served."""
+    """A WaitingQueue by class, tenant's counter and turn.
+
+    With one class and one tenant this is first come, first served.
+    """
 
     def __init__(self, weights: Weights = EQUAL) -> None:
         self.num_tokens = 0
@@ -113,7 +114,7 @@ class FairQueue:
         self._num_sequences = 0
         self._next_turn = 0
         self._next_first_turn = -1
-        self._last: dict[int, Tenant] = {}  # whose line was the last to end, in each class that there was
+        self._last: dict[int, Tenant] = {}  # by class: the tenant whose line was the last to end
 
     def __len__(self) -> int:
         return self._num_sequences
@@ -121,16 +122,16 @@ class FairQueue:
     def __iter__(self) -> Iterator[Sequence]:
         for class_ in self._classes.values():
             for line in class_.lines.values():
-                yield from line.places
+                yield from line.entries
 
     def head(self) -> Sequence | None:
-        """The one whose turn it is."""
+        """Returns the sequence that is next."""
         if not self._priorities:
             return None
-        return next(iter(self._classes[self._priorities[0]].first().places))
+        return next(iter(self._classes[self._priorities[0]].first().entries))
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence arrives."""
+        """Queues a sequence that arrives."""
         request = sequence.request
         if request.tenant_weight:
             self.tenants.reweigh(request.tenant, request.tenant_weight)
@@ -141,46 +142,49 @@ class FairQueue:
             self._classes[sequence.request.priority].move_up(line)
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """A sequence that had its turn already comes back: before its equals."""
+        """Queues a sequence whose turn had come before, ahead of its equals."""
         line = self._line(sequence)
         self._put(line, sequence, self._next_first_turn, num_cached_tokens)
         self._next_first_turn -= 1
-        line.places.move_to_end(sequence, last=False)
+        line.entries.move_to_end(sequence, last=False)
         self._classes[sequence.request.priority].move_up(line)
 
     def remove(self, sequence: Sequence) -> None:
-        """A sequence is admitted or has ended."""
+        """Removes a sequence that is admitted or has ended."""
         request = sequence.request
         line = self._classes[request.priority].lines[request.tenant]
-        _, tokens = line.places.pop(sequence)
+        _, tokens = line.entries.pop(sequence)
         line.num_tokens -= tokens
         self.num_tokens -= tokens
         self._num_sequences -= 1
-        if not line.places:
+        if not line.entries:
             self._end_line(line, request.priority)
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence begins to run."""
+        """Registers that a sequence begins to run."""
         self.tenants.start(sequence)
 
     def stopped(self, sequence: Sequence) -> None:
-        """A sequence runs no longer. Its tenant's counter may turn out to be smaller."""
+        """Registers that a sequence stops running. Its tenant's counter may become smaller."""
         tenant = self.tenants.stop(sequence)
         for priority in tenant.classes:
             class_ = self._classes[priority]
             class_.move_up(class_.lines[tenant.name])
 
     def step(self) -> None:
-        """A step was planned: everybody who runs gets a token."""
+        """Registers a planned step, in which each running sequence gets a token."""
         self.tenants.step()
 
     def ahead(self, request: Request, mean_output: float) -> Ahead:
-        """What comes before a request if it arrives now: better classes, its tenant's own line, and of
-        other tenants as much as brings their counters to where its own will be then."""
+        """Returns what is ahead of a request that arrives now.
+
+        That is all of better classes, its tenant's own line, and of other tenants as much as raises their
+        counters to what its own will be then.
+        """
         sequences = tokens = 0.0
         for priority in self._priorities[: bisect_left(self._priorities, request.priority)]:
             for line, share in _sample(self._classes[priority].lines):
-                sequences += share * len(line.places)
+                sequences += share * len(line.entries)
                 tokens += share * line.num_tokens
         class_ = self._classes.get(request.priority)
         if class_ is None:
@@ -190,39 +194,39 @@ class FairQueue:
         if own is None:
             reach = self.tenants.counter_on_arrival(request.tenant, self._least(request.priority))
         else:
-            sequences += len(own.places)
+            sequences += len(own.entries)
             tokens += own.num_tokens
             reach = counter(own.tenant) + own.cost(mean_output)
         for line, share in _sample(class_.lines):
             if line is not own:
                 part = share * _part(reach - counter(line.tenant), line.cost(mean_output))
-                sequences += part * len(line.places)
+                sequences += part * len(line.entries)
                 tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
 
     def share(self, tenant: str) -> Share:
-        """What a tenant has of the queue, in all classes, and what its weight says."""
+        """Returns what a tenant has in the queue, in all classes, and the share that it is entitled to."""
         lines = [self._classes[priority].lines[tenant] for priority in self.tenants.classes_of(tenant)]
-        sequences, tokens = sum(len(line.places) for line in lines), sum(line.num_tokens for line in lines)
+        sequences, tokens = sum(len(line.entries) for line in lines), sum(line.num_tokens for line in lines)
         return Share(self.tenants.share(tenant), sequences, tokens)
 
     def check_invariants(self, num_running: int) -> None:
-        """Raises InvariantError when the books do not balance. Cost: all that wait, all tenants."""
+        """Raises InvariantError if the counts are wrong. Cost: all waiting sequences, all tenants."""
         self.tenants.check_invariants(num_running)
         if self._priorities != sorted(self._classes):
-            raise InvariantError("the order of the classes is not that of the classes")
+            raise InvariantError("the sorted priorities are not those of the classes")
         for class_ in self._classes.values():
             class_.check_invariants()
         lines = [line for class_ in self._classes.values() for line in class_.lines.values()]
-        uncached = {s: tokens for line in lines for s, (_, tokens) in line.places.items()}
+        uncached = {s: tokens for line in lines for s, (_, tokens) in line.entries.items()}
         check_counts(uncached, self.num_tokens)
-        if self._num_sequences != sum(len(line.places) for line in lines):
-            raise InvariantError("the number of those that wait is wrong")
+        if self._num_sequences != sum(len(line.entries) for line in lines):
+            raise InvariantError("the number of waiting sequences is wrong")
         if sum(len(line.tenant.classes) for line in lines) < len(lines):
             raise InvariantError("a tenant waits in a class that it does not know of")
 
     def _line(self, sequence: Sequence) -> _Line:
-        """The line that a sequence belongs to; a new one has no entry in the heap."""
+        """Returns the line that a sequence belongs to; a new line has no entry in the heap."""
         request = sequence.request
         class_ = self._classes.get(request.priority)
         line = class_.lines.get(request.tenant) if class_ is not None else None
@@ -237,7 +241,7 @@ class FairQueue:
         return line
 
     def _end_line(self, line: _Line, priority: int) -> None:
-        """Nobody is left in it."""
+        """Removes a line that is empty."""
         class_ = self._classes[priority]
         del class_.lines[line.tenant.name]
         line.entry = None
@@ -248,8 +252,7 @@ class FairQueue:
             del self._priorities[bisect_left(self._priorities, priority)]
 
     def _least(self, priority: int) -> float:
-        """The smallest counter of those that wait in a class; where nobody waits, that of the tenant
-        whose line was the last to end."""
+        """Returns the smallest counter in a class; in an empty class, that of its last tenant."""
         class_, last = self._classes.get(priority), self._last.get(priority)
         if class_ is not None:
             return self.tenants.counter(class_.first().tenant)
@@ -257,21 +260,23 @@ class FairQueue:
 
     def _put(self, line: _Line, sequence: Sequence, turn: int, num_cached_tokens: int) -> None:
         uncached = sequence.num_tokens - num_cached_tokens
-        line.places[sequence] = turn, uncached
+        line.entries[sequence] = turn, uncached
         line.num_tokens += uncached
         self.num_tokens += uncached
         self._num_sequences += 1
 
 
 def _part(distance: float, cost: float) -> float:
-    """How much of a line is served before its tenant's counter has come so far. It may cost nothing, where
-    prompts are free and nobody knows yet how long outputs are."""
+    """Returns the fraction of a line that is served before its tenant's counter has grown by `distance`.
+
+    The cost is 0 where prompts are free and the length of outputs is not known yet.
+    """
     if cost <= distance:
         return 1.0
     return distance / cost if distance > 0 else 0.0
 
 
 def _sample(lines: dict[str, _Line]) -> Iterator[tuple[_Line, float]]:
-    """Some of the lines, and for how many each stands."""
-    share = max(len(lines) / _LINES_LOOKED_AT, 1.0)
-    return ((line, share) for line in islice(lines.values(), _LINES_LOOKED_AT))
+    """Yields some of the lines, each with the number of lines that it stands for."""
+    share = max(len(lines) / _SAMPLED_LINES, 1.0)
+    return ((line, share) for line in islice(lines.values(), _SAMPLED_LINES))

@@ -1,17 +1,17 @@
-"""What each tenant was given: virtual token counters.
+"""What each tenant was served: virtual token counters.
 
-    counter = (p * prompt tokens computed + o * output tokens made) / weight of the tenant
+    counter = (p * prompt tokens computed + o * output tokens generated) / weight of the tenant
 
-Whoever waits and has the smallest counter is next (fair_queue.py). The idea is that of Sheng et al.,
-"Fairness in Serving Large Language Models" (OSDI 2024).
+The waiting tenant with the smallest counter is next (fair.py). The idea is that of Sheng et al., "Fairness in
+Serving Large Language Models" (OSDI 2024).
 
-A counter is exact for every run that is over. For those that go on, a token per step is assumed: so a
-step costs nothing, however many run, and a counter is read in O(1). A run that made less than that (it
-computed a long prompt in many steps, or was aborted) is put right when it ends.
+A counter is exact for every run that is over. For running sequences a token per step is assumed: so a step
+costs nothing, however many run, and a counter is read in O(1). A run that generated less (it computed a long
+prompt in many steps, or was aborted) is corrected when it ends.
 
-A token is charged once. What a preempted sequence computes again it has paid for; what the prefix cache
-had nobody computed; siblings share the prompt that their leader paid for. Output that came with the
-request, when a stream goes on after a failure, is computed like a prompt and paid for like one.
+A token is charged once. A preempted sequence is not charged for what it computes again, nor any sequence for
+what the prefix cache had; siblings share the prompt that their leader was charged for. Output that came with
+the request, when a stream continues after a failure, is computed and charged like a prompt.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from engine_core.errors import InvariantError
 from engine_core.request import Sequence
 
 MAX_IDLE = 10_000
-"""Tenants to remember that have nothing in flight; the one that was last seen longest ago is forgotten."""
+"""Tenants without requests in flight that are remembered; the least recently seen is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a token counts, and for whom. A tenant without a weight has 1."""
+    """Weights of tokens and of tenants. A tenant that is not named has weight 1."""
 
     prompt_token: float = 1.0
     output_token: float = 2.0
@@ -41,7 +41,7 @@ EQUAL = Weights()
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """One tenant that has something in flight, or had lately."""
+    """A tenant that has requests in flight, or had recently."""
 
     name: str
     prompt_cost: float  # what a computed token of a prompt adds to its counter
@@ -60,22 +60,22 @@ class Tenants:
         self._weights = weights
         self._steps = 0
         self._tenants: dict[str, Tenant] = {}
-        self._idle: OrderedDict[str, Tenant] = OrderedDict()  # longest first; also in _tenants
-        self._waiting_weight = 0.0  # of all that wait in some class
+        self._idle: OrderedDict[str, Tenant] = OrderedDict()  # least recently seen first; also in _tenants
+        self._waiting_weight = 0.0  # of all tenants that wait in some class
         self._num_waiting = 0  # tenants
-        # (steps before its first one; tokens that it need not pay for: paid before, or found in the
-        # cache; tokens that it has paid for, with those) of each that runs.
         self._runs: dict[Sequence, tuple[int, int, int]] = {}
+        """By running sequence: steps before its first one; tokens that are not charged (charged before, or
+        found in the cache); these and the tokens that are charged."""
 
     def __len__(self) -> int:
         return len(self._tenants)
 
     def counters(self) -> dict[str, float]:
-        """Of all that are known, by name."""
+        """Returns the counters of all known tenants by name."""
         return {tenant.name: self.counter(tenant) for tenant in list(self._tenants.values())}
 
     def find(self, name: str) -> Tenant:
-        """The tenant of that name; one that is not known has had nothing."""
+        """Returns the tenant of that name; a new one has a counter of 0."""
         tenant = self._tenants.get(name)
         if tenant is None:
             weights = self._weights
@@ -85,7 +85,7 @@ class Tenants:
         return tenant
 
     def reweigh(self, name: str, weight: float) -> None:
-        """From here on the tenant has this weight. What it was given stays what it was."""
+        """Changes the weight of a tenant from here on. Its counter does not change."""
         tenant = self.find(name)
         if tenant.weight == weight:
             return
@@ -98,12 +98,12 @@ class Tenants:
         self._forget_idle(tenant)
 
     def classes_of(self, name: str) -> Collection[int]:
-        """The classes in which a tenant waits."""
+        """Returns the classes in which a tenant waits."""
         tenant = self._tenants.get(name)
         return tenant.classes if tenant is not None else ()
 
     def share(self, name: str) -> float:
-        """The part of what there is that is due to a tenant, beside those that wait."""
+        """Returns the fraction that a tenant is entitled to among the waiting tenants."""
         tenant = self._tenants.get(name)
         if tenant is None:
             weight = self._weights.tenants.get(name, 1.0)
@@ -112,17 +112,19 @@ class Tenants:
         return tenant.weight / (max(others, 0.0) + tenant.weight)
 
     def counter(self, tenant: Tenant) -> float:
-        """What it was given so far."""
+        """Returns what a tenant was served so far."""
         return tenant.charged + tenant.num_running * (self._steps - tenant.since) * tenant.output_cost
 
     def counter_on_arrival(self, name: str, least: float) -> float:
-        """What the counter of a tenant that has nobody waiting would be after begin_to_wait()."""
+        """Returns what the counter of a tenant that does not wait would be after begin_to_wait()."""
         tenant = self._tenants.get(name)
         return least if tenant is None else max(self.counter(tenant), least)
 
     def begin_to_wait(self, tenant: Tenant, priority: int, least: float) -> None:
-        """It has a sequence that waits in this class, and had none there: time without demand earns no
-        credit over those that waited, whose smallest counter is `least`."""
+        """Registers that a tenant has its first waiting sequence in a class.
+
+        least: the smallest counter there; a tenant without demand earns no credit over those that waited.
+        """
         self._settle(tenant)
         tenant.charged = max(tenant.charged, least)
         if not tenant.classes:
@@ -132,20 +134,20 @@ class Tenants:
         self._idle.pop(tenant.name, None)
 
     def end_to_wait(self, tenant: Tenant, priority: int) -> None:
-        """None of its sequences waits in this class any more."""
+        """Registers that no sequence of a tenant waits in a class any more."""
         tenant.classes.discard(priority)
         if not tenant.classes:
             self._num_waiting -= 1
-            # Nobody waits most of the time: so what rounding leaves behind does not pile up.
+            # The queue is empty most of the time: that resets rounding errors.
             self._waiting_weight = self._waiting_weight - tenant.weight if self._num_waiting else 0.0
         self._forget_idle(tenant)
 
     def step(self) -> None:
-        """A step was planned: everybody who runs gets a token."""
+        """Registers a planned step, in which each running sequence gets a token."""
         self._steps += 1
 
     def start(self, sequence: Sequence) -> None:
-        """A sequence begins to run. The tokens that it will have to compute are charged for at once."""
+        """Registers that a sequence begins to run, and charges for the tokens that it has to compute."""
         tenant = self.find(sequence.request.tenant)
         if not tenant.num_running:
             self._idle.pop(tenant.name, None)
@@ -157,7 +159,7 @@ class Tenants:
         self._runs[sequence] = self._steps, free, paid
 
     def stop(self, sequence: Sequence) -> Tenant:
-        """A run is over: in place of what was assumed of it stands what it was. Returns whose it is."""
+        """Registers that a run is over: what it computed replaces what was assumed. Returns its tenant."""
         tenant = self.find(sequence.request.tenant)
         self._settle(tenant)
         since, free, paid = self._runs.pop(sequence)
@@ -174,7 +176,7 @@ class Tenants:
         return tenant
 
     def check_invariants(self, running: int) -> None:
-        """Raises InvariantError unless so many sequences run, of tenants that are known and not idle."""
+        """Raises InvariantError unless `running` sequences run, of tenants that are known and not idle."""
         counted = sum(tenant.num_running for tenant in self._tenants.values())
         if not running == len(self._runs) == counted:
             raise InvariantError(f"{running} sequences run, but {counted} are charged for")
@@ -183,10 +185,10 @@ class Tenants:
                 raise InvariantError("a tenant that has something in flight counts as idle, or none does not")
         waiting = [tenant.weight for tenant in self._tenants.values() if tenant.classes]
         if self._num_waiting != len(waiting) or abs(self._waiting_weight - sum(waiting)) > 1e-6:
-            raise InvariantError("the weight of those that wait is not the sum of theirs")
+            raise InvariantError("the weight of waiting tenants is not the sum of their weights")
 
     def _settle(self, tenant: Tenant) -> None:
-        """Before its number of runs changes."""
+        """Brings the counter up to date. To be called before the tenant's number of runs changes."""
         if tenant.since != self._steps:
             tenant.charged = self.counter(tenant)
             tenant.since = self._steps

@@ -1,8 +1,8 @@
-"""A recording on disk: opened before anything is loaded, written beside the step loop, read to its end.
+"""A recording on disk: opened before the model is loaded, written beside the step loop, read to its end.
 
 The step loop fills in calls (protobuf objects, in place); a thread compresses and writes them, chunk by
-chunk. What goes wrong there ends the recording with one warning, and nothing else. The form of the file
-is stated in recording.proto.
+chunk. An error there ends the recording with one warning; serving goes on. recording.proto specifies the
+file.
 """
 
 import logging
@@ -28,22 +28,22 @@ _HEADER = Struct("<II")  # length and CRC-32 of what follows
 _CHUNK_CALLS = 512
 _CHUNK_S = 1.0
 _MAX_QUEUED_CALLS = 1 << 17
-"""A disk that falls so far behind (a minute of 1,000 steps per second) has failed."""
-_MOST_NAMES = 1000
+"""A disk that falls this far behind (a minute of 1,000 steps per second) counts as failed."""
+_MAX_NAMES = 1000
 
 
 class BadRecording(PagewireError):
-    """A file is not a recording, or not one that can be replayed."""
+    """A file is not a recording, or cannot be replayed."""
 
 
 def open_recording(path: Path) -> "RecordingWriter":
     """Creates the file, for this user only. Raises StartupError.
 
-    A file that exists is never written over (a core that is started again after it died would destroy
-    what shows why): the recording goes to FILE.1, FILE.2 ... then.
+    An existing file is never overwritten (a core that is restarted would destroy what shows why it died): the
+    recording goes to FILE.1, FILE.2 ... then.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    for number in range(_MOST_NAMES):
+    for number in range(_MAX_NAMES):
         name = path if not number else path.with_name(f"{path.name}.{number}")
         try:
             fd = os.open(name, flags, 0o600)
@@ -60,14 +60,14 @@ def open_recording(path: Path) -> "RecordingWriter":
 
 
 class RecordingWriter:
-    """Takes calls from the step loop. `is_open` is False once recording has ended, for whatever reason."""
+    """Takes calls from the step loop. `is_open` is False once the recording has ended, for any reason."""
 
     def __init__(self, fd: int, path: Path) -> None:
-        """Takes over the descriptor."""
+        """Takes ownership of the descriptor."""
         self.is_open = True
         self.path = path
         self.on_close: Callable[[], None] | None = None
-        """Is called by close(), for what is still to be said."""
+        """Called by close(), to add the last calls."""
         self._fd = fd
         self._chunk = RecordedChunk()
         self._flush_at: float | None = None
@@ -77,11 +77,11 @@ class RecordingWriter:
         self._thread.start()
 
     def add(self) -> RecordedCall:
-        """The next call, to be filled in at once."""
+        """Returns the next call, to be filled in at once."""
         return self._chunk.calls.add()
 
     def flush_if_due(self, now: float) -> None:
-        """Hands over what there is when it is enough, or a second old. Never waits."""
+        """Hands a chunk to the thread when it is large enough or a second old. Never waits."""
         if self._flush_at is None:
             self._flush_at = now + _CHUNK_S
         if now >= self._flush_at or len(self._chunk.calls) >= _CHUNK_CALLS:
@@ -129,13 +129,13 @@ def _write_chunk(fd: int, chunk: RecordedChunk) -> None:
 
 
 class RecordingReader:
-    """The calls of a recording. May be iterated over any number of times."""
+    """The calls of a recording; can be iterated over repeatedly."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BadRecording when the file cannot be read at all."""
+        """Raises BadRecording if the file cannot be read at all."""
         self.path = path
         self.incomplete = ""
-        """After an iteration: why the recording ends before its time; empty: it does not."""
+        """After an iteration: why the recording is cut off; empty: it is complete."""
         try:
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) != MAGIC:
@@ -144,7 +144,7 @@ class RecordingReader:
             raise BadRecording(f"cannot read {path}: {error.strerror}") from error
 
     def __iter__(self) -> Iterator[RecordedCall]:
-        """Calls, as far as they can be read."""
+        """Yields calls, as far as they can be read."""
         self.incomplete = ""
         with self.path.open("rb") as file:
             file.seek(len(MAGIC))
@@ -166,7 +166,7 @@ class RecordingReader:
 
 
 def _read_chunk(payload: bytes) -> RecordedChunk | None:
-    """None where the bytes are not those of a chunk."""
+    """Returns None if the bytes are not those of a chunk."""
     unpacker = zlib.decompressobj()
     try:
         return RecordedChunk.FromString(unpacker.decompress(payload, MAX_CHUNK_BYTES))

@@ -102,7 +102,7 @@ def test_messages_of_any_content(ahead: bool) -> None:
     assert house.core.counters.internal_errors == 0
     check_honest(house.outputs_of(b"honest"))
     assert house.scheduler.pool.num_free == 64
-    assert len(house.core.door.refused) > 1 and house.core.counters.requests > len(HONEST)
+    assert len(house.core.intake.refused) > 1 and house.core.counters.requests > len(HONEST)
 
 
 def deliver(house: House, message: FrontendMessage, frontend: bytes) -> None:
@@ -122,7 +122,7 @@ def test_names_that_no_request_can_have_are_not_kept() -> None:
     house.put(add_request(1, request_id=names[0]), b"h1")
     house.put(add_request(2, group=names[1]), b"h1")
     house.step()
-    assert len(house.core.door.aborted) == 1
+    assert len(house.core.intake.recent_aborts) == 1
     assert [failure.field for failure in house.failures()] == ["request_id", "group"]
 
 

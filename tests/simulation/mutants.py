@@ -13,7 +13,7 @@ from unittest import mock
 
 from engine_core.beam_search.search import BeamSearch
 from engine_core.core import EngineCore
-from engine_core.intake.recent_aborts import AbortedIds
+from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
@@ -232,7 +232,7 @@ def _requests_of_a_dead_core_wait_for_it(patch: Callable[..., None]) -> None:
 
 def _aborts_are_forgotten(patch: Callable[..., None]) -> None:
     """An Abort finds only what is there, and not what is on its way."""
-    patch(AbortedIds, "hit", lambda self, request_id, since: False)
+    patch(RecentAborts, "includes", lambda self, request_id, since: False)
 
 
 def _a_stop_string_ends_all_siblings(patch: Callable[..., None]) -> None:

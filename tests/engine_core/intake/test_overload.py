@@ -51,7 +51,7 @@ def test_as_many_requests_wait_as_may() -> None:
     assert {(each.code, each.reason) for each in refused(house).values()} == {
         (Code.RESOURCE_EXHAUSTED, QUEUE_FULL)
     }
-    assert house.core.door.refused == {QUEUE_FULL: 3}
+    assert house.core.intake.refused == {QUEUE_FULL: 3}
     house.run()
     house.put(request(7))
     house.step()

@@ -1,0 +1,60 @@
+"""First come, first served."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from engine_core.queue.base import Ahead, Share, check_counts
+from engine_core.request import Request, Sequence
+
+
+class FirstComeQueue:
+    """A WaitingQueue in order of arrival, which ignores tenants and classes. All but iteration is O(1)."""
+
+    def __init__(self) -> None:
+        self._queue: OrderedDict[Sequence, int] = OrderedDict()  # sequence -> tokens to compute for it
+        self.num_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+    def head(self) -> Sequence | None:
+        """Returns the sequence that has waited longest."""
+        return next(iter(self._queue), None)
+
+    def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        """Queues a sequence that arrives."""
+        self._queue[sequence] = uncached = sequence.num_tokens - num_cached_tokens
+        self.num_tokens += uncached
+
+    def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        """Queues a sequence whose turn had come before, ahead of all others."""
+        self.add(sequence, num_cached_tokens)
+        self._queue.move_to_end(sequence, last=False)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Removes a sequence that is admitted or has ended."""
+        self.num_tokens -= self._queue.pop(sequence)
+
+    def started(self, sequence: Sequence) -> None:
+        """Does nothing: the order does not depend on what was served."""
+
+    def stopped(self, sequence: Sequence) -> None:
+        """Does nothing: the order does not depend on what was served."""
+
+    def step(self) -> None:
+        """Does nothing: the order does not depend on what was served."""
+
+    def ahead(self, request: Request, mean_output: float) -> Ahead:
+        """Returns all that waits."""
+        return Ahead(len(self._queue), self.num_tokens)
+
+    def share(self, tenant: str) -> Share:
+        """Returns an empty share: tenants are not told apart."""
+        return Share(0.0, 0, 0)
+
+    def check_invariants(self, num_running: int) -> None:
+        """Raises InvariantError unless the count of tokens is that of the sequences."""
+        check_counts(self._queue, self.num_tokens)

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine_core.beam_search.sequences import BeamRows
+    from engine_core.beam_search.search import BeamParameters
     from engine_core.step.plan import RowParameters
     from pagewire.v1.generation_pb2 import LogprobOptions
 
@@ -96,13 +96,13 @@ class Request:
     num_preemptions: int = 0  # of its sequences
     num_made: int = 0  # tokens of output of those that have ended, less what was delivered before
     scheduled: bool = False  # was scheduled at least once
-    beams: BeamRows | None = None  # of a beam search: its sequences are the beams
+    beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
-        """Makes the sequences 0 to n - 1.
+        """Creates the sequences 0 to n - 1.
 
-        The first one leads: it computes the prompt, then the others fork from it. Where output was
-        delivered before (index -> token ids) they differ from the start, and each goes its own way.
+        The first one leads: it computes the prompt, then the others fork from it. Sequences of which output
+        was delivered before (index -> token ids) differ from the start, and are independent.
         """
         stops = self.eos_token_ids | self.stop_token_ids
         limit = min(len(self.prompt) + self.max_tokens, self.max_model_len)
@@ -111,16 +111,21 @@ class Request:
             self.sequences.append(Sequence(self, index, output, len(self.prompt) + len(output), limit, stops))
             self.num_made -= len(output)
         if not delivered:
-            self.sequences[0].leads = n > 1
+            self.sequences[0].leads = n > 1 or self.beam_search is not None
             for sequence in self.sequences[1:]:
                 sequence.status = Status.FORKING
                 self.forking[sequence] = None
         self.num_live = n
 
-    def start_beams(self, beams: BeamRows) -> None:
-        """The sequences are the beams of a search. (The first one leads even if it is the only one.)"""
-        self.beams = beams
-        self.sequences[0].leads = True
+    @property
+    def num_candidates(self) -> int:
+        """Tokens that the worker proposes for each of its rows instead of sampling; 0: rows sample."""
+        return 0 if self.beam_search is None else self.beam_search.num_candidates
+
+    @property
+    def width(self) -> int:
+        """Sequences that advance together with one that runs, itself included."""
+        return 1 if self.beam_search is None else self.beam_search.width
 
     def ending(self, output: array[int]) -> tuple[FinishReason, int]:
         """Why a sequence ends after this output, and the token that matched (0: none).
@@ -177,9 +182,9 @@ class Sequence:
         """Whether the next plan may compute its next token.
 
         False while a pending token may be its last one, while it is not known how many tokens are pending,
-        and, for beams, while any token is.
+        and, where rows propose candidates, while a choice is pending.
         """
-        if self.request.beams is not None and self.num_tokens > self.num_known_tokens:
+        if self.request.num_candidates and self.num_tokens > self.num_known_tokens:
             return False
         return self.num_tokens < self.limit and not self.num_uncertain_tokens
 

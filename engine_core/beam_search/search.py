@@ -1,24 +1,24 @@
-"""Beam search: which continuations of a prompt are followed, and when no better one can come.
+"""Beam search: which continuations of a prompt to follow, and when to stop.
 
-Pure: log-probabilities in, choices out; rows and blocks are beam_rows.py's affair. The results are those
-of transformers' beam search (GenerationMixin._beam_search), stated here as they are computed:
+Pure: log-probabilities in, choices out; sequences.py deals with rows and blocks. The results are those of
+transformers' beam search (GenerationMixin._beam_search), computed as follows:
 
 - The score of a beam is the sum of its tokens' log-probabilities, as the worker gives them (penalties
-  and masks included). A candidate is a beam and a token more. Candidates are taken by score, the best
+  and masks included). A candidate is a beam extended by one token. Candidates are taken by score, the best
   first; of equals, that of the better beam, then the lower token.
 - A candidate ends by a stop token or by its length. If it is among the best `width` of all, it becomes a
   hypothesis, with the score / length ** length_penalty; the best `width` hypotheses are kept, of equals the
   earlier one. If it is not among them, it is dropped.
 - The best `width` candidates that do not end are the next beams.
 - The search is over when there are `width` hypotheses and either early_stopping is set, or the best beam,
-  if it ended here, would not be better than the worst hypothesis; and when no candidate goes on.
+  if it ended here, would not be better than the worst hypothesis; and when no candidate continues.
 
-Scores are float64 sums of float32 log-probabilities; transformers adds in float32. So the two can differ
-where candidates are as close as rounding errors, and nowhere else.
+Scores are float64 sums of float32 log-probabilities; transformers adds in float32. The two differ only
+where candidates are as close as rounding errors.
 
-Where masks leave fewer candidates than beams, beams are repeated at a score that never displaces
-anything (REPEATED less), so that there always are `width` of them, and so results for all who wait for one.
-(transformers begins with such beams, and cannot tell their scores apart in float32.)
+Where masks leave fewer candidates than beams, beams are repeated with a score that never displaces another
+beam (lower by REPEATED), so that there are always `width` beams and `num_results` results. (transformers
+starts from such beams, and cannot tell their scores apart in float32.)
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from itertools import cycle, islice
 from math import inf
 from typing import NamedTuple
 
+from engine_core.step.result import TokenLogprobs
+
 REPEATED = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class BeamParameters:
-    """What a request says about its search, and when its sequences end."""
+    """Parameters of a request's search, and the conditions that end its sequences."""
 
     width: int  # beams
     num_results: int  # at most width
@@ -48,14 +50,14 @@ class BeamParameters:
     vocab_size: int
 
     @property
-    def num_offers(self) -> int:
-        """Tokens that each beam must offer: among them are its part of the best `width` candidates, and its
-        part of the best `width` that go on."""
+    def num_candidates(self) -> int:
+        """Tokens that the worker proposes for each beam: enough to contain its share of the best `width`
+        candidates, and of the best `width` that do not end."""
         return min(self.width + len(self.stops), self.vocab_size)
 
 
 class Beam(NamedTuple):
-    """A continuation that is followed. Nobody changes the output: beams, hypotheses and rows share it."""
+    """A continuation that is followed. Hypotheses and sequences share its output: it never changes."""
 
     output: array[int]
     score: float
@@ -69,25 +71,21 @@ class Hypothesis(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A beam and a token more; the smallest is the best."""
+    """A beam extended by one token; the smallest is the best."""
 
     cost: float  # -score
     parent: int  # index of the beam
-    place: int  # among the beam's candidates
+    rank: int  # among the beam's candidates
     token: int
 
 
-Offers = Sequence[tuple[int, float]]
-"""Tokens with their log-probabilities, the likeliest first, of equals the lower token first."""
-
-
 class BeamSearch:
-    """The search of one request: advance() with what the beams offer until `done`."""
+    """The search of one request: call advance() with the candidates of the beams until `done`."""
 
     def __init__(self, parameters: BeamParameters) -> None:
         self.parameters = parameters
         self.done = False
-        self.beams = [Beam(array("I"), 0.0)]  # in the beginning one: the prompt
+        self.beams = [Beam(array("I"), 0.0)]  # at first one: the prompt
         self.parents: list[int] = []  # of `beams`: indexes of the beams that they continue
         self._hypotheses: list[Hypothesis] = []  # the best first
 
@@ -96,16 +94,16 @@ class BeamSearch:
         """Output tokens of each beam."""
         return len(self.beams[0].output)
 
-    def advance(self, offers: Sequence[Offers]) -> list[int]:
-        """One token more. offers: of each of the beams.
+    def advance(self, candidates: Sequence[TokenLogprobs]) -> list[int]:
+        """Extends the beams by one token. candidates: of each beam.
 
         Returns the parents of the new beams as indexes of the old ones; nothing when the search is over.
         """
         parents = self.beams
-        if not self.length:  # one row offers for all
-            offers = [offers[0]] * self.parameters.width
+        if not self.length:  # one row proposes for all
+            candidates = [candidates[0]] * self.parameters.width
             parents = parents + [Beam(parents[0].output, -REPEATED)] * (self.parameters.width - 1)
-        ended, alive = self._sort_out(parents, offers)
+        ended, alive = self._sort_out(parents, candidates)
         length = self.length + 1
         self._hypotheses += [
             Hypothesis(_extended(parents, candidate), -candidate.cost / self._norm(length))
@@ -132,14 +130,14 @@ class BeamSearch:
         return hypotheses[: self.parameters.num_results]
 
     def _sort_out(
-        self, parents: list[Beam], offers: Sequence[Offers]
+        self, parents: list[Beam], candidates: Sequence[TokenLogprobs]
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """Of the candidates: those that become hypotheses, and those that go on (`width`, or none)."""
+        """Returns the candidates that become hypotheses, and those that continue (`width`, or none)."""
         parameters, length = self.parameters, self.length + 1
         stops = parameters.stops if length > parameters.min_tokens else frozenset[int]()
         ended: list[Candidate] = []
         alive: list[Candidate] = []
-        for rank, candidate in enumerate(_by_score(parents, offers)):
+        for rank, candidate in enumerate(_by_score(parents, candidates)):
             if length < parameters.max_output and candidate.token not in stops:
                 alive.append(candidate)
                 if len(alive) == parameters.width:
@@ -159,17 +157,17 @@ class BeamSearch:
         return float(length**self.parameters.length_penalty)
 
 
-def _by_score(parents: list[Beam], offers: Sequence[Offers]) -> Iterator[Candidate]:
-    """All candidates, the best first; as many are made as the caller takes, and one more of each beam."""
-    return merge(*map(_candidates, range(len(parents)), parents, offers))
+def _by_score(parents: list[Beam], candidates: Sequence[TokenLogprobs]) -> Iterator[Candidate]:
+    """Yields all candidates, the best first; makes as many as the caller takes, and one more per beam."""
+    return merge(*map(_continuations, range(len(parents)), parents, candidates))
 
 
-def _candidates(index: int, beam: Beam, offers: Offers) -> Iterator[Candidate]:
-    """Those of one beam. What a mask forbids is none."""
-    for place, (token, logprob) in enumerate(offers):
+def _continuations(index: int, beam: Beam, candidates: TokenLogprobs) -> Iterator[Candidate]:
+    """Yields the candidates of one beam, without masked tokens."""
+    for rank, (token, logprob) in enumerate(candidates):
         if logprob == -inf:
             return
-        yield Candidate(-(beam.score + logprob), index, place, token)
+        yield Candidate(-(beam.score + logprob), index, rank, token)
 
 
 def _worst_last(hypothesis: Hypothesis) -> float:

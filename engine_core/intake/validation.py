@@ -13,7 +13,6 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from engine_core.beam_search.sequences import BeamRows
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
@@ -87,12 +86,9 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
+        beam_search=beams,
     )
-    if beams is None:
-        request.start_sequences(n, delivered)
-    else:
-        request.start_sequences(beams.width, {})
-        request.start_beams(BeamRows(beams, request.sequences))
+    request.start_sequences(n if beams is None else beams.width, delivered)
     return request
 
 

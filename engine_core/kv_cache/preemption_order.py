@@ -9,15 +9,19 @@ that has the most to lose in the best class always gets what it needs: something
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.request import Sequence
 
 
-def victims_first(running: list[Sequence], tables: BlockTables) -> list[Sequence]:
-    """The running sequences (given in order of admission), the first to be preempted in front."""
+def victims_first(running: list[Sequence], tokens_lost: Callable[[Sequence], int]) -> list[Sequence]:
+    """Returns the running sequences, given in order of admission, in order of preemption.
+
+    tokens_lost: how many tokens must be computed again if a sequence is preempted.
+    """
     order = [
-        (-sequence.request.priority, num_tokens_lost(sequence, tables), -position)
+        (-sequence.request.priority, tokens_lost(sequence), -position)
         for position, sequence in enumerate(running)
     ]
     return [running[-position] for _, _, position in sorted(order)]
@@ -29,8 +33,6 @@ def num_tokens_lost(sequence: Sequence, tables: BlockTables) -> int:
     The blocks that it shares with others stay, and are found again; they are the first ones of its table.
     (Its own may stay in the prefix cache for a while. But blocks are being taken because they are needed.)
     """
-    if sequence.request.beams is not None:
-        return sequence.request.beams.num_tokens_lost
     blocks, is_shared = sequence.blocks, tables.pool.is_shared
     if not blocks or not is_shared(blocks[0]):
         return sequence.num_computed_tokens

@@ -16,13 +16,13 @@ alone: so the isolated runs for the last death come first in a new life, and are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine_core.errors import InvariantError
 from engine_core.quarantine.blame import Suspect, release
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.queue.base import WaitingQueue
-from engine_core.request import FinishReason, Request, Sequence, Status
+from engine_core.request import Request, Sequence, Status
 
 PATIENCE = 0.3
 """Seconds that a new engine waits for the suspects of the last death, from its first event on. Connected
@@ -94,17 +94,17 @@ class Quarantine:
         self._leaving.append((self._step, self._slots.pop(request), request))
         self._changed.pop(request, None)
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: Request, is_finished: Callable[[], bool]) -> None:
         """Removes a request that has ended, and will not come again, from the journal.
 
-        A suspect that was not cleared remains one, unless it has finished by itself.
+        A suspect that was not cleared remains one, unless it has finished by itself (`is_finished`).
         """
         if self._leaving and self._leaving[-1][2] is request:
             self._journal.clear_member(self._leaving[-1][1])
         if request in self._present:
             del self._present[request]
             self._isolated = [other for other in self._isolated if other is not request]
-            if _has_finished(request):
+            if is_finished():
                 self._journal.clear_suspect(request.key)
 
     # Steps.
@@ -200,17 +200,11 @@ class _PresentSuspect:
     def is_past(self) -> bool:
         """Whether it has got further than it was when the engine died."""
         live = [sequence for sequence in self._delivered if sequence.status is not Status.ENDED]
-        if self.request.beams is None and any(len(each.output) <= self._delivered[each] for each in live):
+        if not self.request.num_candidates and any(
+            len(each.output) <= self._delivered[each] for each in live
+        ):
             return False
         return max(sequence.num_known_tokens for sequence in live) > self.suspect.span.end
-
-
-def _has_finished(request: Request) -> bool:
-    """Returns whether a request has finished by itself. (A search then has no sequence that continues.)"""
-    beams = request.beams
-    if beams is not None:
-        return beams.search.done
-    return all(sequence.finish()[0] is not FinishReason.NONE for sequence in request.sequences)
 
 
 def _first_waiting(requests: list[Request]) -> Sequence | None:

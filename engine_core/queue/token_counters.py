@@ -166,8 +166,7 @@ class Tenants:
         computed = min(max(sequence.num_computed_tokens, free), paid)
         made = max(sequence.num_tokens - paid, 0)
         assumed = self._steps - since
-        beams = sequence.request.beams
-        output = made if beams is None else made * beams.parameters.width
+        output = made * sequence.request.width
         tenant.charged += (computed - paid) * tenant.prompt_cost + (output - assumed) * tenant.output_cost
         sequence.num_charged = computed + made
         tenant.num_running -= 1

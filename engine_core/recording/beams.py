@@ -9,8 +9,6 @@ from collections.abc import Callable
 from math import inf
 
 from engine_core.beam_search.search import BeamParameters, BeamSearch
-from engine_core.beam_search.sequences import BeamRows
-from engine_core.request import Request
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedChoice
 from pagewire.ipc.columns import unpack_u32
 
@@ -26,27 +24,28 @@ _STOP = 1
 """A token that ends every replayed search, and stands for nothing else."""
 
 
-def start_replayed_search(request: Request, arrival: RecordedArrival) -> None:
-    """Makes a reconstructed request a beam search with the recorded numbers of beams and candidates."""
-    parameters = BeamParameters(
-        width=len(request.sequences),
+def replayed_search(arrival: RecordedArrival) -> BeamParameters | None:
+    """Returns a search with the recorded numbers of beams and candidates; None for requests that sample."""
+    if not arrival.num_beam_results:
+        return None
+    return BeamParameters(
+        width=arrival.n,
         num_results=arrival.num_beam_results,
         length_penalty=0.0,
         early_stopping=False,
-        stops=frozenset(range(_STOP, _STOP + arrival.num_beam_candidates)),  # num_offers is as it was
+        stops=frozenset(range(_STOP, _STOP + arrival.num_beam_candidates)),  # num_candidates is as it was
         min_tokens=0,
-        max_output=request.max_tokens,
+        max_output=arrival.max_tokens,
         vocab_size=arrival.num_beam_candidates,
     )
-    request.start_beams(BeamRows(parameters, request.sequences))
 
 
 def candidates_of(search: BeamSearch, choice: RecordedChoice | None, token_of: BeamToken) -> list[Candidates]:
-    """Returns candidates of each beam [B][num_offers] from which the search makes the recorded choice.
+    """Returns candidates of each beam [B][num_candidates] from which the search makes the recorded choice.
 
     choice: None ends the search.
     """
-    beams, size = search.beams, search.parameters.num_offers
+    beams, size = search.beams, search.parameters.num_candidates
     candidates: list[Candidates] = [[] for _ in beams]
     if choice is None or choice.is_over:
         for k in range(search.parameters.width):

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, start_replayed_search
+from engine_core.beam_search.search import BeamSearch
+from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, replayed_search
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
@@ -123,18 +124,16 @@ class ReconstructedRequests:
             cache_bypass=arrival.cache_bypass,
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
+            beam_search=replayed_search(arrival),
         )
         if arrival.prompt_logprobs_start:
             request.prompt_logprobs = PendingPromptLogprobs(LogprobOptions(), arrival.prompt_logprobs_start)
         request.start_sequences(arrival.n, self._delivered(number))
-        if arrival.num_beam_results:
-            start_replayed_search(request, arrival)
         return request
 
-    def beam_candidates(self, request: Request) -> list[Candidates]:
-        """Returns candidates of each beam from which the request's search chooses as it did when recorded."""
-        assert request.beams is not None
-        search, recorded = request.beams.search, self._requests[request.handle]
+    def beam_candidates(self, number: int, search: BeamSearch) -> list[Candidates]:
+        """Returns candidates of each beam from which a request's search chooses as it did when recorded."""
+        recorded = self._requests[number]
 
         def token_of(position: int, beam: int, block_hash: bytes | None) -> int:
             if block_hash is not None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from engine_core.beam_search.sequences import BeamGroup
 from engine_core.kv_cache.prefix_cache import block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.recording.beams import HASH_BYTES
@@ -125,7 +126,7 @@ class RecordedScheduler(Scheduler):
 
     def update(self, result: Result) -> list[Request]:
         sampling = self.in_flight[0].sampling
-        searches = _searches_of(sampling) if result.beam_token_ids else {}
+        searches = self._searches_of(sampling) if result.beam_token_ids else {}
         record = self._recording.add().result
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
@@ -135,8 +136,8 @@ class RecordedScheduler(Scheduler):
         self._in_step = True
         failed = super().update(result)
         self._in_step = False
-        for request, length in searches.items():
-            self._write_choice(request, length, record)
+        for request, (group, length) in searches.items():
+            self._write_choice(request, group, length, record)
         if self.states.num_ended != self._num_ended:
             for sequence in sampling:
                 if sequence.status is Status.ENDED:
@@ -176,11 +177,18 @@ class RecordedScheduler(Scheduler):
         if self._with_tokens:
             end.output_token_ids = pack_u32(sequence.output)
 
-    def _write_choice(self, request: Request, length: int, record: RecordedResult) -> None:
+    def _searches_of(self, sampling: list[Sequence]) -> dict[Request, tuple[BeamGroup, int]]:
+        """Returns the searches that are about to take candidates, with the length of their beams."""
+        groups = {s.request: self.states.groups[s.request] for s in sampling if s.request.num_live}
+        return {
+            request: (group, group.search.length)
+            for request, group in groups.items()
+            if isinstance(group, BeamGroup) and not group.is_void
+        }
+
+    def _write_choice(self, request: Request, group: BeamGroup, length: int, record: RecordedResult) -> None:
         """length: output tokens of the beams before the choice."""
-        beams, size = request.beams, self.tables.block_size
-        assert beams is not None
-        search = beams.search
+        search, size = group.search, self.tables.block_size
         if not search.done and search.length == length:
             return  # its request has failed
         number = self._recorded[id(request.parameters)].number
@@ -191,7 +199,7 @@ class RecordedScheduler(Scheduler):
         choice.parents = pack_u32(search.parents)
         if not rest:
             choice.block_hashes = _shortened(
-                _hash_of(carrier, num_blocks, size) for carrier in beams.carriers
+                _hash_of(carrier, num_blocks, size) for carrier in group.carriers
             )
 
     def _write_arrival(self, request: Request, arrival: RecordedArrival) -> None:
@@ -211,10 +219,10 @@ class RecordedScheduler(Scheduler):
             arrival.deadline_at = request.deadline_at
         if request.prompt_logprobs is not None:
             arrival.prompt_logprobs_start = request.prompt_logprobs.next
-        if request.beams is not None:
-            parameters = request.beams.parameters
+        if request.beam_search is not None:
+            parameters = request.beam_search
             arrival.num_beam_results = parameters.num_results
-            arrival.num_beam_candidates = parameters.num_offers
+            arrival.num_beam_candidates = parameters.num_candidates
         if any(sequence.output for sequence in request.sequences):
             arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
 
@@ -227,15 +235,6 @@ class RecordedScheduler(Scheduler):
 
     def _number_of(self, new: NewRow) -> int:
         return self._recorded[id(new.parameters)].number
-
-
-def _searches_of(sampling: list[Sequence]) -> dict[Request, int]:
-    """Returns the requests whose beams are about to take candidates, with the length of their outputs."""
-    return {
-        sequence.request: beams.search.length
-        for sequence in sampling
-        if (beams := sequence.request.beams) is not None and sequence.request.num_live and not beams.is_void
-    }
 
 
 def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:

@@ -60,7 +60,7 @@ class Replay:
             recording, block_size=self.settings["block_size"], has_tokens=start.has_tokens
         )
         self._scheduler = Scheduler(**self.settings)
-        self._worker = ReplayWorker(self._recorded)
+        self._worker = ReplayWorker(self._recorded, self._scheduler.states.groups)
         self._plans = PlanReader()
         self._requests: dict[int, Request] = {}
         self._planned_at = self._done_at = 0.0

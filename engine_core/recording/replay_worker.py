@@ -1,12 +1,14 @@
 """A worker for replays: it answers each plan with the tokens that the recorded sequences had."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from engine_core.beam_search.sequences import BeamGroup
 from engine_core.recording.beams import Candidates
 from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
+from engine_core.sequence_group import SequenceGroup
 from engine_core.step.plan import NewRow, Plan
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
@@ -33,8 +35,9 @@ class _Step:
 class ReplayWorker:
     """Takes plans, and returns their results in order."""
 
-    def __init__(self, requests: ReconstructedRequests) -> None:
-        self._recorded = requests
+    def __init__(self, requests: ReconstructedRequests, groups: Mapping[Request, SequenceGroup]) -> None:
+        """groups: of the scheduler whose plans are executed."""
+        self._recorded, self._groups = requests, groups
         self._requests: dict[int, Request] = {}  # by id() of their parameters
         self._rows: dict[int, _Row] = {}
         self._submitted: deque[_Step] = deque()
@@ -121,9 +124,12 @@ class ReplayWorker:
 
     def _candidates(self, request: Request) -> dict[int, Candidates]:
         """Returns candidates by sequence index; none where the search has ended or begun again."""
-        beams = request.beams
-        assert beams is not None
-        if beams.is_void or not beams.carriers:
+        group = self._groups.get(request)
+        if group is None:
             return {}
-        indexes = [carrier.index for carrier in beams.carriers]
-        return dict(zip(indexes, self._recorded.beam_candidates(request), strict=True))
+        assert isinstance(group, BeamGroup)
+        if group.is_void:
+            return {}
+        indexes = [carrier.index for carrier in group.carriers]
+        candidates = self._recorded.beam_candidates(request.handle, group.search)
+        return dict(zip(indexes, candidates, strict=True))

@@ -35,7 +35,7 @@ class Admission:
             blocks=sequence.blocks.copy(),
             sequence_index=sequence.index,
             parameters=request.parameters,
-            num_beam_candidates=request.beams.parameters.num_offers if request.beams else 0,
+            num_beam_candidates=request.num_candidates,
         )
         plan.new_rows.append(new_row)
         return new_row

@@ -18,8 +18,7 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
     waiting = list(states.waiting)
     forking = [sequence for request in states.requests for sequence in request.forking]
     for sequence in running + waiting + forking:
-        beams = sequence.request.beams
-        _check_counts(sequence, 0 if beams is not None and beams.is_void else pending[sequence])
+        _check_counts(sequence, states.groups[sequence.request].num_pending_plans(pending[sequence]))
     for sequence in running + [follower for follower in forking if follower.blocks]:
         _check_running(sequence, states)
         states.prefix_cache.check_invariants(sequence)
@@ -29,6 +28,7 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
         _check_waiting(sequence)
     for request in states.requests:
         _check_request(request)
+        states.groups[request].check_invariants()
     _check_places(running + waiting + forking, states)
     _check_rows(running + forking, states)
     states.waiting.check_invariants(len(running))
@@ -78,8 +78,6 @@ def _check_request(request: Request) -> None:
         raise InvariantError("a request without live sequences is in flight")
     if request.prompt_logprobs is not None and any(sequence.output for sequence in live):
         raise InvariantError("a request has output before the log-probabilities of its prompt")
-    if request.beams is not None:
-        request.beams.check_invariants()
     if request.forking and sum(sequence.leads for sequence in live) != 1:
         raise InvariantError("siblings wait for a prompt that no sequence computes")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
@@ -108,18 +109,18 @@ class Outputs:
         self.positions.append(len(sequence.output))
         self.counts.append(0)
 
-    def finish_beams(self, request: Request, reason: FinishReason) -> None:
-        """A search is over (reason: NONE), or is ended for this reason: its results, the best first, with all
-        their tokens. Of one that is not over, no result says more than the reason: not even a hypothesis that
-        has ended by itself need be among the best at the end."""
-        assert request.beams is not None
-        results = request.beams.search.results()
-        for sequence, hypothesis in zip(request.sequences, results, strict=False):
-            self.finishes[len(self.sequences)] = (reason, 0) if reason else request.ending(hypothesis.output)
+    def finish_group(self, request: Request, results: list[array[int]], reason: FinishReason) -> None:
+        """Adds the results of a request, the best first, with all their tokens.
+
+        reason: NONE when the request has finished by itself. Otherwise every result ends for this reason,
+        also one whose own end was reached: a better one might have been found.
+        """
+        for sequence, output in zip(request.sequences, results, strict=False):
+            self.finishes[len(self.sequences)] = (reason, 0) if reason else request.ending(output)
             self.sequences.append(sequence)
             self.positions.append(0)
-            self.counts.append(len(hypothesis.output))
-            self.token_ids += hypothesis.output
+            self.counts.append(len(output))
+            self.token_ids += output
 
 
 def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[bytes, engine_pb2.StepOutputs]]:

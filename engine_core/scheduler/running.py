@@ -22,13 +22,13 @@ class SlotAllocator:
         for what it will give back. Who lacks slots then sits this plan out.
         """
         growing = [sequence for sequence in needy if sequence.can_advance]
-        followers = sum(len(beams.followers) for beams in self._states.searches.values())
+        followers = sum(len(group.followers) for group in self._states.leaders.values())
         ends = any(sequence.num_tokens >= sequence.limit for sequence in needy)
         if ends or len(growing) + followers <= self._tables.pool.num_free:
             for sequence in growing:
                 self._make_room(sequence, plan)
             return
-        order = victims_first(self._states.running, self._tables)
+        order = victims_first(self._states.running, self._states.num_tokens_lost)
         victims = iter(order)
         for sequence in reversed(order):
             if sequence.num_tokens > sequence.num_slots and sequence.can_advance:
@@ -36,13 +36,11 @@ class SlotAllocator:
                     self._states.preempt(next(victims), plan)
         self._states.drop_stopped()
 
-    def begin_beams(self, plan: Plan) -> list[Sequence]:
-        """The beams whose leaders have got their slots go with them."""
+    def join_followers(self, plan: Plan) -> list[Sequence]:
+        """Returns the followers that enter the plan with their leaders."""
         followers: list[Sequence] = []
-        for leader, beams in self._states.searches.items():
-            if beams.search.length and leader.num_tokens <= leader.num_slots:
-                beams.put(plan, self._states.rows)
-                followers += beams.followers
+        for leader, group in self._states.leaders.items():
+            followers += group.join(leader, plan, self._states.rows)
         return followers
 
     def reserve_ahead(self, sequences: list[Sequence], count: int, plan: Plan) -> None:
@@ -61,9 +59,7 @@ class SlotAllocator:
 
         Its blocks are full, so they are offered to the prefix cache here, and in no other step.
         """
-        beams = sequence.request.beams
-        for each in (sequence,) if beams is None else beams.carriers:
+        group = self._states.groups[sequence.request]
+        for each in group.writers(sequence):
             self._prefix_cache.commit(each)
-        if beams is not None:
-            return beams.reserve(self._tables, plan)
-        return self._tables.reserve(sequence, sequence.num_tokens, plan)
+        return group.reserve(sequence, self._tables, plan)

@@ -20,7 +20,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine_core.beam_search.sequences import split_offers
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
@@ -40,6 +39,7 @@ from engine_core.scheduler.prompt_logprobs import PromptLogprobs, PromptRows
 from engine_core.scheduler.running import SlotAllocator
 from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.scheduler.step_batch import Batch
+from engine_core.sequence_group import split_candidates
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import Result
 
@@ -142,21 +142,23 @@ class Scheduler:
                 self._finish(sequence, reason, token)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
-        """Ends some sequences (none named: all) of a request without a word. Beams end together."""
-        if request.beams is not None and indexes:
-            if not request.beams.are_all(indexes):
-                return
-            indexes = ()
+        """Ends some sequences of a request (none named: all) without output."""
+        if not request.num_live:
+            return
+        ended = self.states.groups[request].ended_by(indexes)
         for sequence in _followers_first(request):
-            if not indexes or sequence.index in indexes:
+            if sequence.index in ended:
                 self.states.end(sequence)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """Ends a request, and tells its frontend why."""
-        if request.beams is not None:
-            self._outputs.finish_beams(request, reason)
+        if not request.num_live:
+            return
+        results = self.states.groups[request].results()
+        if results is not None:
+            self._outputs.finish_group(request, results, reason)
         for sequence in _followers_first(request):
-            if request.beams is not None:
+            if results is not None:
                 self.states.end(sequence)
             else:
                 self._finish(sequence, reason)
@@ -245,7 +247,7 @@ class Scheduler:
         """
         sequences = step.sampling
         if result.beam_token_ids:
-            sequences, samples = self._advance_beams(sequences, samples, result)
+            sequences, samples = self._advance_groups(sequences, samples, result)
         if self.states.num_ended != step.num_ended:
             pairs = zip(sequences, samples, strict=True)
             live = [pair for pair in pairs if pair[0].status is not Status.ENDED]
@@ -298,7 +300,7 @@ class Scheduler:
         before = self.states.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
             self.slots.meet(needy, plan)
-            going = self.slots.begin_beams(plan)
+            going = self.slots.join_followers(plan)
             going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
             going = self.running
@@ -317,12 +319,12 @@ class Scheduler:
         Every sequence computes one token; what the budget has left is shared out in order.
         """
         decoding = going if going[-1].is_decoding else going[:-1]
-        several = [sequence for sequence in decoding if sequence.request.beams is None]
+        several = [sequence for sequence in decoding if not sequence.request.num_candidates]
         self.slots.reserve_ahead(several, self.samples_per_row - 1, plan)
         spare = batch.budget - len(going)
         for sequence in decoding:
             extra = 0
-            if sequence.request.beams is None:
+            if not sequence.request.num_candidates:
                 room = sequence.num_slots - sequence.num_tokens
                 extra = min(self.samples_per_row - 1, room, spare)
             spare -= extra
@@ -374,16 +376,15 @@ class Scheduler:
             self._outputs.finish(sequence, reason, token)
             self.states.end(sequence)
 
-    def _advance_beams(
+    def _advance_groups(
         self, sampling: list[Sequence], samples: list[T], result: Result
     ) -> tuple[list[Sequence], list[T]]:
-        """Beams get what their searches choose; returns the other sequences, with their samples."""
-        sequences, samples, offers = split_offers(sampling, samples, result)
-        for request, of_request in offers.items():
-            assert request.beams is not None
+        """Groups choose among their candidates; returns the sequences that sample, with their samples."""
+        sequences, samples, candidates = split_candidates(sampling, samples, result)
+        for request, of_request in candidates.items():
             is_over = False
             with self.faults.of(request):
-                is_over = request.beams.take(of_request, self.tables)
+                is_over = self.states.groups[request].take(of_request, self.tables)
             if is_over:
                 self.finish(request, FinishReason.NONE)
         return sequences, samples

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from engine_core.beam_search.sequences import BeamRows
+from engine_core.beam_search.sequences import BeamGroup
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
@@ -22,8 +22,9 @@ from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.request_index import RequestIndex
 from engine_core.scheduler.throughput import Throughput
 from engine_core.scheduler.timeouts import Timeouts
+from engine_core.sequence_group import ParallelSampling, SequenceGroup
 from engine_core.step.plan import Plan
-from engine_core.step.row_slots import Rows
+from engine_core.step.row_slots import RowSlots
 
 
 class SequenceStates:
@@ -39,13 +40,14 @@ class SequenceStates:
     ) -> None:
         """waiting: empty; its policy is the order of admission."""
         self.quarantine = Quarantine(num_rows)
-        self.rows = Rows(num_rows)
+        self.rows = RowSlots(num_rows)
         self.requests = RequestIndex()
         self.timeouts = Timeouts()
         self.waiting = waiting
         self.throughput = Throughput()
         self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
-        self.searches: dict[Sequence, BeamRows] = {}  # those that run, by their leaders
+        self.groups: dict[Request, SequenceGroup] = {}
+        self.leaders: dict[Sequence, SequenceGroup] = {}  # that run, and may have followers
         self.num_running_requests = 0
         self.num_preemptions = 0
         self.num_ended = 0
@@ -59,6 +61,9 @@ class SequenceStates:
 
     def add(self, request: Request) -> None:
         """A request arrives."""
+        self.groups[request] = (
+            ParallelSampling(request) if request.beam_search is None else BeamGroup(request)
+        )
         self.requests.add(request)
         self.timeouts.add(request)
         self.quarantine.arrived(request)
@@ -85,23 +90,17 @@ class SequenceStates:
     def holders(self) -> Iterator[Sequence]:
         """Whoever holds blocks, after drop_stopped()."""
         yield from self.running
-        for beams in self.searches.values():
-            yield from beams.followers
+        for group in self.leaders.values():
+            yield from group.followers
 
     def fork_siblings(self, leader: Sequence) -> list[Sequence]:
         """The prompt of a request is complete: its other sequences, which now run, on its blocks.
 
         Beams fork later, when the search has chosen; until then nobody goes on.
         """
-        if leader.request.beams is not None:
-            leader.num_slots = leader.num_tokens
-            return []
-        siblings = list(leader.request.forking)
+        siblings = self.groups[leader.request].fork(leader, self.tables)
         for sibling in siblings:
-            self.tables.fork(leader, sibling)
             self._run(sibling)
-        leader.request.forking.clear()
-        leader.leads = False
         return siblings
 
     def preempt(self, victim: Sequence, plan: Plan) -> None:
@@ -110,16 +109,15 @@ class SequenceStates:
 
         plan: copies what it has computed to the swap space, where that pays.
         """
-        beams = victim.request.beams
+        group = self.groups[victim.request]
         victim.drop_uncertain()
-        if beams is None:
+        if group.can_swap:
             self.swap.swap_out(victim, plan)
         self._stop(victim)
         self.waiting.stopped(victim)
         self.throughput.stopped(victim)
         victim.set_computed(0)
-        if beams is not None:
-            beams.restart()
+        group.preempted()
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
         self.num_preemptions += 1
@@ -148,14 +146,17 @@ class SequenceStates:
         request.num_live -= 1
         request.num_made += len(sequence.output)
         if not request.num_live:
-            self.quarantine.ended(request)
+            self.quarantine.ended(request, self.groups[request].is_finished)
             self.requests.remove(request)
             self.timeouts.remove(request)
             request.sequences.clear()  # they refer to the request: without this only the gc frees them
-            if request.beams is not None:
-                request.beams.forget_sequences()
+            self.groups.pop(request).clear()
         if self.on_request_end is not None and not request.num_live:
             self.on_request_end(request)
+
+    def num_tokens_lost(self, sequence: Sequence) -> int:
+        """Tokens that must be computed again if a running sequence is preempted."""
+        return self.groups[sequence.request].num_tokens_lost(sequence, self.tables)
 
     def drop_stopped(self) -> None:
         """From here on `running` has only sequences that run: one pass for all that stopped."""
@@ -168,8 +169,9 @@ class SequenceStates:
         self.running.append(sequence)
         self.waiting.started(sequence)
         self.throughput.started(sequence)
-        if sequence.request.beams is not None:
-            self.searches[sequence] = sequence.request.beams
+        group = self.groups[sequence.request]
+        if group.leads_others:
+            self.leaders[sequence] = group
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
@@ -186,17 +188,16 @@ class SequenceStates:
         if sequence.leads:
             for sibling in request.forking:
                 self._take_reserved_row(sibling)
-        self.searches.pop(sequence, None)
+        self.leaders.pop(sequence, None)
         request.num_running -= 1
         if not request.num_running:
             self.num_running_requests -= 1
             self.quarantine.stopped(request)
 
     def _take_reserved_row(self, sibling: Sequence) -> None:
-        """Beams may have begun in theirs, and have blocks."""
+        """Frees the row of a sequence that forks from a leader, and the blocks of a follower."""
         if sibling.row != NO_ROW:
-            beams = sibling.request.beams
-            self.rows.give_back(sibling.row, begun=beams is not None and beams.has_rows)
+            self.rows.give_back(sibling.row, begun=self.groups[sibling.request].followers_have_rows)
             sibling.row = NO_ROW
             self.tables.close(sibling)
 

@@ -11,6 +11,9 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import unpack_f32, unpack_u32
 from pagewire.ipc.logprob_columns import check
 
+TokenLogprobs = Sequence[tuple[int, float]]
+"""Tokens with their log-probabilities, the most likely first, of equals the lower token first."""
+
 
 class Result(NamedTuple):
     """The result of one plan. Fields are those of StepResult in worker.proto; A: the plan's sample_rows."""

@@ -1,8 +1,8 @@
 """The worker's rows: which of them sequences hold, and which the worker is yet to drop."""
 
 
-class Rows:
-    """Rows 0 to num_rows - 1, each free or held by one sequence."""
+class RowSlots:
+    """RowSlots 0 to num_rows - 1, each free or held by one sequence."""
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
@@ -24,6 +24,6 @@ class Rows:
         self._removed.append(row)
 
     def take_removed(self) -> list[int]:
-        """Rows that the worker is to drop in the next plan, before new ones begin in it."""
+        """RowSlots that the worker is to drop in the next plan, before new ones begin in it."""
         removed, self._removed = self._removed, []
         return removed

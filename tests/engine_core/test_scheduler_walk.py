@@ -207,9 +207,9 @@ class SchedulerWalk(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(list(self.scheduler.requests)), "request")
         indexes = data.draw(st.frozensets(st.integers(0, request.parameters.sampling.n - 1)), "indexes")
-        if request.beams is not None and data.draw(st.booleans(), "all"):
+        if request.beam_search is not None and data.draw(st.booleans(), "all"):
             indexes = frozenset()
-        if request.beams is None or not indexes or request.beams.are_all(indexes):
+        if self.scheduler.states.groups[request].ended_by(indexes):
             for index in indexes or range(request.parameters.sampling.n):
                 self.silenced.add((request.handle, index))
         self.scheduler.abort(request, indexes)

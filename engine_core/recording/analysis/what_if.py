@@ -61,7 +61,7 @@ class _Run:
         self._recorded = recorded
         self._times = times
         self._max_under_way = max_under_way
-        self._worker = ReplayWorker(recorded)
+        self._worker = ReplayWorker(recorded, scheduler.states.groups)
         self._requests: dict[int, Request] = {}
         self._now = 0.0
         self._done_at: deque[float] = deque()  # of plans under way

@@ -71,7 +71,7 @@ def test_equal_to_the_twin(
         forbidden = tuple(stop_ids) if search.length < parameters.min_tokens else ()
         search.advance(
             [
-                fake_offers(prompt + list(beam.output), forbidden, parameters.num_offers)
+                fake_offers(prompt + list(beam.output), forbidden, parameters.num_candidates)
                 for beam in search.beams
             ]
         )

@@ -4,12 +4,20 @@ import dataclasses
 
 import pytest
 
-from engine_core.request import NO_TOKEN, FinishReason
+from engine_core.beam_search.search import BeamSearch
+from engine_core.beam_search.sequences import BeamGroup
+from engine_core.request import NO_TOKEN, FinishReason, Request
 from engine_core.step.result import Result
 from tests.engine_core import world as worlds
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import LIMITS, run
 from tests.engine_core.world import World
+
+
+def search_of(world: World, request: Request) -> BeamSearch:
+    group = world.scheduler.states.groups[request]
+    assert isinstance(group, BeamGroup)
+    return group.search
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -76,9 +84,9 @@ def test_a_search_sits_out_while_its_result_is_under_way():
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_search_that_is_preempted_begins_anew(ahead: bool):
     world = World(blocks=14, rows=8, ahead=ahead)
-    world.add(1, prompt=12, n=3, beams=beam_search(3), max_tokens=16, ignore_eos=True, priority=1)
+    request = world.add(1, prompt=12, n=3, beams=beam_search(3), max_tokens=16, ignore_eos=True, priority=1)
     run(world.scheduler, world.worker, world.ledger, steps=6, ahead=ahead)
-    assert world.scheduler.requests.by_handle(b"frontend", 1).beams.search.length > 2  # type: ignore[union-attr]
+    assert search_of(world, request).length > 2
     for handle in (2, 3, 4):
         world.add(handle, prompt=4, max_tokens=30, ignore_eos=True)
     world.finish()
@@ -110,9 +118,8 @@ def test_a_hypothesis_of_a_search_that_is_ended_does_not_look_like_its_result():
     """It ended by a stop token; but the search might have found better ones."""
     world = World()
     request = world.add(1, n=4, beams=beam_search(4, 2.0), max_tokens=20, stop_token_ids=[100, 101, 102])
-    beams = request.beams
-    assert beams is not None
-    while not any(request.ending(result.output)[0] for result in beams.search.results() if result.output):
+    search = search_of(world, request)
+    while not any(request.ending(result.output)[0] for result in search.results() if result.output):
         world.step()
     assert request.num_live, "and the search is not over"
     world.scheduler.finish(request, FinishReason.ABORTED)

@@ -78,10 +78,9 @@ def test_beams_that_may_not_fit_into_the_pool_are_refused() -> None:
 def test_what_a_search_is_told() -> None:
     message = add_request(prompt=9, n=2, beams=beam_search(3, 0.5, True), max_tokens=1000, min_tokens=2)
     message.stopping.stop_token_ids.extend([7, 8])
-    beams = make(message).beams
-    assert beams is not None
-    parameters = beams.parameters
+    parameters = make(message).beam_search
+    assert parameters is not None
     assert (parameters.width, parameters.num_results, parameters.max_output) == (3, 2, 55)
     assert (parameters.length_penalty, parameters.early_stopping) == (0.5, True)
     assert (parameters.stops, parameters.min_tokens) == ({EOS, 7, 8}, 2)
-    assert parameters.num_offers == 6
+    assert parameters.num_candidates == 6

@@ -15,7 +15,10 @@ from tests.engine_core.world import World
 def order(world: World) -> list[int]:
     """Handles of what runs, the first victim in front."""
     scheduler = world.scheduler
-    return [sequence.request.handle for sequence in victims_first(scheduler.running, scheduler.tables)]
+    return [
+        sequence.request.handle
+        for sequence in victims_first(scheduler.running, scheduler.states.num_tokens_lost)
+    ]
 
 
 def test_a_lower_class_goes_before_less_work() -> None:
@@ -71,7 +74,7 @@ def test_the_one_with_the_most_work_in_the_best_class_always_goes_on() -> None:
         world.add(handle, prompt=draw.randint(1, 12), max_tokens=draw.randint(1, 20), priority=handle % 3)
     while world.scheduler.requests:
         running = [each for each in world.scheduler.running if each.status is Status.RUNNING]
-        best = victims_first(running, world.scheduler.tables)[-1].row if running else None
+        best = victims_first(running, world.scheduler.states.num_tokens_lost)[-1].row if running else None
         plan = world.step()
         assert best is None or best in plan.rows
     world.finish()

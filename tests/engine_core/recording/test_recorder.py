@@ -100,7 +100,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "deadline_at",
         "key",  # where it is a suspect: see RecordedSuspects
         "prompt_logprobs",  # of it, where it begins
-        "beams",  # of them, how many, how many results and offers
+        "beam_search",  # of it, how many, how many results and offers
         "parameters",  # of them, n and min_tokens
     }
     names = {"frontend", "handle", "request_id", "group"}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.beam_search.sequences import BeamRows
+from engine_core.beam_search.sequences import BeamGroup
 from engine_core.errors import Code
 from engine_core.request import FinishReason, Request, Sequence
 from tests.engine_core.fake_beams import beam_search
@@ -68,7 +68,7 @@ def test_in_a_beam_search(house: House, monkeypatch: pytest.MonkeyPatch) -> None
     house.put(add_request(2, beams=beam_search(3), max_tokens=9, ignore_eos=True))
     house.put(add_request(3, max_tokens=9))
     house.step(3)
-    monkeypatch.setattr(BeamRows, "take", broken)
+    monkeypatch.setattr(BeamGroup, "take", broken)
     runs(house, (1, 0), (3, 0))
 
 

@@ -1,0 +1,175 @@
+"""How the sequences of one request depend on each other: a protocol, and parallel sampling.
+
+The scheduler asks a request's group; it does not know why a group answers as it does. Beam search is the
+other implementation (beam_search/sequences.py).
+
+A group has a leader while its other sequences need the leader's prompt or follow it. A follower has a row and
+blocks but no place of its own in the scheduler: it enters every plan that its leader enters.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.preemption_order import num_tokens_lost
+from engine_core.request import FinishReason, Request, Sequence, Status
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result, TokenLogprobs
+from engine_core.step.row_slots import RowSlots
+
+T = TypeVar("T")
+
+
+class SequenceGroup(Protocol):
+    """The sequences of one request that is in flight."""
+
+    leads_others: bool
+    """Whether followers may join the plans of a running leader."""
+    can_swap: bool
+    """Whether the keys and values of a preempted sequence are worth keeping."""
+
+    @property
+    def followers(self) -> list[Sequence]:
+        """Sequences that enter the leader's next plan with it."""
+
+    @property
+    def followers_have_rows(self) -> bool:
+        """Whether the worker knows the rows of the followers, and not the leader's alone."""
+
+    def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
+        """The leader's prompt is computed: forks the siblings that run by themselves from now on."""
+
+    def writers(self, sequence: Sequence) -> Iterable[Sequence]:
+        """Sequences that write a token when a running sequence advances."""
+
+    def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
+        """Makes the slots of all writers() writable; see BlockTables.reserve()."""
+
+    def join(self, leader: Sequence, plan: Plan, rows: RowSlots) -> list[Sequence]:
+        """Returns the followers that compute in this plan, after telling the worker about them."""
+
+    def take(self, candidates: Mapping[Sequence, TokenLogprobs], tables: BlockTables) -> bool:
+        """Chooses among the candidates that the workers' rows propose; returns whether the request ends."""
+
+    def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
+        """Tokens to compute again if a running sequence is preempted."""
+
+    def preempted(self) -> None:
+        """A sequence of the group has lost its row and blocks."""
+
+    def ended_by(self, indexes: Collection[int]) -> Collection[int]:
+        """Indexes of the sequences that end when the client gives up these; empty `indexes`: all."""
+
+    def results(self) -> list[array[int]] | None:
+        """Outputs to send when the request ends, the best first; None: each sequence sends its own."""
+
+    def is_finished(self) -> bool:
+        """Whether the request has come to its end by itself."""
+
+    def num_pending_plans(self, num_plans: int) -> int:
+        """Of the plans in flight that sample for a sequence of it, those whose result it will take."""
+
+    def clear(self) -> None:
+        """Drops references to sequences; the request has ended."""
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError when the group's state contradicts its sequences."""
+
+
+class ParallelSampling:
+    """Sequences that share a prompt, and are independent behind it."""
+
+    leads_others = False
+    can_swap = True
+    followers_have_rows = False
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @property
+    def followers(self) -> list[Sequence]:
+        """See SequenceGroup."""
+        return []
+
+    def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
+        """See SequenceGroup."""
+        siblings = list(self._request.forking)
+        for sibling in siblings:
+            tables.fork(leader, sibling)
+        self._request.forking.clear()
+        leader.leads = False
+        return siblings
+
+    def writers(self, sequence: Sequence) -> Iterable[Sequence]:
+        """See SequenceGroup."""
+        return (sequence,)
+
+    def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
+        """See SequenceGroup."""
+        return tables.reserve(sequence, sequence.num_tokens, plan)
+
+    def join(self, leader: Sequence, plan: Plan, rows: RowSlots) -> list[Sequence]:
+        """See SequenceGroup."""
+        return []
+
+    def take(self, candidates: Mapping[Sequence, TokenLogprobs], tables: BlockTables) -> bool:
+        """See SequenceGroup."""
+        raise AssertionError("the rows of parallel sampling sample for themselves")
+
+    def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
+        """See SequenceGroup."""
+        return num_tokens_lost(sequence, tables)
+
+    def preempted(self) -> None:
+        """See SequenceGroup."""
+
+    def ended_by(self, indexes: Collection[int]) -> Collection[int]:
+        """See SequenceGroup."""
+        return indexes or range(len(self._request.sequences))
+
+    def results(self) -> list[array[int]] | None:
+        """See SequenceGroup."""
+        return None
+
+    def is_finished(self) -> bool:
+        """See SequenceGroup."""
+        return all(sequence.finish()[0] is not FinishReason.NONE for sequence in self._request.sequences)
+
+    def num_pending_plans(self, num_plans: int) -> int:
+        """See SequenceGroup."""
+        return num_plans
+
+    def clear(self) -> None:
+        """See SequenceGroup."""
+
+    def check_invariants(self) -> None:
+        """See SequenceGroup."""
+
+
+def split_candidates(
+    sampling: list[Sequence], samples: list[T], result: Result
+) -> tuple[list[Sequence], list[T], dict[Request, dict[Sequence, TokenLogprobs]]]:
+    """Divides a result into samples and candidates.
+
+    Returns the sequences whose rows sample, with their samples; and the candidates of the others, by request,
+    without requests that have ended.
+    """
+    sequences: list[Sequence] = []
+    kept: list[T] = []
+    candidates: dict[Request, dict[Sequence, TokenLogprobs]] = {}
+    end = 0
+    for sequence, sample in zip(sampling, samples, strict=True):
+        count = sequence.request.num_candidates
+        if not count:
+            sequences.append(sequence)
+            kept.append(sample)
+            continue
+        start, end = end, end + count
+        if sequence.status is not Status.ENDED:
+            pairs = zip(result.beam_token_ids[start:end], result.beam_logprobs[start:end], strict=True)
+            candidates.setdefault(sequence.request, {})[sequence] = list(pairs)
+    assert end == len(result.beam_token_ids), "each row proposes as many tokens as it was told to"
+    return sequences, kept, candidates

@@ -80,16 +80,32 @@ def type_of(value: Value) -> Any:
     return value.type
 
 
+def is_vector(kind: Any) -> bool:
+    """Whether values of this type are vectors, or masks."""
+    return isinstance(kind, ir.VectorType)
+
+
+def is_float(kind: Any) -> bool:
+    """Whether a number of this type, or each lane, is a float."""
+    return (kind.element if is_vector(kind) else kind) in (FLOAT, FLOAT32)
+
+
 def common(left: Any, right: Any) -> Any:
-    """The type that numbers of these two become together."""
+    """The type that values of these two become together: a number stands for all lanes of a vector."""
     if left == right:
         return left
+    if is_vector(left) or is_vector(right):
+        if is_vector(left) and is_vector(right):
+            raise CompileError(f"vectors of two types, {left} and {right}")
+        return left if is_vector(left) else right
     return FLOAT if any(kind in (FLOAT, FLOAT32) for kind in (left, right)) else INT
 
 
 def convert(builder: Any, value: Value, kind: Any, signed: bool = True) -> Any:
     """The value as LLVM's, of that type; integers that do not fit lose their upper bits. signed: how an
     integer narrower than INT is widened."""
+    if is_vector(kind):
+        return _in_all_lanes(builder, value, kind)
     if is_constant(value):
         if kind in (FLOAT, FLOAT32):
             return ir.Constant(kind, float(value))
@@ -99,6 +115,8 @@ def convert(builder: Any, value: Value, kind: Any, signed: bool = True) -> Any:
     source = type_of(value)
     if source == kind:
         return value
+    if is_vector(source):
+        raise CompileError("a number is needed here, and not a vector")
     if source in (FLOAT, FLOAT32):
         if kind not in (FLOAT, FLOAT32):
             raise CompileError("a float does not become an integer by itself")
@@ -113,6 +131,21 @@ def convert(builder: Any, value: Value, kind: Any, signed: bool = True) -> Any:
     return builder.sext(value, kind) if signed else builder.zext(value, kind)
 
 
+def _in_all_lanes(builder: Any, value: Value, kind: Any) -> Any:
+    """A vector: as it is, or a number in all lanes."""
+    if is_constant(value):
+        lane = float(value) if is_float(kind) else int(value) & ((1 << kind.element.width) - 1)
+        return ir.Constant(kind, [lane] * kind.count)
+    if type_of(value) == kind:
+        return value
+    if is_vector(type_of(value)):
+        raise CompileError(f"a vector {type_of(value)} does not become {kind} by itself")
+    index, nothing = ir.IntType(32), ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, convert(builder, value, kind.element), ir.Constant(index, 0))
+    first = ir.Constant(ir.VectorType(index, kind.count), [0] * kind.count)
+    return builder.shuffle_vector(one, nothing, first)
+
+
 def truth(builder: Any, value: Value) -> Any:
     """A BOOL: whether it is not 0. A Python bool of a constant."""
     if is_constant(value):
@@ -120,6 +153,8 @@ def truth(builder: Any, value: Value) -> Any:
     kind = type_of(value)
     if kind == BOOL:
         return value
+    if is_vector(kind):
+        raise CompileError("a vector is neither true nor false")
     zero = ir.Constant(kind, 0)
     if kind in (FLOAT, FLOAT32):
         return builder.fcmp_unordered("!=", value, zero)
@@ -134,9 +169,10 @@ def unary(builder: Any, operation: type[ast.unaryop], value: Value) -> Value:
     if is_constant(value):
         return _PYTHON[operation](value)
     kind = type_of(value)
-    if kind in (FLOAT, FLOAT32) and operation is ast.USub:
+    if is_float(kind) and operation is ast.USub:
         return builder.fneg(value)
-    value = convert(builder, value, INT)
+    if not is_vector(kind):
+        value = convert(builder, value, INT)
     if operation is ast.USub:
         return builder.neg(value)
     if operation is ast.Invert:
@@ -153,7 +189,7 @@ def binary(builder: Any, operation: type[ast.operator], left: Value, right: Valu
         kind = INT
     if operation is ast.Div and kind == INT:
         kind = FLOAT
-    names = _FLOATS if kind in (FLOAT, FLOAT32) else _INTEGERS
+    names = _FLOATS if is_float(kind) else _INTEGERS
     if operation in names:
         return getattr(builder, names[operation])(convert(builder, left, kind), convert(builder, right, kind))
     if kind == INT and operation in (ast.FloorDiv, ast.Mod):
@@ -186,7 +222,7 @@ def compare(builder: Any, operation: type[ast.cmpop], left: Value, right: Value)
         return python(left, right)
     kind = common(type_of(left), type_of(right))
     left, right = convert(builder, left, kind), convert(builder, right, kind)
-    if kind not in (FLOAT, FLOAT32):
+    if not is_float(kind):
         return (builder.icmp_unsigned if kind == BOOL else builder.icmp_signed)(sign, left, right)
     return (builder.fcmp_unordered if sign == "!=" else builder.fcmp_ordered)(sign, left, right)
 

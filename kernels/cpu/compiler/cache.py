@@ -48,7 +48,9 @@ def operation(kernel: Callable[[OwnRecord, int, int, int], None]) -> Operation[O
     (record, first, count, thread): computes units first .. first + count of a record; see
     kernels.cpu.runtime.program.
     """
-    return Operation(_address(kernel))
+    made: Operation[OwnRecord] = Operation(_address(kernel))
+    made.reference = kernel
+    return made
 
 
 def _address(kernel: Callable[..., Any]) -> int:

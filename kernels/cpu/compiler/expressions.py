@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.compiler import language
+from kernels.cpu.compiler import language, types
 from kernels.cpu.compiler.arithmetic import (
     FLOAT,
     FLOAT32,
@@ -27,19 +27,28 @@ from kernels.cpu.compiler.arithmetic import (
     unary,
 )
 from kernels.cpu.compiler.record_values import RecordValue, is_record, locate, record_at, widen
+from kernels.cpu.compiler.types import Type
+from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
 
 
 @dataclass(frozen=True)
 class Callee:
-    """A function of the same module."""
+    """A function of the same module, for certain values of its static parameters."""
 
     function: Any  # LLVM's
-    parameters: list[Any]  # annotations
+    parameters: list[Any]  # annotations of the others
     result: Any  # annotation
 
 
-FunctionOf = Callable[[Any], Callee]
-"""The compiled function for a Python function, which is compiled at the first call."""
+class Places(list[Any]):
+    """A list: the places of its values on the stack."""
+
+
+VECTORS: dict[Any, Type] = {f32x16: types.f32x16, i32x16: types.i32x16, Mask: types.mask16}
+
+FunctionOf = Callable[[Any, tuple[Any, ...]], Callee]
+"""The compiled function for a Python function and the values of its static parameters. It is compiled at the
+first call."""
 
 
 class Expressions:
@@ -47,9 +56,11 @@ class Expressions:
 
     def __init__(self, builder: Any, names: dict[str, Any], function_of: FunctionOf) -> None:
         """names: globals of the function."""
-        self.builder, self._names, self._function_of = builder, names, function_of
+        self.builder, self._names, self.function_of = builder, names, function_of
         self.variables: dict[str, Any] = {}  # name -> place on the stack
         self.records: dict[str, Any] = {}  # name -> type of the record whose address is there
+        self.lists: dict[str, Places] = {}
+        self.constants: dict[str, Any] = {}  # of unroll() and static parameters
 
     def evaluate(self, node: ast.expr) -> Value:
         """Raises CompileError."""
@@ -59,14 +70,20 @@ class Expressions:
             case ast.Name(id=name) if name in self.variables:
                 value = self.builder.load(self.variables[name])
                 return RecordValue(self.records[name], value) if name in self.records else value
+            case ast.Name(id=name) if name in self.lists:
+                return self.lists[name]
             case ast.Attribute(value=owner, attr=name) if not self._is_global(owner):
                 return self.record(owner).load(self.builder, name)
             case ast.Name() | ast.Attribute():
                 return self._global_number(node)
             case ast.Tuple(elts=elements):
                 return tuple(self.evaluate(element) for element in elements)
-            case ast.Subscript(value=values, slice=ast.Constant(value=int() as number)):
-                return self._part(self.evaluate(values), number)
+            case ast.Subscript(value=values, slice=index):
+                return self._part(self.evaluate(values), self.evaluate(index))
+            case ast.List(elts=elements):
+                return [self.evaluate(element) for element in elements]
+            case ast.ListComp(elt=element, generators=[ast.comprehension(ifs=[]) as loop]):
+                return [self._with(loop.target, value, element) for value in self.unrolled(loop.iter)]
             case ast.UnaryOp(op=operation, operand=operand):
                 return unary(self.builder, type(operation), self.evaluate(operand))
             case ast.BinOp(left=left, op=operation, right=right):
@@ -87,6 +104,41 @@ class Expressions:
         """A BOOL, or a Python bool."""
         return truth(self.builder, self.evaluate(node))
 
+    def unrolled(self, node: ast.expr) -> list[Any]:
+        """The values of unroll()."""
+        match node:
+            case ast.Call(func=function, args=[argument]) if self._global(function) is language.unroll:
+                pass
+            case _:
+                raise CompileError("a loop over these values needs unroll()")
+        match argument:
+            case ast.Call(func=ast.Name(id="range"), args=bounds):
+                numbers = [self.evaluate(bound) for bound in bounds]
+                if not all(isinstance(number, int) for number in numbers):
+                    raise CompileError("unroll() needs constants")
+                return list(range(*numbers))
+            case _:
+                return list(self._global(argument))
+
+    def bind(self, target: ast.expr, value: Any) -> None:
+        """A name, or a tuple of names, stands for constants from now on."""
+        match target:
+            case ast.Name(id=name):
+                self.constants[name] = value
+            case ast.Tuple(elts=targets):
+                for one, part in zip(targets, value, strict=True):
+                    self.bind(one, part)
+            case _:
+                raise CompileError("constants go to names")
+
+    def _with(self, target: ast.expr, value: Any, node: ast.expr) -> Value:
+        """An expression, where names stand for constants."""
+        before = dict(self.constants)
+        self.bind(target, value)
+        result = self.evaluate(node)
+        self.constants = before
+        return result
+
     def record(self, node: ast.expr) -> RecordValue:
         """A record."""
         value = self.evaluate(node)
@@ -104,6 +156,8 @@ class Expressions:
         """What a name outside the function stands for."""
         if isinstance(node, ast.Attribute):
             return getattr(self._global(node.value), node.attr)
+        if isinstance(node, ast.Name) and node.id in self.constants:
+            return self.constants[node.id]
         if isinstance(node, ast.Name) and node.id in self._names:
             return self._names[node.id]
         if isinstance(node, ast.Name) and hasattr(builtins, node.id):
@@ -116,11 +170,11 @@ class Expressions:
             raise CompileError(f"{ast.unparse(node)} is no number")
         return value
 
-    def _part(self, values: Value, number: int) -> Value:
-        """One of a function's results."""
-        if not isinstance(values, tuple) or number >= len(values):
+    def _part(self, values: Value, number: Value) -> Value:
+        """One of a function's results, or of a list."""
+        if not isinstance(values, tuple | list) or not isinstance(number, int) or number >= len(values):
             raise CompileError(f"there is no value {number}")
-        return values[number]
+        return self.builder.load(values[number]) if isinstance(values, Places) else values[number]
 
     def _compare(self, node: ast.Compare) -> Value:
         """a < b < c: all are evaluated."""
@@ -177,6 +231,10 @@ class Expressions:
             return self._in_c("log", FLOAT, arguments)
         if function in (int, float, language.float32):
             return self._converted(function, arguments[0])
+        if function is len and isinstance(arguments[0], list):
+            return len(arguments[0])
+        if function in VECTORS:
+            return convert(builder, arguments[0], VECTORS[function].llvm)
         if isinstance(function, language.Intrinsic):
             kind = function.signature
             given = self._given(arguments, [one.llvm for one in kind.arguments])
@@ -188,9 +246,13 @@ class Expressions:
         located = record_at(function)
         if located is not None:
             return locate(builder, located, arguments[0], arguments[1] if len(arguments) > 1 else 0)
-        return self._call_kernel(self._function_of(function), arguments)
+        return self.call_kernel(function, arguments)
 
-    def _call_kernel(self, callee: Callee, arguments: list[Value]) -> Value:
+    def call_kernel(self, python: Any, arguments: list[Value]) -> Value:
+        """Calls a function that is compiled along, or compiles it here."""
+        raise NotImplementedError
+
+    def call_compiled(self, callee: Callee, arguments: list[Value]) -> Value:
         """Calls a function that is compiled along."""
         kind, wanted = callee.function.function_type, callee.parameters + [None] * len(arguments)
         plain = [self._address_of(one, of_it) for one, of_it in zip(arguments, wanted, strict=False)]

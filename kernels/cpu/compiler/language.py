@@ -4,23 +4,40 @@
     float     float64. What intrinsics read as float32 stays that, and so do sums and products of such; with
               any other number it becomes float64
     bool
+    records   kernels.cpu.compiler.records: their fields are read and assigned
+    vectors   kernels.cpu.compiler.vectors, with operators; other operations are in kernels.cpu.isa.simd
+    lists     of a constant number of values, kept in registers: [f(v) for v in unroll(range(3))], x[2]
 
-A function has annotated parameters and results: these types, and tuples of them as results. In it: names,
-tuples of names, +=, if, while, for over range() (by a negative constant, or upwards), break, continue,
-return, min, max, abs, log, intrinsics, and calls of other such functions, which are compiled along; f(x)[0]
-is one of their results. A name has one type, that of what is assigned to it first. Constants come from the
-module.
+A function has annotated parameters and results: these types, and tuples of them as results; a function that
+takes lists is compiled where it is called, and may return at its end only. In it: names, tuples of names, +=,
+if, while, for over range() (by a negative constant, or upwards) or unroll(), break, continue, return, min,
+max, abs, log, intrinsics, and calls of other such functions, which are compiled along; f(x)[0] is one of
+their results. A name has one type, that of what is assigned to it first. Constants come from the module, from
+unroll(), and from Static parameters; an if statement whose condition is a constant compiles one branch.
 
 Python itself runs the same functions, so that it is their reference in tests; only integers do not wrap
-around there, and it knows no intrinsics.
+around there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import c_float
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast
 
 from kernels.cpu.compiler.types import Signature
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STATIC = "static"
+Static = Annotated[T, STATIC]
+"""A parameter that is known while compiling: the function is compiled for each of its values."""
+
+
+def unroll(values: Iterable[T]) -> Iterable[T]:
+    """In a for loop or a list comprehension: the body is compiled for each value, which is a constant in it.
+    values: range() of constants, or a tuple."""
+    return values
 
 
 def float32(value: float) -> float:
@@ -29,12 +46,22 @@ def float32(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Intrinsic:
-    """A function whose LLVM code stands wherever a kernel calls it."""
+class Intrinsic(Generic[P, T]):
+    """A function whose LLVM code stands wherever a kernel calls it. Python calls its reference."""
 
     signature: Signature
     write: Callable[..., Any]
     """(builder, x, y, ...), values of LLVM: writes the code, and returns LLVM's value or None."""
+    reference: Callable[P, T] | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert self.reference is not None, "this intrinsic has no reference"
+        return self.reference(*args, **kwargs)
+
+
+def lowered_by(write: Callable[..., Any], signature: Signature) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates the reference of an intrinsic. write: see Intrinsic."""
+    return lambda reference: Intrinsic(signature, write, reference)
 
 
 @dataclass(frozen=True)

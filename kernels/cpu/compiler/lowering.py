@@ -25,7 +25,8 @@ from kernels.cpu.compiler.arithmetic import (
     is_constant,
     type_of,
 )
-from kernels.cpu.compiler.expressions import Callee, Expressions
+from kernels.cpu.compiler.expressions import VECTORS, Callee, Expressions, FunctionOf, Places
+from kernels.cpu.compiler.language import STATIC
 from kernels.cpu.compiler.record_values import RecordValue, is_record
 
 KINDS = {int: INT, float: FLOAT, bool: BOOL, type(None): ir.VoidType()}
@@ -36,18 +37,17 @@ def lower(kernel: Callable[..., Any], name: str) -> str:
     module = ir.Module(name)
     functions: dict[Any, Callee] = {}
 
-    def function_of(python: Any) -> Callee:
-        if not inspect.isfunction(python):
-            raise CompileError(f"{python} cannot be called in a kernel")
-        if python not in functions:
-            functions[python] = _declare(python, module, f"{python.__name__}.{len(functions)}")
-            functions[python].function.linkage = "internal"
-            _define(python, functions[python], function_of)
-        return functions[python]
+    def function_of(python: Any, statics: tuple[Any, ...]) -> Callee:
+        key = python, statics
+        if key not in functions:
+            functions[key] = _declare(python, module, f"{python.__name__}.{len(functions)}")
+            functions[key].function.linkage = "internal"
+            _define(python, functions[key], statics, function_of)
+        return functions[key]
 
     try:
-        functions[kernel] = _declare(kernel, module, name)
-        _define(kernel, functions[kernel], function_of)
+        functions[kernel, ()] = _declare(kernel, module, name)
+        _define(kernel, functions[kernel, ()], (), function_of)
     except CompileError as error:
         error.place = error.place or _place(kernel, 1)
         raise
@@ -61,14 +61,30 @@ def _place(python: Any, line: int) -> str:
 
 def _declare(python: Any, module: Any, name: str) -> Callee:
     """Declares a function by its annotations."""
-    hints = typing.get_type_hints(python)
+    parameters, result = _annotations(python)
+    given = [hint for hint in parameters.values() if not _is_static(hint)]
+    kinds = [_kind(hint) for hint in given]
+    function = ir.Function(module, ir.FunctionType(_kind(result), kinds), name)
+    function.attributes.add("nounwind")
+    return Callee(function, given, result)
+
+
+def _annotations(python: Any) -> tuple[dict[str, Any], Any]:
+    """Of the parameters by their names, and of the result."""
+    hints = typing.get_type_hints(python, include_extras=True)
     parameters = list(inspect.signature(python).parameters)
     if not {"return", *parameters} <= hints.keys():
         raise CompileError(f"{python.__qualname__} lacks annotations")
-    kinds = [_kind(hints[parameter]) for parameter in parameters]
-    function = ir.Function(module, ir.FunctionType(_kind(hints["return"]), kinds), name)
-    function.attributes.add("nounwind")
-    return Callee(function, [hints[parameter] for parameter in parameters], hints["return"])
+    return {parameter: hints[parameter] for parameter in parameters}, hints["return"]
+
+
+def _is_static(annotation: Any) -> bool:
+    """Whether a parameter's value is known while compiling."""
+    return STATIC in getattr(annotation, "__metadata__", ())
+
+
+def _is_list(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is list
 
 
 def _kind(annotation: Any) -> Any:
@@ -77,26 +93,35 @@ def _kind(annotation: Any) -> Any:
         return INT
     if typing.get_origin(annotation) is tuple:
         return ir.LiteralStructType([_kind(one) for one in typing.get_args(annotation)])
+    if annotation in VECTORS:
+        return VECTORS[annotation].llvm
     if annotation not in KINDS:
         raise CompileError(f"{annotation} is no type of the language")
     return KINDS[annotation]
 
 
-def _define(python: Any, declared: Callee, function_of: Callable[[Any], Callee]) -> None:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(python))).body[0]
-    assert isinstance(tree, ast.FunctionDef)
+def _define(python: Any, declared: Callee, statics: tuple[Any, ...], function_of: FunctionOf) -> None:
+    parameters, _ = _annotations(python)
+    names = [name for name, hint in parameters.items() if _is_static(hint)]
     body = _Body(declared, python.__globals__, function_of)
+    body.constants = dict(zip(names, statics, strict=True))
     try:
-        body.write(tree)
+        body.write(_tree_of(python))
     except CompileError as error:
         error.place = error.place or _place(python, body.line)
         raise
 
 
+def _tree_of(python: Any) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(python))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    return tree
+
+
 class _Body(Expressions):
     """Statements of one function."""
 
-    def __init__(self, declared: Callee, names: dict[str, Any], function_of: Callable[[Any], Callee]) -> None:
+    def __init__(self, declared: Callee, names: dict[str, Any], function_of: FunctionOf) -> None:
         function = declared.function
         self._places = ir.IRBuilder(function.append_basic_block("places"))
         super().__init__(ir.IRBuilder(function.append_basic_block("body")), names, function_of)
@@ -106,9 +131,9 @@ class _Body(Expressions):
 
     def write(self, tree: ast.FunctionDef) -> None:
         """The whole function."""
-        arguments = zip(tree.args.args, self._function.args, self._declared.parameters, strict=True)
-        for one, value, kind in arguments:
-            self._assign(one.arg, RecordValue(kind, value) if is_record(kind) else value)
+        names = [one.arg for one in tree.args.args if one.arg not in self.constants]
+        for name, value, kind in zip(names, self._function.args, self._declared.parameters, strict=True):
+            self._assign(name, RecordValue(kind, value) if is_record(kind) else value)
         self._block(tree.body)
         if not self.builder.block.is_terminated:
             if isinstance(self._function.function_type.return_type, ir.VoidType):
@@ -144,12 +169,19 @@ class _Body(Expressions):
                 before = changed.load(self.builder, name)
                 result = binary(self.builder, type(operation), before, self.evaluate(value))
                 changed.store(self.builder, name, result)
+            case ast.AugAssign(target=ast.Subscript() as target, op=operation, value=value):
+                before = self.evaluate(target)
+                self._assign_to(target, binary(self.builder, type(operation), before, self.evaluate(value)))
             case ast.If():
                 self._if(node)
             case ast.While(test=test, body=body, orelse=[]):
                 self._loop(lambda: self.condition(test), lambda: None, body, lambda: None)
             case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range")), orelse=[]):
                 self._for(node)
+            case ast.For(target=target, iter=ast.Call() as values, body=body, orelse=[]):
+                for value in self.unrolled(values):
+                    self.bind(target, value)
+                    self._block(body)
             case ast.Break() | ast.Continue():
                 self.builder.branch(self._loops[-1][isinstance(node, ast.Break)])
             case ast.Return(value=value):
@@ -164,6 +196,9 @@ class _Body(Expressions):
                 self._assign(name, value)
             case ast.Attribute(value=owner, attr=name):
                 self.record(owner).store(self.builder, name, value)
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if name in self.lists:
+                place = self.lists[name][self.evaluate(index)]
+                self.builder.store(convert(self.builder, value, place.allocated_type), place)
             case ast.Tuple(elts=targets) if isinstance(value, tuple) and len(targets) == len(value):
                 for one, part in zip(targets, value, strict=True):
                     self._assign_to(one, part)
@@ -171,6 +206,8 @@ class _Body(Expressions):
                 raise CompileError("values go to names, as many as there are")
 
     def _assign(self, name: str, value: Value) -> None:
+        if isinstance(value, list):
+            return self._assign_list(name, value)
         if name in self.variables or isinstance(value, RecordValue):
             value = self._record_address(name, value)
         kind = type_of(value)
@@ -181,6 +218,47 @@ class _Body(Expressions):
         if wanted not in (kind, FLOAT):
             raise CompileError(f"{name} is {wanted}, and this is {kind}")
         self.builder.store(convert(self.builder, value, wanted), place)
+
+    def _assign_list(self, name: str, values: list[Value]) -> None:
+        """A name stands for the places of a list, or gets its own with these values."""
+        if isinstance(values, Places):
+            self.lists[name] = values
+            return
+        kinds = [type_of(value) for value in values]
+        if [place.allocated_type for place in self.lists.get(name, ())] != kinds:
+            self.lists[name] = Places(self._places.alloca(kind) for kind in kinds)
+        for value, kind, place in zip(values, kinds, self.lists[name], strict=True):
+            self.builder.store(convert(self.builder, value, kind), place)
+
+    def call_kernel(self, python: Any, arguments: list[Value]) -> Value:
+        """Calls a function that is compiled along, or compiles it here, if it takes lists."""
+        if not inspect.isfunction(python):
+            raise CompileError(f"{python} cannot be called in a kernel")
+        parameters, _ = _annotations(python)
+        if any(_is_list(hint) for hint in parameters.values()):
+            return self._inlined(python, dict(zip(parameters, arguments, strict=True)))
+        known = [_is_static(hint) for hint in parameters.values()]
+        known += [False] * (len(arguments) - len(known))
+        statics = tuple(value for value, static in zip(arguments, known, strict=False) if static)
+        if any(isinstance(value, ir.Value) for value in statics):
+            raise CompileError(f"a static parameter of {python.__name__} needs a constant")
+        given = [value for value, static in zip(arguments, known, strict=False) if not static]
+        return self.call_compiled(self.function_of(python, statics), given)
+
+    def _inlined(self, python: Any, arguments: dict[str, Value]) -> Value:
+        """Compiles a function where it is called."""
+        body = _Inlined(self, python)
+        for name, value in arguments.items():
+            if isinstance(value, ir.Value | RecordValue | list):
+                body._assign(name, value)
+            else:
+                body.constants[name] = value
+        *statements, last = _tree_of(python).body
+        body._block(statements)
+        if isinstance(last, ast.Return):
+            return None if last.value is None else body.evaluate(last.value)
+        body._block([last])
+        return None
 
     def _record_address(self, name: str, value: Value) -> Value:
         """What is kept of a value under a name, which is that of one type of records, or of none."""
@@ -253,6 +331,8 @@ class _Body(Expressions):
             self.builder.branch(block)
 
     def _return(self, value: Value) -> None:
+        if isinstance(self, _Inlined):
+            raise CompileError("a function that takes lists returns at its end only")
         kind = self._function.function_type.return_type
         value = self._address_of(value, self._declared.result)
         if isinstance(kind, ir.VoidType):
@@ -267,3 +347,12 @@ class _Body(Expressions):
         for i, (part, wanted) in enumerate(zip(value, kind.elements, strict=True)):
             result = self.builder.insert_value(result, convert(self.builder, part, wanted), i)
         self.builder.ret(result)
+
+
+class _Inlined(_Body):
+    """Statements of a function, within those of another one."""
+
+    def __init__(self, caller: _Body, python: Any) -> None:
+        Expressions.__init__(self, caller.builder, python.__globals__, caller.function_of)
+        self._places, self._function, self._declared = caller._places, caller._function, caller._declared
+        self._loops, self.line = [], 1

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.arithmetic import BOOL, FLOAT, FLOAT32, INT, CompileError, Value, convert
+from kernels.cpu.compiler.arithmetic import BOOL, FLOAT, FLOAT32, INT, CompileError, Value, convert, is_vector
 from kernels.cpu.compiler.records import Record, field_types
 from kernels.cpu.compiler.types import Type
 
@@ -66,5 +66,5 @@ def locate(builder: Any, kind: type[Record], address: Any, index: Value) -> Reco
 
 def widen(builder: Any, value: Any, kind: Type) -> Any:
     """What an intrinsic returned or a field holds, as a type of the language."""
-    wanted = kind.llvm if kind.llvm in (BOOL, FLOAT, FLOAT32) else INT
+    wanted = kind.llvm if is_vector(kind.llvm) or kind.llvm in (BOOL, FLOAT, FLOAT32) else INT
     return convert(builder, value, wanted, kind.signed)

@@ -17,6 +17,7 @@ alive but its own.
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Annotated, Any, Generic, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
 i64 = Annotated[int, ctypes.c_int64]
@@ -81,6 +82,9 @@ OwnRecord = TypeVar("OwnRecord", bound=OperationRecord)
 
 class Operation(int, Generic[OwnRecord]):
     """The address of a compiled operation, which takes records of that type."""
+
+    reference: Callable[[OwnRecord, int, int, int], None]
+    """The same in Python."""
 
 
 def field_types(cls: type[Record]) -> dict[str, tuple[int, Any]]:

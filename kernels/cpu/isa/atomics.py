@@ -1,7 +1,7 @@
 """Memory that threads share: atomic reads and writes of 64-bit words, waiting, and waking.
 
-Every read acquires and every write releases: what a thread wrote before it wrote a word is seen by
-whoever has read that word.
+Every read acquires and every write releases: what a thread wrote before it wrote a word is seen by any thread
+that has read that word. The references are those of a single thread.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import external, intrinsic
-from kernels.cpu.isa.vectors import I64, call
+from kernels.cpu.compiler.language import external, lowered_by
+from kernels.cpu.isa.vectors import I64, call, read_i64, write_i64
 
 _syscall = external("syscall", types.int64(*[types.int64] * 7))
 _sched_yield = external("sched_yield", types.int32())
@@ -23,48 +23,72 @@ def _pointer(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, I64.as_pointer())
 
 
-@intrinsic(types.int64(types.int64))
-def read(builder: Any, address: Any) -> Any:
-    """The word at an address."""
+def _read(builder: Any, address: Any) -> Any:
     return builder.load_atomic(_pointer(builder, address), "acquire", 8)
 
 
-@intrinsic(types.void(types.int64, types.int64))
-def write(builder: Any, address: Any, value: Any) -> None:
-    """The word at an address becomes the value."""
+def _write(builder: Any, address: Any, value: Any) -> None:
     builder.store_atomic(value, _pointer(builder, address), "release", 8)
 
 
-@intrinsic(types.int64(types.int64, types.int64))
-def add(builder: Any, address: Any, value: Any) -> Any:
-    """Adds to the word, and returns what it was. A full barrier."""
+def _add(builder: Any, address: Any, value: Any) -> Any:
     return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
 
 
-@intrinsic(types.boolean(*[types.int64] * 3))
-def replace(builder: Any, address: Any, expected: Any, value: Any) -> Any:
-    """The word becomes the value if it is as expected. Whether it was."""
+def _replace(builder: Any, address: Any, expected: Any, value: Any) -> Any:
     outcome = builder.cmpxchg(_pointer(builder, address), expected, value, "acq_rel", "acquire")
     return builder.extract_value(outcome, 1)
 
 
-@intrinsic(types.void())
-def pause(builder: Any) -> None:
-    """A moment, in a loop that reads a word again and again."""
+def _pause(builder: Any) -> None:
     call(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 
+@lowered_by(_read, types.int64(types.int64))
+def read(address: int) -> int:
+    """Returns the word at an address."""
+    return read_i64(address)
+
+
+@lowered_by(_write, types.void(types.int64, types.int64))
+def write(address: int, value: int) -> None:
+    """Writes a word to an address."""
+    write_i64(address, value)
+
+
+@lowered_by(_add, types.int64(types.int64, types.int64))
+def add(address: int, value: int) -> int:
+    """Adds to the word at an address, and returns what it was. A full barrier."""
+    before = read_i64(address)
+    write_i64(address, before + value)
+    return before
+
+
+@lowered_by(_replace, types.boolean(*[types.int64] * 3))
+def replace(address: int, expected: int, value: int) -> bool:
+    """Writes a word to an address if the word there is the expected one. Returns whether it was."""
+    equal = read_i64(address) == expected
+    if equal:
+        write_i64(address, value)
+    return equal
+
+
+@lowered_by(_pause, types.void())
+def pause() -> None:
+    """Waits for a moment, in a loop that reads a word again and again."""
+
+
 def give_way() -> None:
-    """Another process that waits for this core gets it."""
+    """Lets another thread that waits for this core run."""
     _sched_yield()
 
 
 def sleep_while(address: int, value: int) -> None:
-    """Until wake_all() on this address, unless the lower half of the word is another already. May also
-    return for no reason."""
+    """Blocks until wake_all() on this address; returns at once if the lower half of the word differs. May
+    also return spuriously."""
     _syscall(_FUTEX, address, _WAIT_PRIVATE, value & 0xFFFFFFFF, 0, 0, 0)
 
 
 def wake_all(address: int) -> None:
-    """Those who sleep on this address."""
+    """Wakes all threads that sleep on this address."""
     _syscall(_FUTEX, address, _WAKE_PRIVATE, 1 << 30, 0, 0, 0)

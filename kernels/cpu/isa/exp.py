@@ -16,7 +16,11 @@ import numpy as np
 from llvmlite import ir
 from numpy.polynomial import Chebyshev, Polynomial
 
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import lowered_by
+from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.simd import fma
 from kernels.cpu.isa.vectors import F32S, I32S, LANES, call, splat
 
 EXPONENT_UNIT = 2.0**23
@@ -57,3 +61,26 @@ def rough_power(builder: Any, bits: Any) -> tuple[Any, Any]:
     for factor in reversed(others):
         series = call(builder, "llvm.fma.v16f32", F32S, series, mantissa, factor)
     return series, power
+
+
+@lowered_by(lambda b, bits: rough_power(b, bits)[0], types.f32x16(types.f32x16))
+def rough_fraction(bits: f32x16) -> f32x16:
+    """The first of rough_power()'s factors."""
+    mantissa = f32x16((_rounded(bits) & 0x7FFFFF | 0x3F800000).view(np.float32))
+    *others, series = _SERIES
+    result = f32x16(series)
+    for factor in reversed(others):
+        result = fma(result, mantissa, f32x16(factor))
+    return result
+
+
+@lowered_by(lambda b, bits: rough_power(b, bits)[1], types.f32x16(types.f32x16))
+def rough_exponent(bits: f32x16) -> f32x16:
+    """The second of rough_power()'s factors."""
+    return f32x16((_rounded(bits) & 0x7F800000).view(np.float32))
+
+
+def _rounded(bits: f32x16) -> Any:
+    """[16] int32: 0 for what has none, or is negative."""
+    fits = (bits.lanes > 0) & (bits.lanes < 2.0**31)
+    return np.rint(np.where(fits, bits.lanes, 0)).astype(np.int32)

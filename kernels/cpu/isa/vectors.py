@@ -6,13 +6,14 @@ these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()
 costs ten times as much per call.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.compiler.language import Intrinsic
 
 LANES = 16
 """float32 values in a vector: 512 bits."""
@@ -119,31 +120,30 @@ def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
     call(builder, f"llvm.masked.store.{name}.p0", none, values, pointer, ir.Constant(I32, 2), mask)
 
 
-def make_reader(kind: Any, result: Any) -> Any:
+def make_reader(kind: Any, result: types.Type, c_type: Any) -> Any:
     """read(address). kind: LLVM's type of what lies there; result: what it is read as."""
 
-    @intrinsic(result(types.int64))
-    def read(builder: Any, address: Any) -> Any:
-        return load(builder, address, kind)
+    def read(address: int) -> Any:
+        return c_type.from_address(address).value
 
-    return read
+    return Intrinsic(result(types.int64), lambda builder, at: load(builder, at, kind), read)
 
 
-def make_writer(value_type: Any) -> Any:
+def make_writer(value_type: types.Type, c_type: Any) -> Any:
     """write(address, value)."""
 
-    @intrinsic(types.void(types.int64, value_type))
-    def write(builder: Any, address: Any, value: Any) -> None:
-        store(builder, value, address)
+    def write(address: int, value: Any) -> None:
+        c_type.from_address(address).value = value
 
-    return write
+    signature = types.void(types.int64, value_type)
+    return Intrinsic(signature, lambda builder, address, value: store(builder, value, address), write)
 
 
 # What lies at an address, and what is to lie there.
-read_i64: Callable[[int], int] = make_reader(I64, types.int64)
-read_u32: Callable[[int], int] = make_reader(I32, types.uint32)
-read_u16: Callable[[int], int] = make_reader(I16, types.uint16)
-read_f32: Callable[[int], float] = make_reader(F32, types.float32)
-write_i64 = make_writer(types.int64)
-write_u32 = make_writer(types.uint32)
-write_u16 = make_writer(types.uint16)
+read_i64: Callable[[int], int] = make_reader(I64, types.int64, ctypes.c_int64)
+read_u32: Callable[[int], int] = make_reader(I32, types.uint32, ctypes.c_uint32)
+read_u16: Callable[[int], int] = make_reader(I16, types.uint16, ctypes.c_uint16)
+read_f32: Callable[[int], float] = make_reader(F32, types.float32, ctypes.c_float)
+write_i64: Callable[[int, int], None] = make_writer(types.int64, ctypes.c_int64)
+write_u32: Callable[[int, int], None] = make_writer(types.uint32, ctypes.c_uint32)
+write_u16: Callable[[int, int], None] = make_writer(types.uint16, ctypes.c_uint16)

@@ -87,7 +87,7 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
 
 def _goes_on(record: ProgramRecord, run: int) -> bool:
     """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
-    claim: int = atomics.read(record.address + _CLAIM)
+    claim = atomics.read(record.address + _CLAIM)
     return claim >> 2 * _HALF == run and claim & _TAKEN != _TAKEN
 
 
@@ -179,7 +179,7 @@ def run_of(record: ProgramRecord) -> int:
 
 def _begin(control: int, program: int) -> int:
     """Makes the records ready and calls the helpers. Returns the number of the run."""
-    run: int = (atomics.read(control + _RUN) + 1) & _RUNS
+    run = (atomics.read(control + _RUN) + 1) & _RUNS
     for index in range(ProgramHead.at(program).count):
         make_ready(ProgramRecord.at(program, index + 1), run)
     atomics.write(control + _PROGRAM, program)

@@ -35,7 +35,7 @@ def lost_patience(spins: int) -> bool:
 
 def post(index: int, unit: int, count: int) -> int:
     """The word of a thread at these units of a record."""
-    word: int = index + 1 << 40
+    word = index + 1 << 40
     if unit + count < _UNITS:  # else they have no room, and nobody will compute them too
         word |= unit << 20 | count
     return word
@@ -57,8 +57,7 @@ def units_of_another(posts: int, thread: int, threads: int, index: int) -> int:
     for other in range(threads):
         word = atomics.read(posts + 64 * other)
         if other != thread and word >> 40 == index + 1 and word & (_UNITS - 1):
-            found: int = posts + 64 * other
-            return found
+            return posts + 64 * other
     return 0
 
 
@@ -69,13 +68,12 @@ def first_and_count(word: int) -> tuple[int, int]:
 
 def take_over(at: int, word: int) -> bool:
     """Those units are done. Whether nobody was faster. at: address of the post that was this word."""
-    done: bool = atomics.replace(at, word, word | _OVER)
-    return done
+    return atomics.replace(at, word, word | _OVER)
 
 
 def is_behind(at: int, index: int) -> bool:
     """Whether a thread is at a record up to this one. at: address of its post."""
-    number: int = atomics.read(at) >> 40 & _NUMBER
+    number = atomics.read(at) >> 40 & _NUMBER
     return 0 < number <= index + 1
 
 

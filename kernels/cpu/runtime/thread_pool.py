@@ -32,6 +32,7 @@ class Program:
         self._all.append(self._memory)
         self.records = self._memory.reshape(1 + size, WORDS)[1:]  # [size, 32]
         self.address = int(self._memory.ctypes.data)
+        self._own = [ProgramRecord.at(self.address, 1 + index) for index in range(size)]
         self._head = ProgramHead.at(self.address)
         self._head.count, self._head.slack = size, slack
 
@@ -55,12 +56,12 @@ class Program:
     ) -> None:
         """Copies an operation's record to an index. grain: the fewest rows that a thread takes; 0 for a
         product. repeatable: it writes to nothing that it reads."""
-        size = record.size()
+        size = ctypes.sizeof(record)
         assert size <= FIELDS_BYTES
         record.operation, record.rows = operation, rows
-        own = ProgramRecord.at(self.address, index + 1)
+        own = self._own[index]
         own.grain, own.repeatable = grain, repeatable
-        ctypes.memmove(own.address, record.address, size)
+        ctypes.memmove(ctypes.addressof(own), ctypes.addressof(record), size)
 
 
 class Team:

@@ -24,12 +24,14 @@ from kernels.cpu.isa.vectors import (
     broadcast,
     call,
     load,
+    read_f32,
     read_i64,
     repeat,
     word,
+    write_i64,
 )
 from kernels.cpu.sampling.records import FindRecord, MergeRecord
-from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN, read_f32, read_f64, write_f64, write_i64
+from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN, read_f64, write_f64
 
 PIECE = 128 * CHUNK
 """Logits: 32 KiB, read in a microsecond or two."""

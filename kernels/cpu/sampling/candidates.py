@@ -2,14 +2,16 @@
 
 from math import log
 
-from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.isa.vectors import (
+    read_f32,
+    read_i64,
+)
 from kernels.cpu.sampling.scratch import CHUNKS, LARGEST, logits_at, scratch_places
 from kernels.cpu.sampling.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.vector_loops import (
     CHUNK,
     at_least,
     lowest_bit,
-    read_f32,
     read_f64,
     read_i32,
     write_f32,
@@ -93,6 +95,5 @@ def pick(ids: int, weights: int, n: int, least: float, target: float) -> int:
         weight = read_f64(weights + 8 * i)
         total += weight if weight >= least else 0.0
         if total > target:
-            token: int = read_i32(ids + 4 * i)
-            return token
+            return read_i32(ids + 4 * i)
     return NOT_KNOWN

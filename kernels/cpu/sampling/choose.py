@@ -14,7 +14,11 @@ from math import inf
 
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
-from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.isa.vectors import (
+    read_f32,
+    read_i64,
+    write_i64,
+)
 from kernels.cpu.sampling.candidates import collect, keep_best, keep_typical, pick, total_of
 from kernels.cpu.sampling.full_vocab import draw_from_all
 from kernels.cpu.sampling.records import ChooseRecord
@@ -40,11 +44,9 @@ from kernels.cpu.sampling.vector_loops import (
     at_least,
     chunk_largest,
     lowest_bit,
-    read_f32,
     read_f64,
     weigh,
     write_f64,
-    write_i64,
 )
 
 
@@ -74,7 +76,7 @@ def _kth_chunk(k: int, scratch: int) -> float:
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
     place = cut(scratch + LARGEST, weights, chunks, 0.0, float(k), 0.0, free)
-    limit: float = float32(LOWEST)
+    limit = float32(LOWEST)
     if place != NOT_ENOUGH:
         limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
     return limit
@@ -94,8 +96,7 @@ def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: flo
         n = keep_best(n, target, (n + 8) * 2.0**-52 * target, scratch)
     if typical_p < 1:
         n = keep_typical(n, min_p, typical_p, scratch)
-    token: int = pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
-    return token
+    return pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
 
 
 def _draw(record: ChooseRecord, row: int, scratch: int) -> int:

@@ -8,7 +8,11 @@ in one of 100,000 draws from a flat distribution over 152,000 tokens, the answer
 
 from math import inf, log
 
-from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.isa.vectors import (
+    read_f32,
+    read_i64,
+    write_i64,
+)
 from kernels.cpu.sampling.candidates import NOT_KNOWN
 from kernels.cpu.sampling.scratch import (
     BEST,
@@ -38,12 +42,10 @@ from kernels.cpu.sampling.vector_loops import (
     LOWEST,
     WIDE,
     chunk_largest,
-    read_f32,
     read_f64,
     weigh,
     write_f32,
     write_f64,
-    write_i64,
 )
 from kernels.cpu.sampling.weight_sums import chunk_distances, chunk_entropy, chunk_mass
 

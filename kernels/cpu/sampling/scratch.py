@@ -16,9 +16,13 @@ V is padded to whole chunks.
 
 from math import inf
 
-from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.isa.vectors import (
+    read_f32,
+    read_i64,
+    write_i64,
+)
 from kernels.cpu.sampling.top_k_cut import cut_bytes
-from kernels.cpu.sampling.vector_loops import CHUNK, WIDE, read_f32, write_f32, write_i64
+from kernels.cpu.sampling.vector_loops import CHUNK, WIDE, write_f32
 from kernels.cpu.sampling.weight_sums import BUCKETS
 
 ROW = (
@@ -85,5 +89,4 @@ def scores_at(chunk: int, scratch: int) -> int:
 
 def score_of(token: int, scratch: int) -> float:
     """What the token is ranked by."""
-    score: float = read_f32(scores_at(token // CHUNK, scratch) + 4 * (token % CHUNK))
-    return score
+    return read_f32(scores_at(token // CHUNK, scratch) + 4 * (token % CHUNK))

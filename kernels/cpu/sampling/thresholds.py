@@ -8,7 +8,10 @@ stays, by bisection. typical_p: as top_p, but by other scores.
 from math import inf, log
 
 from kernels.cpu.compiler.language import float32
-from kernels.cpu.isa.vectors import read_i64
+from kernels.cpu.isa.vectors import (
+    read_f32,
+    read_i64,
+)
 from kernels.cpu.sampling.candidates import NOT_KNOWN, note
 from kernels.cpu.sampling.scratch import (
     BEST,
@@ -30,7 +33,6 @@ from kernels.cpu.sampling.vector_loops import (
     CHUNK,
     LOWEST,
     WIDE,
-    read_f32,
     read_f64,
     read_i32,
     weigh,
@@ -136,8 +138,7 @@ def next_above(score: float, scratch: int) -> float:
     """The lowest float32 above this one."""
     write_f32(scratch + COPY, score + float32(0.0))  # -0.0 becomes 0.0: they are equals
     write_i32(scratch + COPY, _other_order(_other_order(read_i32(scratch + COPY)) + 1))
-    following: float = read_f32(scratch + COPY)
-    return following
+    return read_f32(scratch + COPY)
 
 
 def lowest_score(min_p: float, scratch: int) -> float:
@@ -158,5 +159,4 @@ def lowest_score(min_p: float, scratch: int) -> float:
         else:
             low = middle
     write_i32(lane, _other_order(high))
-    score: float = read_f32(lane)
-    return score
+    return read_f32(lane)

@@ -9,15 +9,8 @@ The sum of what is above is not taken in the order of the ranking, so that it ma
 Where these could matter, the answer is that it is not known: who asks sorts, then.
 """
 
-from kernels.cpu.sampling.vector_loops import (
-    masses,
-    read_f32,
-    read_f64,
-    read_i32,
-    write_f32,
-    write_f64,
-    write_i32,
-)
+from kernels.cpu.isa.vectors import read_f32
+from kernels.cpu.sampling.vector_loops import masses, read_f64, read_i32, write_f32, write_f64, write_i32
 
 UNKNOWN = -1
 """Instead of a place."""
@@ -74,8 +67,7 @@ def cut(x: int, weights: int, n: int, before: float, target: float, error: float
         masses(left, masses_left, (n + 7) // 8, pivot, scratch)
         higher, reached = before + read_f64(scratch), before + read_f64(scratch + 8)
         if higher < target <= reached:
-            last: int = _last_equal(left, places, masses_left, n, pivot, higher, target, error)
-            return last
+            return _last_equal(left, places, masses_left, n, pivot, higher, target, error)
         if higher < target:
             before = reached
         n = _keep(left, places, masses_left, n, pivot, higher >= target)

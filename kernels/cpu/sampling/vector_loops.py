@@ -4,7 +4,9 @@ LLVM's generic vectors alone: these run on any CPU that LLVM compiles for, in as
 vector takes there.
 """
 
+import ctypes
 import math
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -182,12 +184,10 @@ def masses(builder: Any, x: Any, weights: Any, vectors: Any, limit: Any, out: An
 
 
 # What lies at an address, and what is to lie there.
-read_f32 = make_reader(F32, types.float32)
-read_f64 = make_reader(F64, types.float64)
-read_i32 = make_reader(I32, types.int32)
-read_u8 = make_reader(ir.IntType(8), types.uint8)
-write_f32 = make_writer(types.float32)
-write_f64 = make_writer(types.float64)
-write_i32 = make_writer(types.int32)
-write_i64 = make_writer(types.int64)
-write_u8 = make_writer(types.uint8)
+read_f64: Callable[[int], float] = make_reader(F64, types.float64, ctypes.c_double)
+read_i32: Callable[[int], int] = make_reader(I32, types.int32, ctypes.c_int32)
+read_u8: Callable[[int], int] = make_reader(ir.IntType(8), types.uint8, ctypes.c_uint8)
+write_f32: Callable[[int, float], None] = make_writer(types.float32, ctypes.c_float)
+write_f64: Callable[[int, float], None] = make_writer(types.float64, ctypes.c_double)
+write_i32: Callable[[int, int], None] = make_writer(types.int32, ctypes.c_int32)
+write_u8: Callable[[int, int], None] = make_writer(types.uint8, ctypes.c_uint8)

@@ -1,5 +1,6 @@
 """Kernels' language: what is compiled does what Python does with the same function."""
 
+import ctypes
 import math
 import random
 from collections.abc import Callable
@@ -7,12 +8,16 @@ from math import log
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.arithmetic import CompileError  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
-from kernels.cpu.compiler.language import float32  # noqa: E402
+from kernels.cpu.compiler.language import Static, float32, unroll  # noqa: E402
 from kernels.cpu.compiler.lowering import lower  # noqa: E402
+from kernels.cpu.compiler.records import Address, Record, f32, f64, i64, record, u32  # noqa: E402
+from kernels.cpu.compiler.vectors import f32x16  # noqa: E402
+from kernels.cpu.isa.simd import fma, load_bf16, load_i32, select, store_f32  # noqa: E402
 
 LIMIT, SCALE = 7, 2.0**-3
 
@@ -120,6 +125,73 @@ def wrap(x: int) -> int:
     return x + 1
 
 
+@record
+class Sample(Record):
+    """All kinds of fields."""
+
+    next: Address = 0
+    count: i64
+    scale: f32
+    small: u32
+    weight: f64
+
+
+def fields(sample: Sample, index: int) -> float:
+    """Of a record, and of one of the array that it points at."""
+    other = Sample.at(sample.next, index)
+    other.count += sample.count
+    other.scale, sample.small = sample.scale * 2, other.small + 1
+    return scaled(other) + sample.weight
+
+
+def scaled(sample: Sample) -> float:
+    return sample.count * sample.scale
+
+
+def test_records() -> None:
+    """Python and kernels read and write the same fields."""
+    machine = compiled(fields)
+    for function in (machine, fields):
+        array = (Sample * 3)()
+        array[2].count, array[2].small = 5, (1 << 32) - 2
+        sample = Sample(next=ctypes.addressof(array), count=-7, scale=0.75, small=0, weight=0.1)
+        assert function(sample, 2) == -2 * 1.5 + 0.1
+        assert (array[2].count, array[2].scale, sample.small) == (-2, 1.5, (1 << 32) - 1)
+
+
+def squares(x: int, out: int, rows: Static[int]) -> None:
+    """Sums in a list, for a constant number of rows of 32 values."""
+    sums = [f32x16(1.0) for _ in unroll(range(rows))]
+    for at in range(0, 64, 32):
+        values = [load_bf16(x + 64 * m + at) for m in unroll(range(rows))]
+        for m in unroll(range(rows)):
+            sums[m] = fma(values[m], values[m], sums[m])
+    double_all(sums, 0.5)
+    for m in unroll(range(rows)):
+        store_f32(out + 64 * m, sums[m])
+
+
+def double_all(sums: list[f32x16], limit: float) -> None:
+    """Of those above a limit, and halves of the others."""
+    for m in unroll(range(len(sums))):
+        limits = f32x16(limit)
+        sums[m] = select((sums[m] > limits) & ~(sums[m] >= 3.0), sums[m] * 2, -(sums[m] / 2.0))
+
+
+def three_rows(x: int, out: int) -> None:
+    squares(x, out, 3)
+
+
+def test_vectors() -> None:
+    """Lists of vectors, unrolled loops, static parameters and functions that take lists."""
+    machine = compiled(three_rows)
+    x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    results = torch.zeros(2, 3, 16)
+    machine(x.data_ptr(), results[0].data_ptr())
+    three_rows(x.data_ptr(), results[1].data_ptr())
+    assert torch.equal(results[0], results[1]) and results.any()
+
+
 def no_annotation(x) -> None:  # type: ignore[no-untyped-def]
     pass
 
@@ -141,8 +213,25 @@ def too_few(x: int) -> int:
     return wrap()  # type: ignore[call-arg]
 
 
-def a_list(x: int) -> None:
-    y = [x]  # noqa: F841
+def a_dict(x: int) -> None:
+    y = {x: 1}  # noqa: F841
+
+
+def no_field(x: Sample) -> int:
+    return x.missing  # type: ignore[attr-defined, no-any-return]
+
+
+def not_static(x: int) -> None:
+    squares(x, x, x)
+
+
+def two_vectors(x: int) -> None:
+    load_bf16(x) + load_i32(x)  # type: ignore[operator]
+
+
+def not_unrolled(x: int) -> None:
+    for _ in unroll(range(x)):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -153,7 +242,11 @@ def a_list(x: int) -> None:
         (unknown, "nothing is not known"),
         (calls_anything, "cannot be called in a kernel"),
         (too_few, "1 arguments are needed, not 0"),
-        (a_list, "List is not in the language"),
+        (a_dict, "Dict is not in the language"),
+        (no_field, "Sample has no number missing"),
+        (not_static, "a static parameter of squares needs a constant"),
+        (two_vectors, "vectors of two types"),
+        (not_unrolled, "unroll\\(\\) needs constants"),
     ],
 )
 def test_what_cannot_be_compiled_is_told_with_its_place(function: Callable[..., Any], why: str) -> None:

@@ -1,0 +1,121 @@
+"""Operations on vectors of the kernels' language: what its operators do not say.
+
+Each function is the reference of an intrinsic (kernels.cpu.compiler.language.Intrinsic); what is specific to
+an instruction set is written by kernels.cpu.isa.selected.OPERATIONS. Addresses need no alignment beyond 2
+bytes.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import lowered_by
+from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
+from kernels.cpu.isa import vectors
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, splat
+
+
+def memory(address: int, dtype: Any, count: int) -> Any:
+    """The numbers at an address, as a numpy array."""
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+
+
+@lowered_by(lambda b, address: vectors.load(b, address, F32S), types.f32x16(types.int64))
+def load_f32(address: int) -> f32x16:
+    """16 float32."""
+    return f32x16(memory(address, np.float32, LANES).copy())
+
+
+@lowered_by(lambda b, address: vectors.load(b, address, I32S), types.i32x16(types.int64))
+def load_i32(address: int) -> i32x16:
+    """16 words of 32 bits."""
+    return i32x16(memory(address, np.int32, LANES).copy())
+
+
+@lowered_by(vectors.widened, types.f32x16(types.int64))
+def load_bf16(address: int) -> f32x16:
+    """16 bfloat16, as float32."""
+    bits = memory(address, np.uint16, LANES).astype(np.uint32) << 16
+    return f32x16(bits.view(np.float32))
+
+
+@lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.f32x16))
+def store_f32(address: int, x: f32x16) -> None:
+    """Writes 16 float32."""
+    memory(address, np.float32, LANES)[:] = x.lanes
+
+
+def _store_bf16(builder: Any, address: Any, x: Any) -> None:
+    vectors.store(builder, OPERATIONS.round_to_bfloat16(builder, x), address)
+
+
+@lowered_by(_store_bf16, types.void(types.int64, types.f32x16))
+def store_bf16(address: int, x: f32x16) -> None:
+    """Writes 16 bfloat16, rounded to the nearest, ties to even."""
+    memory(address, np.uint16, LANES)[:] = bfloat16_bits(x)
+
+
+def bfloat16_bits(x: f32x16) -> Any:
+    """[16] uint16. Some instruction sets make 0 of denormal numbers."""
+    bits = x.lanes.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x.lanes), bits >> 16 | 0x40, rounded).astype(np.uint16)
+
+
+@lowered_by(
+    lambda b, x, y, z: call(b, "llvm.fma.v16f32", F32S, x, y, z),
+    types.f32x16(types.f32x16, types.f32x16, types.f32x16),
+)
+def fma(x: f32x16, y: f32x16, z: f32x16) -> f32x16:
+    """x * y + z, rounded once."""
+    with np.errstate(all="ignore"):
+        product = x.lanes.astype(np.float64) * y.lanes  # exact
+        total = product + z.lanes
+        lost = total - product
+        error = (product - (total - lost)) + (z.lanes - lost)
+        # Rounded to odd: then rounding to float32 is that of the exact sum.
+        even = (total.view(np.int64) & 1 == 0) & (error != 0) & np.isfinite(error)
+        toward = np.where(error > 0, np.inf, -np.inf)
+        return f32x16(np.where(even, np.nextafter(total, toward), total))
+
+
+_SELECT = types.f32x16(types.mask16, types.f32x16, types.f32x16)
+
+
+@lowered_by(lambda b, mask, x, y: b.select(mask, x, y), _SELECT)
+def select(mask: Mask, x: f32x16, y: f32x16) -> f32x16:
+    """x in the lanes of the mask, y in the others."""
+    return f32x16(np.where(mask.lanes, x.lanes, y.lanes))
+
+
+@lowered_by(
+    lambda b, x: call(b, "llvm.vector.reduce.fadd.v16f32", F32, splat(F32, 0.0), x),
+    types.float32(types.f32x16),
+)
+def sum_in_order(x: f32x16) -> float:
+    """The sum of the lanes, from the first to the last."""
+    total = np.float32(0)
+    for lane in x.lanes:
+        total += lane
+    return float(total)
+
+
+@lowered_by(lambda b, x: call(b, "llvm.sqrt.f32", F32, x), types.float32(types.float32))
+def sqrt(x: float) -> float:
+    """The square root of a float32."""
+    return float(np.sqrt(np.float32(x)))
+
+
+@lowered_by(lambda b, x: OPERATIONS.reciprocal(b, x), types.f32x16(types.f32x16))
+def reciprocal(x: f32x16) -> f32x16:
+    """1 / x; some instruction sets are exact to 2 ** -14 of it only."""
+    return f32x16(1) / x
+
+
+@lowered_by(vectors.prefetch, types.void(types.int64))
+def prefetch(address: int) -> None:
+    """Asks for the cache line of an address, which need not be mapped."""

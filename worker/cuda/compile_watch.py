@@ -1,7 +1,7 @@
-"""Watches that Triton compiles nothing while serving: a step in which it does takes seconds, for everybody.
+"""Reports kernels that Triton compiles while serving: a step that compiles one delays all rows by seconds.
 
-Warm-up meets every configuration that serving can meet. What it forgot is told in the log, kernel by kernel;
-tests fail on it.
+Warm-up runs every configuration that serving can need. A configuration that it missed is logged, kernel by
+kernel; tests fail on it.
 """
 
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class CompileWatch:
-    """Counts kernels that are compiled, or read from Triton's cache on disk, in one configuration each."""
+    """Counts kernel configurations that are compiled, or loaded from Triton's cache on disk."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -22,11 +22,11 @@ class CompileWatch:
         knobs.runtime.jit_post_compile_hook = self._compiled
 
     def serving(self) -> None:
-        """From now on each is one too many."""
+        """Marks the end of the warm-up: kernels compiled from now on are logged."""
         self._serving = True
 
     def _compiled(self, *, fn: Any, repr: str, **_: Any) -> None:
-        """Triton's hook."""
+        """Called by Triton for each kernel configuration."""
         self.count += 1
         if self._serving:
             self.late.append(repr)

@@ -1,8 +1,8 @@
-"""A CUDA device as the runner uses it: one stream, on which everything happens in the order of its launch.
+"""A CUDA device as the backend uses it: one stream, on which everything runs in the order of its launch.
 
-Nothing here waits for the device but what says so. Copies from and to the host go through pinned memory, of
-which torch keeps a pool: a piece is handed out again once the copies that use it are done. So there is no
-buffer of ours that a step in flight could still be reading when the next one fills it.
+Only methods that say so wait for the device. Copies from and to the host go through pinned memory from
+torch's pool, which reuses a piece once the copies that use it are done. So no step in flight reads a host
+buffer that the next step overwrites.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Run = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the device, in bytes, by what the driver says of all processes."""
+    """Memory of the device in bytes, as the driver reports it for all processes."""
 
     total: int
     free: int
@@ -30,45 +30,45 @@ class Event(Protocol):
     """A point in the stream."""
 
     def query(self) -> bool:
-        """Whether the device has passed it."""
+        """Returns whether the device has passed it."""
 
     def synchronize(self) -> None:
-        """Waits until it has."""
+        """Waits until the device has passed it."""
 
 
 class Device(Protocol):
-    """What the runner asks for. worker.cuda.host_device is the plain form of each."""
+    """Operations of a device. worker.cuda.host_device is the reference implementation."""
 
     place: torch.device
     name: str
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
-        """The values on the device. They may change as soon as this returns."""
+        """Copies values to the device; the caller may change them as soon as this returns."""
 
     def send_into(self, target: torch.Tensor, values: npt.NDArray[np.generic]) -> None:
-        """As send(), to where captured graphs look for them."""
+        """Copies values to the target, whose address captured graphs know; see send()."""
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor on the host, once an event that is recorded from now on has passed."""
+        """Returns the tensor on the host, valid once an event recorded after this call has passed."""
 
     def record(self) -> Event:
-        """An event behind everything launched so far."""
+        """Returns an event behind everything launched so far."""
 
     def capture(self, run: Run) -> Run:
-        """What launches the same again: with the same addresses, on what they hold by then."""
+        """Returns a function that repeats the launches of run(), on the contents of the same addresses."""
 
     def synchronize(self) -> None:
         """Waits for everything launched so far."""
 
     def memory(self) -> Memory:
-        """Without what torch only keeps for later. Waits."""
+        """Returns the memory, without what torch only keeps for reuse. Waits."""
 
     def peak_of(self, run: Callable[[], object]) -> int:
-        """Bytes that run() takes at most, beyond what was taken before. Waits."""
+        """Returns the peak of bytes that run() allocates beyond those already in use. Waits."""
 
 
 class CudaDevice:
-    """The first of the devices that the process sees (CUDA_VISIBLE_DEVICES)."""
+    """The first CUDA device that is visible to the process (CUDA_VISIBLE_DEVICES)."""
 
     def __init__(self) -> None:
         self.place = torch.device("cuda", 0)
@@ -90,13 +90,13 @@ class CudaDevice:
         return host.copy_(tensor, non_blocking=True)
 
     def record(self) -> Event:
-        """See Device. Who waits for it sleeps, and leaves the core to others."""
+        """See Device. A thread that waits for the event sleeps, which leaves its core to other processes."""
         event = torch.cuda.Event(blocking=True)
         event.record()
         return event
 
     def capture(self, run: Run) -> Run:
-        """See Device. Call run() once before: what it sets up on first use cannot be captured."""
+        """See Device. Call run() once before: initialization on first use cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             output = run()
@@ -119,7 +119,7 @@ class CudaDevice:
         return Memory(total, free)
 
     def peak_of(self, run: Callable[[], object]) -> int:
-        """See Device. What torch reserves counts: its pieces do not always fit into each other."""
+        """See Device. Counts the memory that torch reserves, fragmentation included."""
         self.memory()
         torch.cuda.reset_peak_memory_stats(self.place)
         before = torch.cuda.memory_reserved(self.place)

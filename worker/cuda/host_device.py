@@ -1,7 +1,7 @@
-"""The plain twin of a CUDA device: a CPU, on which Triton's kernels are interpreted (TRITON_INTERPRET=1).
+"""The reference implementation of a device: a CPU with Triton's interpreter (TRITON_INTERPRET=1).
 
-What is launched has happened; copies are copies; a captured graph is the function itself. So the runner's
-whole path runs where there is no GPU, some thousand times slower: for tests, and for looking at it.
+Launched work is done when the launch returns, and a captured graph is the function itself. So the backend's
+whole path runs without a GPU, some thousand times slower: for tests and debugging.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from worker.cuda.device import Event, Memory, Run
 from worker.memory.kv_cache import available_memory
 
 MEMORY_PART = 0.1
-"""Of the memory that is available, what stands for that of a device."""
+"""Fraction of the available memory that is reported as the device's memory."""
 
 
 class Passed:
-    """An event of a device that waits for everything."""
+    """An event of a device whose work is always done."""
 
     def query(self) -> bool:
         """See worker.cuda.device.Event."""
@@ -32,7 +32,7 @@ class HostDevice:
     """A worker.cuda.device.Device."""
 
     def __init__(self, memory: Memory | None = None) -> None:
-        """memory: what to say of it; default: a part of what is there."""
+        """memory: the memory to report; None: a fraction of what is available."""
         self.place, self.name = torch.device("cpu"), "Triton's interpreter"
         available = int(available_memory() * MEMORY_PART)
         self._memory = memory or Memory(available, available)
@@ -65,6 +65,6 @@ class HostDevice:
         return self._memory
 
     def peak_of(self, run: Callable[[], object]) -> int:
-        """See Device. Nobody counts here."""
+        """See Device. Always 0: allocations are not counted."""
         run()
         return 0

@@ -1,4 +1,4 @@
-"""What a device cannot do, told at start-up in one line, with what would work."""
+"""Checks at start-up of what the device and the kernels support; each refusal names an alternative."""
 
 import os
 import shutil
@@ -18,12 +18,13 @@ from worker.cuda.rows import state_numbers
 
 WHAT = "cannot use this device"
 LEAST_BLOCK = 16
-"""Tokens of a block: keys of a head are then pieces of a kilobyte and more."""
+"""Least tokens per block: the keys of a head are then contiguous pieces of a kilobyte and more."""
 _MOST_NUMBERS = (1 << 31) - 1
 
 
 def find_device() -> Device:
-    """The device; where Triton interprets, its twin. Raises StartupError when there is none."""
+    """Returns the CUDA device, or a HostDevice under Triton's interpreter. Raises StartupError when there is
+    none."""
     if INTERPRETED:
         return HostDevice()
     if not torch.cuda.is_available():
@@ -36,7 +37,7 @@ def find_device() -> Device:
 
 
 def _check_compiler() -> None:
-    """Triton compiles a few lines of C, once, to reach the driver."""
+    """Raises StartupError without a C compiler: Triton compiles its binding to the driver, once."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         raise StartupError(
             WHAT, "Triton finds no C compiler", "install gcc, or name one in CC, or use --device cpu"
@@ -49,7 +50,7 @@ def _check_compiler() -> None:
 
 
 def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block_size: int) -> None:
-    """Raises StartupError unless our kernels can compute this model there."""
+    """Raises StartupError unless the kernels support this model on the device."""
     reason = why_not(device.place, dtype, config.head_dim)
     if reason is not None:
         raise StartupError(WHAT, reason, "use --device cpu")
@@ -64,7 +65,7 @@ def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block
 
 
 def check_sizes(initialize: worker_pb2.Initialize, max_model_len: int) -> None:
-    """Raises StartupError for what the worker's own numbers would not hold."""
+    """Raises StartupError for sizes that the worker does not support on one device."""
     if max(1, initialize.data_parallel_size) > 1:
         raise StartupError(
             WHAT,
@@ -81,7 +82,7 @@ def check_sizes(initialize: worker_pb2.Initialize, max_model_len: int) -> None:
 
 
 def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device) -> None:
-    """Before anything is allocated. Raises StartupError when the model does not fit."""
+    """Raises StartupError when the weights do not fit. Call it before anything is allocated."""
     memory = device.memory()
     if weight_bytes > memory.free:
         todo = "use a larger device or a smaller model"

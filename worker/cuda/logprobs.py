@@ -1,8 +1,8 @@
-"""Log-probabilities on a CUDA device: worker.sampling.logprobs, without a wait.
+"""Log-probabilities on a CUDA device: worker.sampling.logprobs, without waiting for the device.
 
-What is asked for goes to the host behind the kernels that find it; columns() may be called when the device
-has done the step. Up to kernels.triton.sampling.top_n.MOST candidates of a token are found by kernels that
-neither sort nor write log-probabilities of a whole vocabulary. More are sorted by torch, row by row.
+Results are copied to the host behind the kernels that compute them; columns() may be called once the step is
+done. Kernels find up to kernels.triton.sampling.top_n.MOST candidates of a token without sorting, and without
+writing log-probabilities of the whole vocabulary. More candidates are sorted by torch, row by row.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ from worker.sampling.logprobs.columns import ScoreTable, to_columns
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 
 LOGITS = 1 << 25
-"""Logits of prompts that are made at a time: 128 MB, 220 rows of 152,000."""
+"""Logits of prompts computed at a time: 128 MB, 220 rows of 152,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingScores:
-    """A ScoreTable that is on its way to the host. The first column is of the tokens themselves."""
+    """A ScoreTable that is being copied to the host. Column 0 is of the tokens themselves."""
 
     counts: list[int]  # [M]
     ids: torch.Tensor  # [M, 1 + K] int64
@@ -35,7 +35,7 @@ class PendingScores:
     ranks: torch.Tensor  # [M, 1 + K] integers
 
     def table(self) -> ScoreTable:
-        """When the device has done the step."""
+        """Returns the table. Call it once the step is done."""
         ids, logprobs, ranks = self.ids.numpy(), self.logprobs.numpy(), self.ranks.numpy()
         return ScoreTable(
             logprobs[:, 0], ranks[:, 0], np.array(self.counts), ids[:, 1:], logprobs[:, 1:], ranks[:, 1:]
@@ -43,7 +43,7 @@ class PendingScores:
 
 
 class PendingSampledScores:
-    """worker.sampling.logprobs.sampled.SampledScores: of what the rows of one step sample."""
+    """Scores the tokens that the rows of one step sample; see worker.sampling.logprobs.sampled."""
 
     def __init__(self, requests: Mapping[int, LogprobCandidates]) -> None:
         """requests: rows whose samples are scored, and with which candidates."""
@@ -52,7 +52,7 @@ class PendingSampledScores:
         self._members: list[int] = []
 
     def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
-        """A copy of the logits [A, V] of those rows [A] that want to know; None: none of them does."""
+        """Returns a copy of the logits [A, V] of those rows [A] that are scored; None: none is."""
         members = [index for index, row in enumerate(rows) if row in self._requests] if self._requests else []
         if not members:
             return None
@@ -60,17 +60,17 @@ class PendingSampledScores:
         return logits.index_select(0, upload(np.array(members), logits.device))
 
     def add(self, kept: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:
-        """kept: what keep() gave for these rows. tokens [A]: what they were given; negative: none."""
+        """Scores tokens [A] of rows [A]; negative: no token. kept: what keep() returned for these rows."""
         chosen = tokens.index_select(0, upload(np.array(self._members), tokens.device)).clamp(min=0)
         self._pending += score(kept, chosen, [self._requests[rows[member]] for member in self._members])
 
     def columns(self) -> engine_pb2.LogprobColumns | None:
-        """Everything that was added; None: nothing was. When the device has done the step."""
+        """Returns everything that was added; None: nothing was. Call it once the step is done."""
         return to_columns([pending.table() for pending in self._pending]) if self._pending else None
 
 
 class PromptScores:
-    """worker.sampling.logprobs.prompts.score_prompts: of the parts of prompts that one step computes."""
+    """Scores the parts of prompts that one step computes; see worker.sampling.logprobs.prompts."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[PromptPart, list[PendingScores]]] = []
@@ -83,8 +83,8 @@ class PromptScores:
         logits_of: Callable[[Integers], torch.Tensor],
         vocab_size: int,
     ) -> None:
-        """row_starts: [R] where the tokens of each computing row begin in the step. token_ids: the row
-        table's. logits_of: places of tokens in the step [N] -> their logits [N, V]."""
+        """Adds parts. row_starts: [R] index in the step of each computing row's first token. token_ids: the
+        row table's. logits_of: indexes of tokens in the step [N] -> their logits [N, V]."""
         step = max(1, LOGITS // vocab_size)
         for part in parts:
             place = int(row_starts[part.index]) + part.offset
@@ -97,7 +97,7 @@ class PromptScores:
             self._pending.append((part, pending))
 
     def columns(self) -> Iterator[worker_pb2.RowPromptLogprobs]:
-        """Everything that was added. When the device has done the step."""
+        """Returns everything that was added. Call it once the step is done."""
         for part, pending in self._pending:
             columns = to_columns([scores.table() for scores in pending])
             yield worker_pb2.RowPromptLogprobs(row=part.row, start=part.start, columns=columns)
@@ -106,7 +106,7 @@ class PromptScores:
 def score(
     logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates]
 ) -> list[PendingScores]:
-    """logits [M, V] float32, tokens [M] int64 chosen from them, with candidates for each."""
+    """Scores tokens [M] int64 by logits [M, V] float32. requests: [M] candidates of each token."""
     counts = [request.count(logits.shape[1]) for request in requests]
     if max(counts) > MOST or any(request.all for request in requests):
         rows = zip(torch.split(logits, 1), torch.split(tokens, 1), requests, strict=True)
@@ -136,7 +136,7 @@ def _ids(
 
 
 def _sorted(logits: torch.Tensor, token: torch.Tensor, request: LogprobCandidates) -> PendingScores:
-    """One row with many candidates."""
+    """Scores one row with many candidates."""
     found = by_torch.score(logits, token, [request])
     ids = torch.cat((token[:, None], found.candidate_ids), 1)
     logprobs = torch.cat((found.logprobs[:, None], found.candidate_logprobs), 1)
@@ -145,5 +145,5 @@ def _sorted(logits: torch.Tensor, token: torch.Tensor, request: LogprobCandidate
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """In pinned memory, there when the device has come so far."""
+    """Copies to pinned memory; the contents are valid once the step is done."""
     return tensor.to("cpu", non_blocking=True)

@@ -1,9 +1,9 @@
-"""How many KV blocks fit: what a profiling run leaves of the device's memory.
+"""The number of KV blocks that fit into the memory that a profiling run leaves.
 
     room = utilization * total - (total - free) - largest step - largest captured step
 
-free is what the driver says with the weights loaded and the kernels of a step compiled, so that the memory of
-other processes counts as used. Captured graphs keep their temporaries in memory of their own, all in one.
+free is reported by the driver with the weights loaded and the kernels of a step compiled, so that memory of
+other processes counts as used. Captured graphs keep their temporaries in one pool of their own.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,28 @@ from worker.memory.kv_cache import WHAT
 from worker.step.warmup_plans import prefill_plan
 
 REUSED_BLOCKS = 1 << 18
-"""Blocks beyond what all rows can use at full length are for prefixes of requests that have ended. So many
-are 4 million tokens in blocks of 16; the core keeps some 100 bytes for each."""
+"""Blocks beyond what all rows can use at full length hold prefixes of finished requests. This many are 4
+million tokens in blocks of 16; the core keeps about 100 bytes for each."""
 MIB, GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked for."""
+    """The requested cache size."""
 
     bytes_per_block: int
     requested: int  # blocks; 0: as many as fit
     useful: int  # blocks that all rows can use at full length
-    per_sequence: int  # blocks of one sequence of full length; 0: less will do
+    per_sequence: int  # blocks that one sequence of full length needs; 0: fewer are enough
     utilization: float
 
 
 def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device) -> int:
-    """Bytes that the largest step takes for a while; and with graphs, the largest captured one for good.
+    """Returns the temporary bytes of the largest step, plus with graphs those of the largest captured one.
 
-    The largest has all tokens, all rows sample, and each asks for whatever takes memory: penalties, which
-    count every token of the vocabulary, filters, and log-probabilities, the first one also of its prompt. The
-    runner's cache may be of one block: all rows write to it.
+    The largest step has all tokens, all rows sample, and each requests the features that take memory:
+    penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
+    of its prompt. A cache of one block is enough: all rows write to it.
     """
     rows = runner.rows
     num_rows = min(rows.max_num_rows, most_tokens)
@@ -61,9 +61,12 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
 
 
 def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str) -> int:
-    """temporary: of largest_steps(). name: of the device. Raises StartupError when it is too small."""
+    """Returns the number of KV blocks. Raises StartupError when the device is too small.
+
+    temporary: bytes of largest_steps(). name: of the device.
+    """
     room = int(demand.utilization * memory.total) - (memory.total - memory.free) - temporary
-    affordable = room // demand.bytes_per_block - 1  # one is the worker's own
+    affordable = room // demand.bytes_per_block - 1  # one is for padding
     state = (
         f"{name} has {memory.total / GIB:.1f} GiB, of which {(memory.total - memory.free) / GIB:.1f} are in"
         f" use with the weights, {temporary / GIB:.1f} are for a step,"

@@ -1,14 +1,13 @@
-"""Rows on the device: tokens and block tables, beside the host's (worker.step.rows), which knows no sampled
-token.
+"""Rows on the device: tokens and block tables. The host's rows (worker.step.rows) lack the sampled tokens.
 
     tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel
     blocks       [rows, N] int32     block tables
     lengths      [rows] int32        tokens of each row
     prompt_lens  [rows] int32
 
-All of it is one array, so that whatever a plan changes is one copy from the host and one launch that puts
-pieces of it in their places. A row that begins as a copy is a second launch, between pieces of the device.
-A step that only decodes changes a table's entry in every S-th step of a row, and nothing else.
+All of it is one array, so that the changes of a plan are one copy from the host and one launch that scatters
+segments of it. Forked rows take a second launch, which copies segments on the device. Decoding changes one
+entry of a row's block table in every S-th step, and nothing else.
 """
 
 import numpy as np
@@ -22,23 +21,23 @@ from worker.cuda.device import Device
 from worker.step.rows import RowTable, column
 
 ALIGNMENT = 16
-"""Numbers that pieces of an array begin at multiples of: 64 bytes. Triton compiles twice for pointers of
-which some are multiples of 16 bytes and some are not."""
+"""Parts of an array begin at multiples of so many numbers, 64 bytes. Triton compiles a kernel once more for
+pointers that are not multiples of 16 bytes."""
 
 
 def aligned(count: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """Rounds up to a multiple of ALIGNMENT."""
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def state_numbers(max_num_rows: int, max_model_len: int, block_size: int) -> int:
-    """Numbers of 4 bytes that the rows take on the device."""
+    """Returns the size of the rows on the device, in numbers of 4 bytes."""
     width = -(-max_model_len // block_size)
     return sum(map(aligned, (max_num_rows * max_model_len, max_num_rows * width, max_num_rows, max_num_rows)))
 
 
 class DeviceRows:
-    """The device's side of a row table."""
+    """The copy of a row table on the device."""
 
     def __init__(self, rows: RowTable, device: Device) -> None:
         self._rows, self._device = rows, device
@@ -52,45 +51,46 @@ class DeviceRows:
         self._blocks_at, self._lengths_at, self._prompts_at = begins[1:4]
 
     def update(self, plan: worker_pb2.StepPlan, appended: list[int]) -> None:
-        """What the plan has just changed in the host's rows. appended: rows that the core appended to."""
-        pieces = _Pieces()
+        """Uploads what the plan changed in the host's rows. appended: rows that the core appended to."""
+        segments = _Segments()
         for new in plan.new_rows:
-            pieces.put(
+            segments.put(
                 self._token_at(new.row), self._rows.token_ids[new.row, : self._rows.num_tokens[new.row]]
             )
-            self._put_all_but_tokens(pieces, new.row)
+            self._put_all_but_tokens(segments, new.row)
         for fork in plan.forks:
-            self._put_all_but_tokens(pieces, fork.row)
+            self._put_all_but_tokens(segments, fork.row)
         if plan.table_rows:
             columns = (column(plan.table_rows), column(plan.table_starts), column(plan.table_counts))
             for row, start, count in zip(*(each.tolist() for each in columns), strict=True):
                 at = self._blocks_at + row * self.blocks.shape[1] + start
-                pieces.put(at, self._rows.blocks[row, start : start + count])
-        if plan.forks:  # between the tokens of rows that begin, and those that are appended to copies
-            self._write(pieces)
+                segments.put(at, self._rows.blocks[row, start : start + count])
+        if plan.forks:  # after the tokens of new rows, and before those that are appended to forks
+            self._write(segments)
             self._copy_tokens(plan)
-            pieces = _Pieces()
+            segments = _Segments()
         for row in appended:
             last = int(self._rows.num_tokens[row]) - 1
-            pieces.put(self._token_at(row) + last, self._rows.token_ids[row, last : last + 1])
-            pieces.put(self._lengths_at + row, self._rows.num_tokens[row : row + 1])
-        self._write(pieces)
+            segments.put(self._token_at(row) + last, self._rows.token_ids[row, last : last + 1])
+            segments.put(self._lengths_at + row, self._rows.num_tokens[row : row + 1])
+        self._write(segments)
 
     def append(self, rows: torch.Tensor, sampled: torch.Tensor) -> None:
-        """rows: [A] int32; sampled: [A] int64, negative: none. Nothing of it passes the host."""
+        """Appends sampled tokens to rows without the host. rows: [A] int32; sampled: [A] int64, negative:
+        none."""
         append_tokens(sampled, rows, self.tokens, self.lengths)
 
     def _token_at(self, row: int) -> int:
         return row * self.tokens.shape[1]
 
-    def _put_all_but_tokens(self, pieces: "_Pieces", row: int) -> None:
+    def _put_all_but_tokens(self, segments: "_Segments", row: int) -> None:
         rows = self._rows
-        pieces.put(self._blocks_at + row * self.blocks.shape[1], rows.blocks[row, : rows.num_blocks[row]])
-        pieces.put(self._lengths_at + row, rows.num_tokens[row : row + 1])
-        pieces.put(self._prompts_at + row, rows.prompt_lens[row : row + 1])
+        segments.put(self._blocks_at + row * self.blocks.shape[1], rows.blocks[row, : rows.num_blocks[row]])
+        segments.put(self._lengths_at + row, rows.num_tokens[row : row + 1])
+        segments.put(self._prompts_at + row, rows.prompt_lens[row : row + 1])
 
     def _copy_tokens(self, plan: worker_pb2.StepPlan) -> None:
-        """Of forks. A fork of a fork reads what that one was copied from, as all are copied at once."""
+        """Copies the tokens of forks. A fork of a fork reads from the root, since all are copied at once."""
         roots: dict[int, int] = {}
         for fork in plan.forks:
             roots[fork.row] = roots.get(fork.source_row, fork.source_row)
@@ -101,30 +101,30 @@ class DeviceRows:
         columns = [self._device.send(values.astype(np.int32)) for values in (sources, targets, counts)]
         copy_segments(self._state, self._state, *columns)
 
-    def _write(self, pieces: "_Pieces") -> None:
-        if not pieces.values:
+    def _write(self, segments: "_Segments") -> None:
+        if not segments.values:
             return
-        count, pitch, staged = pieces.staged()
+        count, pitch, staged = segments.staged()
         sent = self._device.send(staged)
         starts, targets, counts = (sent[pitch * i : pitch * i + count] for i in range(3))
         copy_segments(sent[3 * pitch :], self._state, starts, targets, counts)
 
 
-class _Pieces:
-    """Numbers that go to places of the state."""
+class _Segments:
+    """Segments of numbers to write to the state."""
 
     def __init__(self) -> None:
         self.targets: list[int] = []
         self.values: list[Integers] = []
 
     def put(self, target: int, values: Integers) -> None:
-        """Values beside one another, from the target on. Rows change after that: what counts is staged()."""
+        """Adds values, written from index `target` on. They are read by staged(), not now."""
         self.targets.append(target)
         self.values.append(values)
 
     def staged(self) -> tuple[int, int, Integers]:
-        """How many pieces X, the pitch of columns, and one array: starts, targets and counts of [X] each,
-        then the values that the starts are in."""
+        """Returns the number of segments X, the pitch of columns, and one array: starts, targets and counts,
+        [X] each, then the values that starts index."""
         pitch, counts = aligned(len(self.targets)), [len(values) for values in self.values]
         staged = np.zeros(3 * pitch + sum(counts), np.int32)
         staged[: len(counts)] = np.cumsum([0, *counts[:-1]])

@@ -1,8 +1,7 @@
-"""The sampler on a CUDA device: worker.sampling.sampler.Sampler, in kernels. What it computes:
-docs/sampling.md.
+"""The sampler on a CUDA device: worker.sampling.sampler.Sampler in Triton kernels; see docs/sampling.md.
 
-State is on the device, by row: what is sampled in one step changes it for the next without a look from the
-host. The host keeps what says which kernels a step needs, and never waits.
+Parameters and histories of rows are on the device: tokens sampled in one step update them for the next step
+without the host. The host keeps what decides which kernels a step needs, and never waits.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.step.record_tokens import History, record_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.logprobs import PendingSampledScores
-from worker.cuda.sampling.logit_adjustments import Adjusting
+from worker.cuda.sampling.logit_adjustments import LogitAdjustments
 from worker.cuda.sampling.row_parameters import (
     ADJUST_SLOT,
     ALIGNMENT,
@@ -30,14 +29,14 @@ from worker.cuda.sampling.row_parameters import (
     Parameters,
     RowSlots,
 )
-from worker.cuda.sampling.token_bans import Forbidding
+from worker.cuda.sampling.token_bans import TokenBans
 from worker.cuda.top_n import top_tokens
 from worker.sampling.batch import NewSequence
 from worker.sampling.state import SamplingState
 
 
 class Work(IntFlag):
-    """What a step's rows need, between them, beyond taking the likeliest token."""
+    """What the rows of a step need together, beyond argmax."""
 
     NONE = 0
     DRAW = 1
@@ -48,17 +47,17 @@ class Work(IntFlag):
 
 
 class CudaSampler:
-    """Chooses tokens for rows, and keeps of each row what the choice depends on.
+    """Chooses tokens for rows. `state` has what the choice depends on, by row.
 
-    max_num_rows: rows are numbers below it. vocab_size: V. sample() is begin(), which is for the host, and
-    choose(), which is kernels alone. With Work.NONE or Work.DRAW a graph can capture choose(): all that it
-    reads and writes stays where it is. The lists of the others grow.
+    sample() is begin(), the part of the host, and choose(), which only launches kernels. With Work.NONE or
+    Work.DRAW a graph can capture choose(): its inputs and outputs keep their addresses. The lists of the
+    other kinds of work grow.
     """
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
-        self._adjusting = Adjusting(max_num_rows, vocab_size, device)
-        self._forbidding = Forbidding(max_num_rows, vocab_size, device)
-        self.state = SamplingState(max_num_rows, vocab_size, (self._adjusting, self._forbidding))
+        self._adjustments = LogitAdjustments(max_num_rows, vocab_size, device)
+        self._bans = TokenBans(max_num_rows, vocab_size, device)
+        self.state = SamplingState(max_num_rows, vocab_size, (self._adjustments, self._bans))
         self._parameters = DeviceParameters(self.state, max_num_rows, device)
         self._work = np.zeros(max_num_rows, np.uint8)
         self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
@@ -92,19 +91,19 @@ class CudaSampler:
 
     def _slots(self, row: int) -> RowSlots:
         """Returns where the processors keep the state of a row."""
-        forbidding = self._forbidding
-        return RowSlots(self._adjusting.slot(row), forbidding.slot(row), forbidding.output_slot(row))
+        forbidding = self._bans
+        return RowSlots(self._adjustments.slot(row), forbidding.slot(row), forbidding.output_slot(row))
 
     @torch.inference_mode()
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int], scores: PendingSampledScores | None = None
     ) -> torch.Tensor:
-        """logits [A, V] float32, contiguous, overwritten; rows: A distinct ones -> tokens [A] int64.
+        """Samples a token for each of A distinct rows and appends it to their output. Returns tokens [A]
+        int64.
 
-        scores: what is to see the logits before they are overwritten, and the tokens.
+        logits: [A, V] float32, contiguous, overwritten. scores: sees the logits before that, and the tokens.
 
-        The tokens become part of the rows' output. -1 where a row's largest logit is not finite after the
-        masks: see worker.sampling.sampler.
+        -1 where a row's largest logit is not finite after the masks: see worker.sampling.sampler.
         """
         if not len(rows):
             return torch.empty(0, dtype=torch.int64, device=logits.device)
@@ -116,21 +115,21 @@ class CudaSampler:
         return tokens
 
     def begin(self, rows: Sequence[int]) -> Work:
-        """The host's part of a step that these rows sample in, each of them once: brings over what is new,
-        and says what they need. To be followed by choose()."""
+        """Uploads new rows and returns what a step needs in which these distinct rows sample. Call choose()
+        next."""
         index = np.asarray(rows)
         work = Work(int(np.bitwise_or.reduce(self._work[index])))
         positions = self.state.position_column[index]
-        if self._forbidding.concerns(index, positions):
+        if self._bans.concerns(index, positions):
             work |= Work.FORBID
         self._advance(index, positions)
         return work
 
     def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
-        """The device's part: logits [A, V], row_index [P] integers -> tokens [A] int64, which become output.
+        """Launches the choice of tokens [A] int64, which are appended to the output. logits: [A, V].
 
-        P is a multiple of columns.ALIGNMENT and at least A. What is beyond the rows is `padding`, and its
-        tokens mean nothing.
+        row_index: [P] integers, P >= A a multiple of row_parameters.ALIGNMENT. Rows behind the sampled ones
+        are `padding`; their tokens are undefined.
         """
         if work == Work.NONE:
             tokens = argmax(logits)
@@ -157,40 +156,40 @@ class CudaSampler:
 
     @torch.inference_mode()
     def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
-        """The tokens [A] int64 become part of the rows' output."""
+        """Appends tokens [A] int64 to the output of rows [A]."""
         index = np.asarray(rows)
         self._advance(index, self.state.position_column[index])
         record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
 
     def _advance(self, rows: Integers, positions: Integers) -> None:
-        """The host's part of one more token for each of the rows [A], which have so many [A]."""
-        self._forbidding.make_room(rows, positions)
+        """Counts one more token of each of the rows [A] on the host. positions: [A] before it."""
+        self._bans.make_room(rows, positions)
         self._parameters.upload_changes()
         self.state.position_column[rows] += 1
 
     def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
-        """Penalties, bias and masks, in place."""
+        """Applies penalties, bias and masks to scores [A, V], in place."""
         count = scores.shape[0]
         if work & Work.ADJUST:
-            self._adjusting.apply(scores, self._every[:count], parameters.adjust_slots[:count])
+            self._adjustments.apply(scores, self._every[:count], parameters.adjust_slots[:count])
         if work & Work.FORBID:
             positions = parameters.draws.positions[:count]
-            self._forbidding.apply(scores, parameters.forbid_slots[:count], positions)
+            self._bans.apply(scores, parameters.forbid_slots[:count], positions)
 
     def _history(self) -> History:
-        """What the rows have said, as far as anybody asks."""
+        """Returns the tables that sampled tokens are recorded in."""
         parameters = self._parameters
         return History(
             parameters.on_device(POSITION),
             parameters.on_device(ADJUST_SLOT),
             parameters.on_device(OUTPUT_SLOT),
-            self._adjusting.counts,
-            self._forbidding.outputs,
+            self._adjustments.counts,
+            self._bans.outputs,
         )
 
 
 def _choose(logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
-    """logits [A, V] after penalties and masks, overwritten -> tokens [A]."""
+    """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
     if not work & Work.DRAW:
         return argmax(logits)
     draws, filters = parameters.draws, parameters.filters
@@ -204,7 +203,7 @@ def _choose(logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.T
 
 
 def _work_of(sequence: NewSequence, adjust_slot: int) -> Work:
-    """What a row needs in each of its steps."""
+    """Returns what a row needs in each of its steps."""
     work = Work.ADJUST if adjust_slot >= 0 else Work.NONE
     if sequence.scalar("temperature", 1.0) == 0:
         return work

@@ -1,10 +1,9 @@
-"""A step's inputs on the device, at addresses that stay: captured graphs know no others.
+"""A step's inputs on the device, at fixed addresses, as captured graphs need them.
 
-What differs between two steps that decode the same number of rows is a few columns of numbers, sent from
-pinned memory in one copy; a kernel makes the rest of them and of the rows
-(kernels.triton.step.prepare_inputs): token ids, positions, slots, lengths, block tables. Steps are computed
-one after another in one stream, so that one set of buffers serves all of them, also those that are still in
-flight.
+Two steps that decode the same number of rows differ in a few columns of numbers, sent from pinned memory in
+one copy. A kernel makes token ids, positions, slots, lengths and block tables from them and from the rows
+(kernels.triton.step.prepare_inputs). Steps run one after another in one stream, so one set of buffers serves
+all of them, those in flight included.
 """
 
 from collections.abc import Iterable
@@ -26,12 +25,12 @@ from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
-"""Columns."""
+"""Indexes of columns."""
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """What a launch depends on besides what buffers hold. Rows that decode come first."""
+    """The sizes that the launches of a step depend on. Rows that decode come first."""
 
     rows: int  # R, with padding
     tokens: int  # T, with a token for each row of padding
@@ -40,7 +39,7 @@ class StepShape:
 
 @dataclass(frozen=True)
 class StepLayout:
-    """Where a step's rows stand in it."""
+    """The positions of a step's rows in it."""
 
     shape: StepShape  # without padding
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
@@ -48,7 +47,7 @@ class StepLayout:
 
 
 class StepBuffers:
-    """Columns and inputs of one step."""
+    """Columns and inputs of one step on the device."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class StepBuffers:
         )
 
     def load(self, step: Step) -> StepLayout:
-        """Sends the columns of the next step to be launched."""
+        """Uploads the columns of the next step to be launched."""
         order = np.argsort(step.counts > 1, kind="stable")
         counts = step.counts[order]
         ends = np.empty(len(order), np.int64)  # of each row's tokens, in the plan's order
@@ -91,15 +90,15 @@ class StepBuffers:
         return StepLayout(shape, ends - step.counts, len(step.sample_rows))
 
     def sample_rows(self, count: int) -> torch.Tensor:
-        """[A] int32: those that sample."""
+        """Returns the rows that sample, [A] int32."""
         return self._columns[SAMPLE_ROWS, :count]
 
     def logit_tokens(self, count: int) -> torch.Tensor:
-        """[A] int32: index into T of the tokens that they sample after."""
+        """Returns the index [A] int32 into T of the token that each of them samples after."""
         return self._columns[LOGIT_TOKENS, :count]
 
     def batch(self, shape: StepShape) -> InputBatch:
-        """Makes the inputs of the step whose columns are there."""
+        """Returns the inputs of the step whose columns are on the device."""
         columns, inputs = self._columns[:, : shape.rows], self._views(shape)
         prepare_inputs(
             columns[ROWS],
@@ -118,7 +117,7 @@ class StepBuffers:
             inputs.block_tables,
             shape.decode_rows,
             shape.decode_rows,
-            self._max_length,  # whatever the step: splits are a matter of launches, which graphs repeat
+            self._max_length,  # of any step: splits depend on launches, which graphs repeat
         )
         step = DeviceStep(self._kernels, paged, inputs.slots)
         return InputBatch(

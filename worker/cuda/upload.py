@@ -1,4 +1,4 @@
-"""From the host to the device without a wait."""
+"""Copies from the host to the device that do not wait."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import torch
 
 
 def upload(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """The values on the device, in the order of its stream. They must not change any more.
+    """Copies values to the device, in the order of its stream. The caller must not change them afterwards.
 
-    They go through pinned memory, which torch keeps until they have been copied. (torch.tensor(values,
-    device=...) copies from ordinary memory, and waits until everything before it is done.)
+    The copy goes through pinned memory, which torch keeps until it is done. (torch.tensor(values,
+    device=...) copies from pageable memory, and waits until everything before it is done.)
     """
     tensor = torch.from_numpy(values)
     if device.type == "cuda":

@@ -1,15 +1,16 @@
-"""Steps before the first request: they meet every configuration of every kernel, and are captured as graphs.
+"""Steps before the first request: they compile every configuration of every kernel, and are captured as
+graphs.
 
-What Triton compiles for, and what a step can change of it:
+What Triton specializes kernels on, and how a step can change it:
 
     rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
     rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
     prompts              a kernel of their own
-    sampling             what a row asks for: worker.cuda.sampling.warmup_cases
+    sampling             the features that rows request: worker.cuda.sampling.warmup_cases
 
-All else is of the model, or a number that no kernel specialises on. So steps of each power of two of rows,
-that decode alone and beside a prompt, meet everything. They go through the runner as plans do; the rows end
-again, and all of them share one block.
+Everything else is fixed by the model, or a number that no kernel specializes on. So steps of each power of
+two of rows, decoding alone and beside a prompt, cover every configuration. They are executed as any plan is;
+their rows are removed again, and all of them share one block.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ HUNGRY = _params(
         temperature=1.0, top_p=0.9, repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.1
     )
 )
-"""What takes the most memory to sample."""
+"""Parameters that take the most memory to sample."""
 
 
 def warm_up(
@@ -46,7 +47,10 @@ def warm_up(
     captures: bool,
     progress: Callable[[float], None],
 ) -> None:
-    """most_tokens: of a step. captures: graphs, too. Nothing where no row can have an output."""
+    """Runs the warm-up. Does nothing where no row can have output.
+
+    most_tokens: of a step. captures: whether to capture graphs. progress: called with the fraction done.
+    """
     rows = runner.rows
     if rows.max_model_len < 2:
         return
@@ -63,7 +67,7 @@ def warm_up(
 
 
 def run(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan) -> None:
-    """One step, whose rows end."""
+    """Executes a step and removes its rows."""
     runner.execute(plan)
     runner.execute(removal_plan(plan))
 
@@ -74,8 +78,8 @@ def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
 
 
 def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Iterator[worker_pb2.StepPlan]:
-    """Everything but graphs. What is captured later is launched here before: what libraries load on their
-    first use, they cannot load into a graph."""
+    """Yields the plans to execute without graphs. Sizes that are captured later are among them: libraries
+    initialize on their first use, which a graph cannot capture."""
     most = min(rows.max_num_rows, most_tokens)
     powers = {most, *(1 << power for power in range(most.bit_length()))}
     prompt = min(2 * rows.block_size, rows.max_model_len - 1)
@@ -88,14 +92,14 @@ def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Itera
 
 
 def _with_copies(rows: RowTable) -> worker_pb2.StepPlan:
-    """Blocks are copied: one onto itself."""
+    """Returns a plan that copies a block onto itself."""
     plan = _decoding(1, rows)
     plan.copy_sources = plan.copy_targets = pack_u32([0])
     return plan
 
 
 def _sampled(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
-    """What rows may ask of the sampler."""
+    """Yields plans that cover the features of the sampler."""
     for example in example_rows(rows.vocab_size):
         plan = _decoding(1, rows)
         plan.new_rows[0].MergeFrom(example)

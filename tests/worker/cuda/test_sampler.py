@@ -205,7 +205,7 @@ def test_padding_is_nobody(device: torch.device) -> None:
         pair.add(row, Case({"temperature": 1.0, "seed": row}, stop_token_ids=[1], min_tokens=2))
     pair.step([3, 5])
     pair.step([3, 5])
-    outputs, numbers = pair.gpu._forbidding.outputs, pair.gpu._parameters.on_device(0)
+    outputs, numbers = pair.gpu._bans.outputs, pair.gpu._parameters.on_device(0)
     before = outputs.clone()
     for _ in range(2):
         logits = pair.logits(8)
@@ -213,7 +213,7 @@ def test_padding_is_nobody(device: torch.device) -> None:
         assert (work := pair.gpu.begin([5, 3])) == Work.DRAW
         rows = torch.tensor([5, 3] + [pair.gpu.padding] * 6, device=device)
         assert torch.equal(pair.gpu.choose(logits.to(device), rows, work)[:2].cpu(), expected)
-    assert pair.gpu._forbidding.outputs is outputs and torch.equal(outputs, before)
+    assert pair.gpu._bans.outputs is outputs and torch.equal(outputs, before)
     assert pair.gpu._parameters.on_device(0).data_ptr() == numbers.data_ptr()
 
 

@@ -1,5 +1,4 @@
-"""Penalties, bias and allowed tokens on the device: what kernels.triton.sampling.adjust_logits needs of
-rows."""
+"""Penalties, bias and allowed tokens on the device: the state of kernels.triton.sampling.adjust_logits."""
 
 import numpy as np
 import torch
@@ -12,13 +11,13 @@ from worker.sampling.penalties import OFF
 from worker.sampling.tables import Table
 
 ALL = -1
-"""A word of an allowed set in which every token is."""
+"""A word of an allowed set that contains every token."""
 
 
-class Adjusting:
-    """Dense state of every row, 4.25 bytes for each token of the vocabulary: 650 KB for 152,000. It is there
-    from the start, so that no request meets a device that is full. Lists of biased tokens grow with what is
-    asked for."""
+class LogitAdjustments:
+    """Dense state of every row, 4.25 bytes per token of the vocabulary: 650 KB for 152,000. It is allocated
+    at start-up, so that no request can find the device full. Lists of biased tokens grow with the requests. A
+    worker.sampling.state.Processor."""
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
@@ -29,7 +28,7 @@ class Adjusting:
 
         self._strengths = torch.zeros((max_num_rows, 3), dtype=torch.float32, device=device)
         self.counts = integers(vocab_size)
-        """Of each token in the row's output."""
+        """[rows, V]: how often each token is in the row's output."""
         self._prompt, self._allowed = integers(self._num_words), integers(self._num_words)
         self._num_biased = integers(1)
         self._bias_ids = Table((1,), 0, torch.int32, device)
@@ -78,7 +77,7 @@ class Adjusting:
             table.copy(row, source_row)
 
     def apply(self, logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor) -> None:
-        """logits [A, V] float32, in place; batch_index [A]: 0, 1, ...; slots [A]; -1: none."""
+        """Adjusts logits [A, V] float32 in place. batch_index: [A] 0, 1, ...; slots: [A], -1: none."""
         state = Adjustments(
             self._strengths,
             self.counts,
@@ -91,14 +90,14 @@ class Adjusting:
         adjust_logits(logits, batch_index, slots, state)
 
     def _count(self, row: int, sequence: NewSequence) -> None:
-        """What the sequence has said. A row without penalties has whatever was there, which does nothing."""
+        """Counts prompt and output. Rows without penalties keep undefined counts, which have no effect."""
         self.counts[row].zero_()
         self._prompt[row].zero_()
         tokens = self._upload(sequence.prompt_ids + sequence.output_ids, np.int32)
         count_tokens(tokens, len(sequence.prompt_ids), row, self.counts, self._prompt)
 
     def _allowed_words(self, sequence: NewSequence) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
-        """The set as bits [W] int32; None: all tokens."""
+        """Returns the allowed tokens as bits [W] int32; None: all tokens."""
         allowed = sequence.new.sampling.allowed_token_ids
         if not allowed:
             return None

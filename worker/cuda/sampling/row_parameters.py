@@ -33,16 +33,16 @@ from worker.sampling.state import SamplingState
 ) = range(10)
 
 ALIGNMENT = 4
-"""Rows of a step are padded to multiples of this, so that each of its columns begins at a multiple of 16
-bytes: Triton compiles once more for pointers that do not."""
+"""Rows of a step are padded to a multiple of this, so that each column begins at a multiple of 16 bytes:
+Triton compiles a kernel once more for pointers that do not."""
 
 
 class RowSlots(NamedTuple):
-    """Where a row has more than numbers; -1: it has not. In the order of their columns."""
+    """Where processors keep the state of a row, -1: nowhere. In the order of the columns."""
 
     adjust: int  # worker.cuda.sampling.logit_adjustments
     forbid: int  # worker.cuda.sampling.token_bans
-    output: int  # the same, of a row whose output is looked at
+    output: int  # the same, of a row whose output is recorded
 
 
 SLOTS = slice(ADJUST_SLOT, OUTPUT_SLOT + 1)
@@ -50,7 +50,7 @@ SLOTS = slice(ADJUST_SLOT, OUTPUT_SLOT + 1)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Of the rows of one step, in its order. [P], with padding."""
+    """Parameters of the rows of one step, in its order: [P], with padding."""
 
     draws: Draws
     filters: Filters
@@ -101,13 +101,13 @@ class DeviceParameters:
         return numbers
 
     def index(self, rows: Sequence[int] | Integers) -> torch.Tensor:
-        """[P] int64: rows as gather() wants them."""
+        """Returns rows padded for gather(), [P] int64."""
         padded = np.full(len(rows) + -len(rows) % ALIGNMENT, self.padding)
         padded[: len(rows)] = rows
         return upload(padded, self._device)
 
     def gather(self, row_index: torch.Tensor) -> Parameters:
-        """row_index: [P] integers, P a multiple of ALIGNMENT."""
+        """Returns the parameters of rows [P]. row_index: integers; P a multiple of ALIGNMENT."""
         assert row_index.shape[0] % ALIGNMENT == 0
         numbers = self._on_device.index_select(1, row_index)
         floats = numbers.view(torch.float32)
@@ -121,5 +121,5 @@ class DeviceParameters:
         )
 
     def on_device(self, column: int) -> torch.Tensor:
-        """[rows] int32: a column of all rows."""
+        """Returns a column of all rows, [rows] int32."""
         return self._on_device[column]

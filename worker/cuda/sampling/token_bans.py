@@ -1,5 +1,5 @@
-"""Bad words, bad token ids and min_tokens on the device: what kernels.triton.sampling.forbid_tokens needs,
-in a slot."""
+"""Bad words, bad token ids and min_tokens on the device: the state of
+kernels.triton.sampling.forbid_tokens."""
 
 import numpy as np
 import torch
@@ -11,11 +11,12 @@ from worker.sampling.batch import NewSequence
 from worker.sampling.tables import Slots, Table
 
 ALWAYS = np.iinfo(np.int32).max
-"""Until when tokens are forbidden to rows that have bad words."""
+"""Output length up to which tokens are banned from rows with bad words: forever."""
 
 
-class Forbidding:
-    """A slot has the words, what the row has said, and what would end it."""
+class TokenBans:
+    """A slot holds the bad words, the output and the stop tokens of a row. A
+    worker.sampling.state.Processor."""
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
@@ -25,13 +26,13 @@ class Forbidding:
         self._outputs = Table((1,), 0, torch.int32, device)
         self._stop_ids = Table((0,), 0, torch.int32, device)
         self._numbers = Table((4,), 0, torch.int32, device)
-        # By row: the length of output from which on nothing is forbidden to it.
+        # by row: the length of output from which on no token is banned
         self._until = np.zeros(max_num_rows, np.int64)
         self._tables = (self._last, self._prefix, self._outputs, self._stop_ids, self._numbers)
 
     @property
     def outputs(self) -> torch.Tensor:
-        """[S, P] int32: the outputs of rows, from their first tokens on."""
+        """The outputs of rows, [S, P] int32."""
         return self._outputs.data
 
     def __contains__(self, row: object) -> bool:
@@ -61,8 +62,10 @@ class Forbidding:
         self._set_words(slot, words, longest)
 
     def output_slot(self, row: int) -> int:
-        """Where the output of a row with bad words is kept; -1: nobody looks at it. Outputs move to other
-        memory as they grow: a captured step has no such row."""
+        """Returns the slot in which the output of a row is recorded; -1: the row has no bad words.
+
+        The table of outputs is reallocated as it grows, so a captured step has no such row.
+        """
         return self._slots[row] if self._until[row] == ALWAYS else -1
 
     def fork_row(self, row: int, source_row: int) -> None:
@@ -75,21 +78,22 @@ class Forbidding:
             table.copy(slot, source)
 
     def remove_row(self, row: int) -> None:
-        """Takes the slot back."""
+        """Ends a row."""
         self._slots.remove(row)
 
     def concerns(self, rows: Integers, positions: Integers) -> bool:
-        """Whether something may be forbidden to one of the rows, whose outputs have these lengths [A]."""
+        """Returns whether some token may be banned from one of the rows [A]. positions: [A] output
+        lengths."""
         return bool((self._until[rows] > positions).any())
 
     def make_room(self, rows: Integers, positions: Integers) -> None:
-        """For one more token behind the outputs of those rows that have bad words."""
+        """Makes room for one more token in the outputs of those rows [A] that have bad words."""
         users = self._until[rows] == ALWAYS
         if users.any():
             self._outputs.widen(int(positions[users].max()) + 1)
 
     def apply(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor) -> None:
-        """logits [A, V] float32, in place; slots [A], -1: none; positions [A] int32."""
+        """Masks banned tokens in logits [A, V] float32. slots: [A], -1: none; positions: [A] int32."""
         state = Prohibitions(
             self._last.data,
             self._prefix.data,
@@ -100,7 +104,7 @@ class Forbidding:
         forbid_tokens(logits, slots, positions, state)
 
     def _set_words(self, slot: int, words: list[list[int]], longest: int) -> None:
-        """Their last tokens, and what stands before them, up to `longest`, nearest token first."""
+        """Stores the last token of each word and up to `longest` tokens before it, nearest token first."""
         prefixes = np.full((len(words), longest), ANY, np.int32)
         for prefix, word in zip(prefixes, words, strict=True):
             prefix[: len(word) - 1] = word[-2::-1] if len(word) > 1 else []

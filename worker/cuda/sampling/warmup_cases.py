@@ -1,4 +1,4 @@
-"""Rows that between them ask for every kernel of the sampler: what a warm-up has to meet."""
+"""Rows that together launch every kernel of the sampler, for the warm-up."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from worker.cuda.top_n import USUAL
 
 
 def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:
-    """Rows without a number, tokens and blocks. One step for each is enough, alone or beside others: which
-    kernels a step launches is what its rows ask for between them, and each is compiled once."""
+    """Yields rows without number, tokens and blocks. One step for each is enough: the kernels of a step are
+    those that any of its rows needs, and each is compiled once."""
     row, params = worker_pb2.NewRow, generation_pb2.SamplingParams
     yield row(sampling=params(temperature=0))
     yield row(sampling=params(temperature=1))
@@ -23,7 +23,7 @@ def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:
         stop_token_ids=[0],
         min_tokens=2,
     )
-    for most in (USUAL, MOST):
-        wanted = min(most, vocab_size)
-        yield row(sampling=params(temperature=0), logprobs=generation_pb2.LogprobOptions(top_n=wanted))
-        yield row(sampling=params(temperature=0), num_beam_candidates=wanted)
+    for largest in (USUAL, MOST):
+        count = min(largest, vocab_size)
+        yield row(sampling=params(temperature=0), logprobs=generation_pb2.LogprobOptions(top_n=count))
+        yield row(sampling=params(temperature=0), num_beam_candidates=count)

@@ -1,4 +1,4 @@
-"""Where a simulated device takes its time from: the machine, for load; a number, for tests."""
+"""The clock of a simulated device: the machine's, for load tests, or a virtual one, for unit tests."""
 
 import time
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Seconds, and how they pass."""
+    """Reads time and lets it pass, in seconds."""
 
     now: Callable[[], float]
-    """By the machine's monotonic clock, or by a virtual one."""
+    """Returns the time of the machine's monotonic clock, or of a virtual one."""
     sleep: Callable[[float], None]
-    """Returns when so many seconds have passed."""
+    """Returns once the given number of seconds has passed."""
 
 
 REAL_TIME = Clock(time.monotonic, time.sleep)

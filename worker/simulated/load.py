@@ -1,5 +1,5 @@
-"""From `Initialize` to a simulated runner. Of the checkpoint it reads config.json and
-generation_config.json; weights need not be there."""
+"""From `Initialize` to an executor on a simulated device. Reads config.json and generation_config.json of the
+checkpoint; its weights may be missing."""
 
 import logging
 import math
@@ -29,13 +29,13 @@ from worker.step.rows import RowTable
 logger = logging.getLogger(__name__)
 
 DEFAULT_DTYPE = "bfloat16"
-"""Where neither the flag nor config.json says one."""
+"""Used where neither the flag nor config.json names a dtype."""
 
 
 def load(
     initialize: worker_pb2.Initialize, config: WorkerConfig, clock: Clock = REAL_TIME
 ) -> tuple[StepExecutor[SimulatedBackend], worker_pb2.Ready]:
-    """clock: what steps take their time from. Raises StartupError when anything does not fit."""
+    """Returns the executor and what the core is told. Raises StartupError when anything does not fit."""
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "simulated")
@@ -80,7 +80,7 @@ def load(
 
 
 def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:
-    """Bytes of one token's keys and values in all layers."""
+    """Returns the bytes of one token's keys and values in all layers."""
     return 2 * value_bytes * model.num_layers * model.num_kv_heads * model.head_dim
 
 
@@ -91,8 +91,8 @@ def choose_num_blocks(
     weight_bytes: int,
     block_bytes: int,
 ) -> int:
-    """Blocks in the memory that the weights leave free, but no more than max_num_seqs sequences of
-    full length can use. Raises StartupError when not one fits, or not what was asked for."""
+    """Returns the number of blocks that fit beside the weights, up to what max_num_seqs sequences of full
+    length can use. Raises StartupError when none fits, or fewer than requested."""
     free = int(profile.memory * initialize.gpu_memory_utilization) - weight_bytes
     affordable = max(0, free) // block_bytes
     if affordable < max(1, initialize.num_blocks):
@@ -100,7 +100,7 @@ def choose_num_blocks(
             "cannot allocate the KV cache",
             f"the profile {profile.name} has room for {affordable} KV blocks of {block_bytes >> 10} KiB"
             f" beside {weight_bytes / 1e9:.1f} GB of weights",
-            "ask for fewer blocks, a smaller model, or another --profile",
+            "use fewer --num-blocks, a smaller model, or another --profile",
         )
     useful = initialize.max_num_seqs * -(-max_model_len // initialize.block_size)
     return initialize.num_blocks or min(useful, affordable)

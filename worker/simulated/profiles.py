@@ -8,7 +8,7 @@ from pagewire.errors import StartupError
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What a roofline model needs to know of a machine."""
+    """The parameters of a machine in the roofline model."""
 
     name: str
     bandwidth: float
@@ -20,7 +20,7 @@ class Profile:
     host_bandwidth: float
     """Bytes per second between the KV cache and host memory, one way at a time."""
     layer_overhead: float
-    """Seconds per layer that a step takes beyond the two above: launches, and gaps between them."""
+    """Seconds per layer that a step takes beyond those two: launches, and gaps between them."""
 
 
 H200 = Profile(
@@ -31,10 +31,10 @@ H200 = Profile(
     # Measured on random bfloat16 matrices of 8192 x 8192: 769 to 798 TFLOP/s.
     peak=790e12,
     memory=141e9,  # datasheet
-    # PCIe 5.0 x16 carries 63 GB/s each way; what large copies from pinned memory see of it is about 50.
+    # PCIe 5.0 x16 carries 63 GB/s each way, of which large copies from pinned memory reach about 50.
     host_bandwidth=50e9,
-    # About ten kernels per layer, and 1 to 1.5 us from one to the next inside a captured graph: the
-    # expectation, for an engine that does everything else in time.
+    # About ten kernels per layer, and 1 to 1.5 us from one to the next inside a captured graph: an
+    # estimate, for an engine whose host work is hidden.
     layer_overhead=10 * 1.25e-6,
 )
 
@@ -60,13 +60,13 @@ INSTANT = Profile(
     host_bandwidth=math.inf,
     layer_overhead=0.0,
 )
-"""Takes no time: for tests."""
+"""Steps take no time: for tests."""
 
 PROFILES = {profile.name: profile for profile in (H200, CPU, INSTANT)}
 
 
 def find_profile(name: str) -> Profile:
-    """Raises StartupError when there is no such profile."""
+    """Returns a profile by name. Raises StartupError when there is none."""
     if name not in PROFILES:
         raise StartupError(
             "cannot simulate this machine",

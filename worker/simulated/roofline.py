@@ -1,24 +1,23 @@
-"""How long a step takes on a machine that is limited by its memory or by its arithmetic.
+"""The duration of a step on a machine that is limited by memory bandwidth or by arithmetic.
 
     step      = linear + attention + overhead
     linear    = max(W / bandwidth, F_linear / peak)
     attention = max(C / bandwidth, F_attention / peak)
     overhead  = layers * layer_overhead
 
-The two parts add up because they are different kernels, one after the other; each is limited by
-what it needs more of. For a step of R rows that compute T tokens and of which A are sampled:
+The two parts add up because they are different kernels, one after the other; each is limited by the scarcer
+resource. For a step of R rows that compute T tokens, A of which are sampled:
 
     W            bytes of the matrices: b * (layers * P + (P_head if A > 0)), read once whatever T is
     F_linear     2 * T * layers * P + 2 * A * P_head               FLOP
-    C            bytes of keys and values that the rows look at: 2 * b * K * D per token and layer
-    F_attention  4 * H * D per layer, for each token and each position that it looks at    FLOP
+    C            bytes of keys and values that the rows attend to: 2 * b * K * D per token and layer
+    F_attention  4 * H * D per layer, for each token and position that it attends to    FLOP
 
-b is the size of a weight and of a KV value in bytes, P and P_head the weights of one layer's
-matrices and of the output head. A row that computes the positions s to e - 1 looks at e tokens;
-with a window of w tokens at min(e, e - s + w - 1). The token at position p looks at p + 1
-positions, with a window at min(p + 1, w). Norms, activations, the embedding's rows and what is
-written are left out: they are small beside this. Peak is that of 2-byte numbers; of 4-byte numbers
-it is half.
+b is the size of a weight and of a KV value in bytes, P and P_head the weights of one layer's matrices and of
+the output head. A row that computes the positions s to e - 1 attends to e tokens; with a window of w tokens
+to min(e, e - s + w - 1). The token at position p attends to p + 1 positions, with a window to min(p + 1, w).
+Norms, activations, embedding rows and writes are left out: they are small in comparison. `peak` is that of
+2-byte numbers; it is half for 4-byte numbers.
 """
 
 from collections import Counter
@@ -49,12 +48,13 @@ class Roofline:
         self._pair_flops = 4 * config.num_heads * config.head_dim
 
     def seconds(self, starts: Integers, counts: Integers, num_sampled: int) -> float:
-        """Of a step. starts, counts: [R] the first position of each row, and how many."""
+        """Returns the duration of a step. starts, counts: [R] first position and number of positions of each
+        row."""
         num_tokens = int(counts.sum())
         return self._linear(num_tokens, num_sampled) + self._attention(starts, counts) + self._overhead
 
     def prefill_us_per_token(self, num_tokens: int) -> float:
-        """Microseconds for each token of a prompt of so many tokens that is computed at once."""
+        """Returns microseconds per token of a prompt of num_tokens that is computed in one step."""
         return 1e6 * self.seconds(np.array([0]), np.array([num_tokens]), 1) / num_tokens
 
     def _linear(self, num_tokens: int, num_sampled: int) -> float:
@@ -65,17 +65,17 @@ class Roofline:
     def _attention(self, starts: Integers, counts: Integers) -> float:
         tokens = pairs = 0
         for window, layers in self._windows.items():
-            read, looked_at = _kv_use(starts, counts, window)
+            read, attended = _kv_use(starts, counts, window)
             tokens += layers * read
-            pairs += layers * looked_at
+            pairs += layers * attended
         return max(tokens * self._kv_token_bytes / self._bandwidth, pairs * self._pair_flops / self._peak)
 
 
 def _kv_use(starts: Integers, counts: Integers, window: int | None) -> tuple[int, int]:
-    """Of one layer: KV tokens that are read, and pairs of a token and a position that it looks at."""
+    """Returns the KV tokens that one layer reads, and the pairs of a token and a position it attends to."""
     ends = starts + counts
     if window is None:
         return int(ends.sum()), int((counts * (starts + 1 + ends) // 2).sum())
-    growing = np.clip(window - starts, 0, counts)  # tokens that look at all positions before them
+    growing = np.clip(window - starts, 0, counts)  # tokens that attend to all positions before them
     pairs = growing * (2 * starts + growing + 1) // 2 + (counts - growing) * window
     return int(np.minimum(ends, counts + window - 1).sum()), int(pairs.sum())

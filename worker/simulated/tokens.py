@@ -1,16 +1,16 @@
-"""Tokens without a model: a hash of what a real model's token may depend on, and of nothing else.
+"""Tokens without a model: a hash of exactly the inputs that a real model's token depends on.
 
     prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32
     row        mix(prompt + mix(seed) + G * index)       index: of the sequence in its request
     token      candidates[mix(row + G * (position + 1)) mod len(candidates)]
 
 All numbers are uint64, little-endian, and wrap; G = 0x9E3779B97F4A7C15, and `mix` is the finalizer of
-SplitMix64. `position` counts the output's tokens from 0. At temperature 0, seed and index count as 0:
-greedy sequences of one prompt are equal. The candidates are `allowed_token_ids` where there are any
-(EOS and stop tokens too, if they are listed: this is how to ask for them), and else the vocabulary
-without EOS and stop tokens; both without `bad_token_ids`, in ascending order.
+SplitMix64. `position` counts the output's tokens from 0. At temperature 0, seed and index count as 0: greedy
+sequences of one prompt are equal. The candidates are `allowed_token_ids` where there are any (EOS and stop
+tokens included, if they are listed: this is how to request them), and otherwise the vocabulary without EOS
+and stop tokens; both without `bad_token_ids`, in ascending order.
 
-So a token is the same alone and in a crowd, however the prompt was cut, and after preemption.
+So a token is the same alone and in a batch, for any chunking of the prompt, and after preemption.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def mix(value: int) -> int:
-    """The finalizer of SplitMix64: every bit of the result depends on every bit of the value."""
+    """Applies the finalizer of SplitMix64: every bit of the result depends on every bit of the value."""
     value &= _MASK
     value = ((value ^ value >> 30) * _FACTORS[0]) & _MASK
     value = ((value ^ value >> 27) * _FACTORS[1]) & _MASK
@@ -42,7 +42,7 @@ def mix(value: int) -> int:
 
 
 def mix_all(values: Hashes) -> Hashes:
-    """mix() of each."""
+    """Returns mix() of each value."""
     values = (values ^ values >> np.uint64(30)) * np.uint64(_FACTORS[0])
     values = (values ^ values >> np.uint64(27)) * np.uint64(_FACTORS[1])
     return values ^ values >> np.uint64(31)
@@ -51,7 +51,7 @@ def mix_all(values: Hashes) -> Hashes:
 def token_reference(
     prompt_ids: Sequence[int], seed: int, index: int, position: int, candidates: Sequence[int]
 ) -> int:
-    """The formula, for one token. candidates: ascending."""
+    """Returns one token by the formula. candidates: ascending."""
     row = _row_hash(prompt_hash(pack_u32(prompt_ids)), seed, index)
     return candidates[mix(row + GAMMA * (position + 1)) % len(candidates)]
 
@@ -68,8 +68,8 @@ class TokenSource:
         self._unusual: dict[int, Integers] = {}  # row -> candidates, where they are not the usual ones
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """See RowFeature. The prompt is read from the message, where it is bytes already; output does
-        not matter."""
+        """Begins a row. The prompt is read from the message, where it is bytes already; output does not
+        matter."""
         prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len])
         self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
         self._set_hash(row, new.sequence_index)
@@ -78,19 +78,19 @@ class TokenSource:
             self._unusual[row] = candidates
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """See RowFeature."""
+        """Begins a row with the tokens of its source."""
         self._origins[row] = self._origins[source_row]
         self._set_hash(row, sequence_index)
         if source_row in self._unusual:
             self._unusual[row] = self._unusual[source_row]
 
     def remove_row(self, row: int) -> None:
-        """See RowFeature."""
+        """Ends a row."""
         del self._origins[row]
         self._unusual.pop(row, None)
 
     def sample(self, rows: Integers, positions: Integers) -> Integers:
-        """One token for each of the rows; all are [A]. NO_TOKEN where there is no candidate."""
+        """Returns one token for each of the rows, all [A]; NO_TOKEN where there is no candidate."""
         steps = np.uint64(GAMMA) * (positions + 1).astype(np.uint64)
         hashes = mix_all(self._hashes[rows] + steps)
         tokens = _pick(self._usual, hashes)
@@ -101,7 +101,7 @@ class TokenSource:
         return tokens
 
     def candidates(self, row: int) -> Integers:
-        """The tokens from which a row's are chosen, ascending."""
+        """Returns the tokens that a row may choose, ascending."""
         return self._unusual.get(row, self._usual)
 
     def _set_hash(self, row: int, index: int) -> None:
@@ -127,7 +127,7 @@ def _pick(candidates: Integers, hashes: Hashes) -> Integers:
 
 
 def prompt_hash(column: bytes) -> int:
-    """The hash of a prompt's ids."""
+    """Returns the hash of a prompt's ids. column: their bytes."""
     return int.from_bytes(blake2b(column, digest_size=8).digest(), "little")
 
 

@@ -1,4 +1,4 @@
-"""How many weights a model has, from its configuration alone."""
+"""Counts the weights of a model from its configuration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ class WeightCounts:
     """Numbers of weights."""
 
     layer: int
-    """In the matrices of one layer: what each token is multiplied by."""
+    """In the matrices of one layer, which every token is multiplied by."""
     head: int
-    """In the output head: what each token is multiplied by whose logits are needed."""
+    """In the output head, which every token is multiplied by whose logits are needed."""
     total: int
-    """In everything that is loaded, biases and norms included."""
+    """In all parameters that are loaded, biases and norms included."""
 
 
 def count_weights(config: ModelConfig) -> WeightCounts:
-    """Shapes as in the family's file in worker.models."""
+    """Returns the counts; shapes are those of the family's file in worker.models."""
     return _COUNTERS[type(config)](config)
 
 
@@ -62,4 +62,4 @@ _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
     GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,
 }
-"""By the class that the family's reader in worker.config gives."""
+"""By the configuration class of the family's reader in worker.config."""

@@ -1,8 +1,7 @@
-"""What a program of kernels.triton.attention.paged_attention takes: rows, tile, warps, stages, splits; with
-the reasons.
+"""Launch parameters of kernels.triton.attention.paged_attention: rows, tile, warps, stages, splits, and why.
 
-Registers and shared memory are from the compiler, for sm_90 (python -m benchmarks.gpu_compile). No size
-was chosen by time: none has been measured yet.
+Registers and shared memory are as compiled for sm_90 (python -m benchmarks.gpu_compile). No size was chosen
+by measured time yet.
 """
 
 from dataclasses import dataclass
@@ -12,16 +11,17 @@ import torch
 from kernels.triton.requirements import next_power_of_2, num_processors
 
 LEAST_CHUNK = 256
-"""Tokens of KV that a split has at least: 64 KB of bfloat16 at a head size of 128, below which the merge
-and the ramp of the pipeline weigh more than what another program would bring (an expectation)."""
+"""Least KV tokens of a split: 64 KB of bfloat16 at a head size of 128. Below that the merge and the ramp of
+the pipeline are expected to cost more than another program gains."""
 MOST_SPLITS = 64
 PROGRAMS_PER_PROCESSOR = 2
-"""Splits are made until there are so many: at 3 stages three programs fit into the shared memory of one."""
+"""Splits are added up to this number: at 3 stages three programs fit into the shared memory of a
+processor."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a program."""
+    """Launch parameters of one program."""
 
     rows: int  # M: query heads times tokens
     tile: int  # KV tokens per iteration
@@ -30,12 +30,13 @@ class Sizes:
 
 
 def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
-    """rows: query heads of a KV head, times tokens. 16 is the least that the matrix units take, and enough:
-    the bytes decide. 3 stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a
-    processor needs 27 KB at all times to saturate the memory of an H200. quantized: the cache has 8 bits a
-    value: half as much in flight, but four programs fit where three did; at a head size of 64 the tile is
-    twice as long and there are two stages, since 3 of 64 spill with some options. Of float32 and such a cache
-    two stages spill."""
+    """Returns the sizes for rows that decode. rows: query heads of a KV head, times tokens.
+
+    16 rows are the least that the matrix units take, and enough, since memory bandwidth is the limit. 3
+    stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a processor needs 27 KB at
+    all times to saturate the memory of an H200. quantized: the cache has 8 bits a value: half as much in
+    flight, but four programs fit where three did; at a head size of 64 the tile is twice as long and there
+    are two stages, since 3 of 64 spill with some options. Of float32 and such a cache two stages spill."""
     rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
     if dtype == torch.float32:
         return Sizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
@@ -45,8 +46,9 @@ def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool =
 
 
 def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
-    """M of 64 and more become wgmma on Hopper. Compiled for sm_90, 128 x 64 on 4 warps spills; 8 do not. At a
-    head size of 256, tiles of 64 out of 8 bits spill with a window, a cap, slopes and sinks together."""
+    """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
+    on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
+    slopes and sinks together."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
         return Sizes(32, 16, 8, 1 if quantized else 2)
@@ -56,8 +58,8 @@ def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) ->
 def choose_splits(
     programs: int, max_length: int, chunk: int | None, tile: int, device: torch.device
 ) -> tuple[int, int]:
-    """How many programs share a row's KV, and how many tiles each takes at least. A power of two, so that
-    few variants of the merge exist."""
+    """Returns how many programs share a row's KV, a power of two so that few variants of the merge exist, and
+    the least number of tiles of each."""
     if chunk is not None:
         splits = next_power_of_2(-(-max_length // chunk))
         assert splits <= MOST_SPLITS and chunk % tile == 0, "the chunk is too small for this length"

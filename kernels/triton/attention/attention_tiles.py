@@ -1,5 +1,4 @@
-"""The inner loop of kernels.triton.attention.paged_attention: an online softmax over the tiles of one row's
-KV.
+"""The inner loop of kernels.triton.attention.paged_attention: an online softmax over the tiles of a row's KV.
 
 For a tile of keys k and values v, with m, l, a the largest score so far, the sum of weights, and the weighted
 sum of values (scores in base 2: log2(e) is in their scale, since exp2 is one instruction and exp is two):
@@ -16,7 +15,7 @@ Bytes moved: the tile's keys and values, once. Source: FlashAttention-2 (Dao, 20
 2021).
 
 Two things keep the loads of the next tiles in flight while one is computed: cp.async by Triton's
-pipelining, and the ids of the next tile's blocks in a variable of the loop. A load of ids inside the
+pipelining, and the block ids of the next tile in a loop-carried variable. A load of ids inside the
 iteration that uses them takes a stage of the pipeline, and stages 3 and 4 then buy nothing (compiled for
 sm_90: 38 KB of shared memory at any number of stages instead of 38, 70 and 102).
 """
@@ -27,7 +26,7 @@ import triton.language as tl
 
 @triton.jit
 def _block_ids(table, tile, num_blocks, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """The blocks of a tile's positions: one if it lies within a block, else [TILE]."""
+    """Returns the block ids of a tile's positions: one if the tile lies within a block, else [TILE]."""
     if BLOCK_SIZE % TILE == 0:
         index = tile * TILE // BLOCK_SIZE
     else:
@@ -45,7 +44,7 @@ def attend(
     slopes,  # [M] float32 in base 2, or None
     keys,  # of this KV head: block b, slot s at b * BLOCK_STRIDE + s * HEAD_DIM
     values,
-    table,
+    table,  # [N] integers: block ids of this row
     begin,
     end,
     length,
@@ -61,7 +60,8 @@ def attend(
     HAS_WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Over tiles begin .. end - 1. Not MASKED: all queries see all of these tiles."""
+    """Attends to tiles begin .. end - 1 and returns acc, largest and total. Not MASKED: all queries see all
+    of these tiles."""
     dims = tl.arange(0, DIM)
     num_blocks = tl.cdiv(length, BLOCK_SIZE)
     ids = _block_ids(table, begin, num_blocks, BLOCK_SIZE, TILE)
@@ -71,7 +71,7 @@ def attend(
         positions = tile * TILE + tl.arange(0, TILE)
         slots = here * BLOCK_STRIDE + (positions % BLOCK_SIZE) * HEAD_DIM
         offsets = slots[:, None] + dims[None, :]
-        # Slots that nobody wrote may hold inf or NaN, and 0 * NaN is NaN.
+        # Slots that were never written may hold inf or NaN, and 0 * NaN is NaN.
         if MASKED:
             there = (positions < length)[:, None] & (dims < HEAD_DIM)[None, :]
             k = tl.load(keys + offsets, mask=there, other=0.0)

@@ -2,10 +2,10 @@
 
     stored = e4m3(min(max(x / scale, -448), 448)),     x' = stored * scale
 
-448 is the largest number of the format, which has no infinity: what is larger would become NaN. NaN stays
+448 is the largest number of the format, which has no infinity: larger numbers would become NaN. NaN stays
 NaN. Rounded to nearest, ties to even: at most 1/16 of the value off where x / scale is at least 2 ** -6, at
-most scale * 2 ** -10 below. Scales: [K] float32 for keys and for values; one for all heads is the same
-number K times. Keys are quantized as they are compared with, after norm and rotation.
+most scale * 2 ** -10 below. Scales: [K] float32 for keys and for values; one for all heads is the same number
+K times. Keys are quantized as they are compared with, after norm and rotation.
 
 Half the bytes of bfloat16, in memory and for attention to read. Products stay in the queries' dtype: a
 value is converted when it is in registers, where e4m3 is exact in all of float16, bfloat16 and float32, and
@@ -27,25 +27,27 @@ LARGEST = tl.constexpr(448.0)
 
 @dataclass(frozen=True)
 class KVScales:
-    """Of one layer."""
+    """The scales of one layer."""
 
     key: torch.Tensor  # [K] float32
     value: torch.Tensor  # [K] float32
 
 
 def quantize_reference(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The formula. [T, K, D], [K] -> [T, K, D] e4m3."""
+    """Quantizes by the formula: x [T, K, D], scales [K] -> [T, K, D] e4m3."""
     return (x.float() / scales[:, None]).clamp(-LARGEST.value, LARGEST.value).to(DTYPE)
 
 
 def dequantize_reference(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The reverse, exact. [..., K, S, D] e4m3 as the cache has it, [K] -> float64."""
+    """Dequantizes exactly: stored [..., K, S, D] e4m3 as in the cache, scales [K] -> [..., K, S, D]
+    float64."""
     return stored.double() * scales.double()[:, None, None]
 
 
 @triton.jit
 def quantized(x, scale):
-    """x: [N, D] float32; scale: [N]. -> [N, D] e4m3. Comparisons with NaN are false: it passes through."""
+    """Quantizes x [N, D] float32 by scale [N] to e4m3. Comparisons with NaN are false, so NaN passes
+    through."""
     scaled = tl.div_rn(x, scale[:, None] + tl.zeros_like(x))
     scaled = tl.where(scaled > LARGEST, LARGEST, scaled)
     scaled = tl.where(scaled < -LARGEST, -LARGEST, scaled)

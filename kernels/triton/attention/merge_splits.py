@@ -1,10 +1,10 @@
-"""Merges what the splits of a query's KV gave, each a softmax over its own part.
+"""Merges the results of the splits of a query's KV, each a softmax over its own part.
 
     M = max_i m[i],   w[i] = 2 ** (m[i] - M),   out = sum_i w[i] * a[i] / sum_i w[i] * l[i]
 
 parts: [T', H, I, D] float32, the weighted sums a; stats: [T', H, I, 2] float32, the largest score m in
-base 2 and the total weight l. A split that saw nothing has l = 0; its part is not read. out: [T, H, D],
-T >= T'; zero where no split saw anything (a padding row).
+base 2 and the total weight l. A split without visible keys has l = 0; its part is not read. out: [T, H, D],
+T >= T'; zero where no split has visible keys (a padding row).
 Bytes moved: 4 * T' * H * I * (D + 2) read. One program per token and head. Order: i ascending within
 Triton's tree sum, which depends on I alone.
 """
@@ -17,7 +17,7 @@ from kernels.triton.requirements import next_power_of_2
 
 
 def merge_splits_reference(parts: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
-    """The formula, in float64. [T', H, I, D], [T', H, I, 2] -> [T', H, D]."""
+    """Computes the formula in float64: parts [T', H, I, D], stats [T', H, I, 2] -> [T', H, D]."""
     largest, total = stats.double().unbind(-1)
     weights = torch.where(total > 0, torch.exp2(largest - largest.amax(-1, keepdim=True)), 0.0)
     acc = torch.where(total[..., None] > 0, parts.double(), 0.0)

@@ -195,12 +195,13 @@ def paged_attention(
     slopes: torch.Tensor | None = None,
     scales: KVScales | None = None,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous. Tokens behind the last row's are not written.
+    """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
+    written.
 
     window: KV tokens that a query sees, itself included. chunk: KV tokens of a split, whatever the batch,
-    so that a row's result is bitwise the same in any company; None: as many as keep the device busy.
+    so that a row's result is bitwise independent of its batch mates; None: as many as keep the device busy.
     sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other.
-    Of a cache in blocks, only slots below a row's length are looked at.
+    Only slots below a row's length are read.
     """
     num_heads, head_dim = query.shape[1:]
     num_kv = key_cache.shape[1]
@@ -233,7 +234,7 @@ def paged_attention(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Of both launches."""
+    """The inputs of both launches."""
 
     query: torch.Tensor
     key_cache: torch.Tensor
@@ -257,7 +258,7 @@ def _launch(
     sizes: Sizes,
     inputs: _Inputs,
 ) -> None:
-    """first_row = 0: rows that decode; unless nothing does."""
+    """Launches rows first_row and following; the first num_decode_rows of the batch decode."""
     query, batch, cap, scales = inputs.query, inputs.batch, inputs.soft_cap, inputs.scales
     _, num_kv, block_size, head_dim = inputs.key_cache.shape
     group = query.shape[1] // num_kv

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PagedKernels:
-    """The operations. They change the cache, and rotary_store_kv the query, in place."""
+    """Functions that change the cache in place; rotary_store_kv also changes the query."""
 
     store_kv: Callable[..., None]
     rotary_store_kv: Callable[..., None]
@@ -22,7 +22,8 @@ class PagedKernels:
 
 
 def paged_kernels() -> PagedKernels:
-    """Call where kernels.triton.requirements.why_not() is None: it imports triton."""
+    """Imports triton and returns the operations. Call it where kernels.triton.requirements.why_not() is
+    None."""
     from kernels.triton.attention.paged_attention import paged_attention
     from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
 

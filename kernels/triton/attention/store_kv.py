@@ -27,7 +27,8 @@ from kernels.triton.attention.fp8 import KVScales, quantized
 from kernels.triton.requirements import next_power_of_2
 
 HEADS = 8
-"""Of a program: at a head size of 128 and 4 warps a thread rotates two loads of 8 bytes with two others."""
+"""Heads per program: at a head size of 128 and 4 warps a thread rotates two loads of 8 bytes with two
+others."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class HeadNorms:
 
 @triton.jit
 def _normed(first, second, weight, eps, dims, HEAD_DIM: tl.constexpr):
-    """Both halves of some heads, float32. Those that are not there are 0, and stay it."""
+    """Returns both halves of some heads after the norm, float32. Masked elements are 0 and stay 0."""
     half: tl.constexpr = HEAD_DIM // 2
     squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
     factor = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
@@ -53,7 +54,7 @@ def _normed(first, second, weight, eps, dims, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def _rotated(first, second, cos, sin, token, dims, HEAD_DIM: tl.constexpr):
-    """Both halves of some heads. The second halves of cos and sin are those without a sign."""
+    """Returns both halves of some heads after the rotation. The second halves of cos and sin have no sign."""
     half: tl.constexpr = HEAD_DIM // 2
     at = token * HEAD_DIM + half + dims
     c = tl.load(cos + at, mask=dims < half, other=0.0)[None, :]
@@ -63,7 +64,7 @@ def _rotated(first, second, cos, sin, token, dims, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def _load(at, inside, HEAD_DIM: tl.constexpr):
-    """Both halves of some heads, float32."""
+    """Loads both halves of some heads as float32."""
     first = tl.load(at, mask=inside, other=0.0)
     second = tl.load(at + HEAD_DIM // 2, mask=inside, other=0.0)
     return first.to(tl.float32), second.to(tl.float32)
@@ -71,7 +72,7 @@ def _load(at, inside, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def _put(cache, at, first, second, inside, scales, heads, NUM_KV: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """The reverse, into a cache."""
+    """Stores both halves of some heads in a cache."""
     if scales is None:
         first, second = first.to(cache.dtype.element_ty), second.to(cache.dtype.element_ty)
     else:
@@ -107,7 +108,7 @@ def _store_kernel(
     HEADS: tl.constexpr,
     ROTATE: tl.constexpr,
 ):
-    """Programs of a token: those of the query's heads, then the key's, then the value's."""
+    """The programs of a token are those of the query's heads, then of the key's, then of the value's."""
     token = tl.program_id(0).to(tl.int64)
     query_programs: tl.constexpr = tl.cdiv(NUM_HEADS, HEADS) if ROTATE else 0
     kv_programs: tl.constexpr = tl.cdiv(NUM_KV, HEADS)
@@ -159,8 +160,8 @@ def rotary_store_kv(
     norms: HeadNorms | None = None,
     scales: KVScales | None = None,
 ) -> None:
-    """Norms and rotates query in place, and stores the normed and rotated key, and the value. key itself
-    stays."""
+    """Norms and rotates query in place, and stores the normed and rotated key, and the value. key itself is
+    not changed."""
     assert cos.shape == sin.shape == (query.shape[0], query.shape[2])
     assert cos.is_contiguous() and sin.is_contiguous()
     _launch(query, key, value, cos, sin, slots, key_cache, value_cache, norms, scales)
@@ -174,7 +175,7 @@ def store_kv(
     value_cache: torch.Tensor,
     scales: KVScales | None = None,
 ) -> None:
-    """Without norm and rotation: of models that know positions otherwise."""
+    """Stores keys and values without norm and rotation: for models with other position encodings."""
     _launch(None, key, value, None, None, slots, key_cache, value_cache, None, scales)
 
 

@@ -50,7 +50,13 @@ class Module:
 
 def source_files(room: str) -> list[Path]:
     """Python files of a room in order, without generated code."""
-    return [path for path in sorted((ROOT / room).rglob("*.py")) if "_pb2" not in path.name]
+    return [path for path in sorted((ROOT / room).rglob("*.py")) if not is_generated(path)]
+
+
+def is_generated(path: Path) -> bool:
+    """True for protobuf code, and for files whose first line says that they are generated."""
+    with path.open(encoding="utf-8") as file:
+        return "_pb2" in path.name or file.readline().startswith("# Generated")
 
 
 def module_name(path: Path) -> str:

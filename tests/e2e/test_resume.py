@@ -1,5 +1,5 @@
-"""Processes are killed while streams run: each stream equals its twin of a quiet hour, token for token and
-text for text. In float32, where the order of a sum moves nothing that matters to a choice."""
+"""Processes are killed while streams run: each stream equals the same request undisturbed, token for token
+and text for text, in float32 and in the dtype that a service chooses by itself."""
 
 import asyncio
 import os
@@ -137,7 +137,12 @@ def two_cores() -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def twins(service: Service) -> list[Generation]:
-    """What nobody disturbed."""
+    """Results without kills."""
+    return undisturbed(service)
+
+
+def undisturbed(service: Service) -> list[Generation]:
+    """Results of all cases while every process lives."""
 
     async def run() -> list[Generation]:
         async with AsyncClient(service.address) as client:
@@ -171,8 +176,14 @@ def test_streams_go_on_at_another_core(two_cores: Service, twins: list[Generatio
     check(two_cores, twins, victims)
 
 
+def test_streams_go_on_in_the_default_dtype():
+    """The dtype that users get: bfloat16 where kernels compute in it, and widened to float32 elsewhere."""
+    with services.start(frontends=2, max_deaths=99) as service:
+        check(service, undisturbed(service), ["engine", "worker", "frontend", "worker", "engine"])
+
+
 def check(service: Service, twins: list[Generation], victims: list[str]) -> None:
-    """All streams are like those that nobody disturbed, and leave nothing behind."""
+    """All streams equal the undisturbed ones, and leave nothing behind."""
     cases = make_cases()
     results, run = asyncio.run(run_with_kills(service, cases, victims))
     for case, result, twin in zip(cases, results, twins, strict=True):

@@ -191,7 +191,8 @@ def _load_model(
     memory = weights_memory(initialize) if on_cpu else None
     precompiled = precompile() if on_cpu else None
     try:
-        from worker.cpu.load import choose_device, load
+        from worker.cpu.load import load
+        from worker.startup.device_choice import choose_device
 
         if choose_device(initialize.device).type == "cuda":
             _refuse_faults(config, "a GPU")

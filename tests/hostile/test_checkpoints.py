@@ -24,8 +24,7 @@ from pagewire.internal.v1 import worker_pb2
 from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
 from worker.config.registry import read_model_config
-from worker.cpu.load import load_model
-from worker.models.registry import FAMILIES
+from worker.startup.model import load_model
 from worker.weights.loader import INDEX_FILE, SINGLE_FILE
 
 SEEDS = int(os.environ.get("PAGEWIRE_HOSTILE_FILES", "300"))
@@ -60,8 +59,8 @@ def broken(llama: Path, tmp_path: Path) -> Path:
 def load(folder: Path) -> None:
     """As a worker does it, up to the last weight."""
     config = read_model_config(folder)
-    wish = worker_pb2.Initialize(dtype="float32")
-    load_model(folder, FAMILIES[config.architecture], config, wish, torch.device("cpu"), lambda *_: None)
+    initialize = worker_pb2.Initialize(model_path=str(folder), dtype="float32")
+    load_model(config, initialize, torch.device("cpu"), lambda *_: None)
 
 
 def refusal(act: Callable[[], object]) -> str:

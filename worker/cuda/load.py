@@ -11,7 +11,6 @@ from pagewire.internal.v1 import worker_pb2
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
-from worker.cpu.load import Report, load_model, make_ready, make_swap_space
 from worker.cuda.backend import CudaBackend
 from worker.cuda.compile_watch import CompileWatch
 from worker.cuda.device import Device
@@ -21,11 +20,13 @@ from worker.cuda.sampler import CudaSampler
 from worker.cuda.warm_up import warm_up
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes
-from worker.memory.swap_space import SwapSpace
+from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.startup_checks import check_group, choose_max_model_len, refuse_quantization
+from worker.startup.checks import check_group, choose_max_model_len, refuse_quantization
+from worker.startup.model import Report, dtype_name, load_model
+from worker.startup.ready import make_ready
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 
@@ -81,7 +82,7 @@ def load(
     logger.info(
         "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,
-        str(loaded.dtype).removeprefix("torch."),
+        dtype_name(loaded.dtype),
         loaded.device.name,
         loaded.weight_bytes / GIB,
         num_blocks,
@@ -97,10 +98,9 @@ def load_on_device(
     initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None
 ) -> Loaded:
     """The model, once everything that can be refused before has been looked at. Raises StartupError."""
-    folder = Path(initialize.model_path)
     check_group(rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "cuda")
-    config = read_model_config(folder)
+    config = read_model_config(Path(initialize.model_path))
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     check_sizes(initialize, max_model_len)
@@ -111,7 +111,7 @@ def load_on_device(
         check_weights(count_weight_bytes(family, config, dtype), dtype, where)
         return dtype
 
-    model, dtype = load_model(folder, family, config, initialize, where.place, report, checked)
+    model, dtype = load_model(config, initialize, where.place, report, checked)
     return Loaded(initialize, config, max_model_len, where, model, dtype)
 
 

@@ -11,8 +11,8 @@ import torch
 
 from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from pagewire.errors import StartupError
-from worker.memory.kv_cache import NO_MEMORY, KVCache, zeros
-from worker.startup_checks import NO_SWAP_SPACE
+from worker.memory.kv_cache import NO_MEMORY, KVCache, available_memory, zeros
+from worker.startup.checks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.step.plan_reader import Swaps
 
 _MEASURED_BYTES = 16 << 20
@@ -70,3 +70,11 @@ def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:
     except NO_MEMORY as error:
         why = f"{num_blocks} host blocks do not fit: {error}"
         raise StartupError(NO_SWAP_SPACE, why, "choose a smaller --swap-space") from error
+
+
+def make_swap_space(num_bytes: int, cache: KVCache) -> SwapSpace:
+    """Returns a swap space of so many bytes of host memory, which on a CPU is the memory of the cache too."""
+    in_use = cache.num_bytes if cache.layout.device.type == "cpu" else 0  # claimed, but not yet written
+    per_block = cache.num_bytes // (cache.num_blocks + 1)
+    num_blocks = choose_num_host_blocks(num_bytes, per_block, available_memory() - in_use)
+    return SwapSpace(num_blocks, cache)

@@ -18,7 +18,7 @@ from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
-from worker.startup_checks import (
+from worker.startup.checks import (
     check_group,
     choose_max_model_len,
     choose_num_host_blocks,

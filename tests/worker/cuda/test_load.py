@@ -18,13 +18,13 @@ from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.cuda.twin import GIB, SMALL, interpret, parts_on, twin
 from tests.worker.fakes import initialize
-from worker.cpu.load import choose_device
 from worker.cuda import limits
 from worker.cuda.device import Memory
 from worker.cuda.graphs import LARGEST, graph_sizes
 from worker.cuda.host_device import HostDevice
 from worker.cuda.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
 from worker.cuda.warm_up import warm_up
+from worker.startup.device_choice import choose_device
 from worker.step.rows import RowTable
 
 ROOT = Path(__file__).parents[3]

@@ -7,12 +7,12 @@ import torch
 
 from kernels.triton import requirements as support
 from pagewire.internal.v1 import worker_pb2
-from worker.cpu.load import make_ready
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device import Device, Event, Memory
 from worker.cuda.host_device import HostDevice
 from worker.cuda.load import Parts, assemble, load_on_device
 from worker.executor.executor import StepExecutor
+from worker.startup.ready import make_ready
 
 GIB = 1 << 30
 SMALL = {"max_num_seqs": 6, "num_blocks": 60, "block_size": 16, "max_num_batched_tokens": 64}

@@ -11,10 +11,10 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, make_runner
-from worker.cpu import load as loading
 from worker.cpu.load import load
-from worker.memory.swap_space import SwapSpace
-from worker.startup_checks import choose_num_host_blocks
+from worker.memory import swap_space
+from worker.memory.swap_space import SwapSpace, make_swap_space
+from worker.startup.checks import choose_num_host_blocks
 from worker.step.rows import PlanError
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
@@ -158,7 +158,7 @@ def test_memory_that_the_cache_has_claimed_is_not_available(
 ):
     """Its pages are not written yet, so that the system counts them as free."""
     cache = make_runner(checkpoint("llama")).backend.cache
-    monkeypatch.setattr(loading, "available_memory", lambda: cache.num_bytes + MIB)
-    assert loading.make_swap_space(MIB, cache).num_blocks
+    monkeypatch.setattr(swap_space, "available_memory", lambda: cache.num_bytes + MIB)
+    assert make_swap_space(MIB, cache).num_blocks
     with pytest.raises(StartupError, match="--swap-space"):
-        loading.make_swap_space(MIB + 1, cache)
+        make_swap_space(MIB + 1, cache)

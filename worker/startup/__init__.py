@@ -1,0 +1,1 @@
+"""From `Initialize` to `Ready`: what loading has in common on all devices."""

@@ -1,0 +1,88 @@
+"""A model with its weights, on any device."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kernels.cpu.runtime.arena import Arena
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from worker.config.hf_config import ModelConfig
+from worker.layers.packed_linear import Matrix
+from worker.memory.kv_cache import NO_MEMORY
+from worker.models.base import Family, LanguageModel
+from worker.models.registry import FAMILIES
+from worker.parallel import Placement
+from worker.weights.loader import WHAT, Checkpoint, fill_dummy, load_weights, weight_table
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Report = Callable[[str, float], None]
+"""Called with the name of a phase and the fraction of it that is done."""
+
+
+def load_model(
+    config: ModelConfig,
+    initialize: worker_pb2.Initialize,
+    device: torch.device,
+    report: Report,
+    choose: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype,
+    arena: Arena | None = None,
+) -> tuple[LanguageModel, torch.dtype]:
+    """Loads the weights. Returns the model and the dtype that it computes in.
+
+    choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
+    may raise StartupError. arena: memory for the weights, on a CPU.
+    """
+
+    def progress(fraction: float) -> None:
+        report("weights", fraction)
+
+    family = FAMILIES[config.architecture]
+    progress(0.0)
+    if initialize.load_format == "dummy":
+        dtype = choose(_choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"]))
+        model = _build(family, config, Placement(dtype, device, arena=arena))
+        fill_dummy(weight_table(model, family.names), initialize.seed, progress)
+        return model, dtype
+    with Checkpoint(Path(initialize.model_path)) as checkpoint:
+        stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
+        dtype = choose(_choose_dtype(initialize.dtype, stored))
+        model = _build(family, config, Placement(dtype, device, arena=arena))
+        table = weight_table(model, family.names)
+        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
+    return model, dtype
+
+
+def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageModel:
+    """Returns the model without its weights. Raises StartupError when they do not fit into memory."""
+    try:
+        return family.build(config, place)
+    except NO_MEMORY as error:
+        why = str(error).splitlines()[0] if str(error) else "not enough memory"
+        raise StartupError(
+            WHAT,
+            f"a model as large as config.json says cannot be made: {why}",
+            "is config.json that of these weights?",
+        ) from error
+
+
+def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:
+    """name: of Initialize. stored: the checkpoint's."""
+    return stored if name in ("", "auto") else DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Returns "bfloat16" for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def model_bytes(model: LanguageModel) -> int:
+    """Returns the bytes of the weights in the form in which they are computed with."""
+    packed = {
+        id(layer.packed): layer.packed.nbytes
+        for layer in model.modules()
+        if isinstance(layer, Matrix) and layer.packed is not None
+    }
+    return sum(parameter.nbytes for parameter in model.parameters()) + sum(packed.values())

@@ -27,7 +27,8 @@ KERNELS = {
         *("attention.attention", "attention.split_kv", "attention.store_kv", "attention.kv_prefetch_list"),
         *("elementwise.activation", "elementwise.rms_norm", "elementwise.rotary"),
         *("matmul.gemm", "matmul.quantize"),
-        *("runtime.program", "sampling.argmax", "step.check_step", "step.prepare_inputs"),
+        *("runtime.decide_rows", "runtime.program"),
+        *("sampling.argmax", "step.check_step", "step.prepare_inputs"),
     ),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
 }

@@ -1,0 +1,34 @@
+"""Signals as a descriptor."""
+
+import os
+import select
+import signal
+
+import pytest
+
+from engine_core.io.stop_signal import StopSignal
+
+
+def is_readable(stop: StopSignal) -> bool:
+    return bool(select.select([stop], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_makes_it_readable(number: signal.Signals) -> None:
+    with StopSignal() as stop:
+        assert not is_readable(stop)
+        os.kill(os.getpid(), number)
+        assert is_readable(stop)
+
+
+def test_a_request_is_like_a_signal() -> None:
+    with StopSignal() as stop:
+        stop.request()
+        assert is_readable(stop)
+
+
+def test_handlers_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignal():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,15 +1,16 @@
-"""The note page: what an engine leaves behind for the next one when it dies, by SIGKILL too.
+"""The crash journal: what an engine leaves to the next one when it dies, also by SIGKILL.
 
-A page is memory, in life that of a file (notes_file.py). It says who is in the steps that are under way, and
-who was a suspect before. Whatever is changed is changed in its place, and needs no more than that: the file
-belongs to the kernel, which outlives us. (It need not outlive the kernel: nothing is synced.)
+A journal is memory, in production that of a file (crash_journal_file.py). It holds the last two steps, the
+most that can be in flight, and the suspects that the engine began with. Changes are made in place: the file's
+pages belong to the kernel, which outlives the process. (It need not outlive the kernel: nothing is synced.)
 
-    header    magic, number of the last step, number of the last death, places for members and for suspects
-    members   [M] key, step, end, count: in `step` tokens up to `end` were computed, the last `count` of them
-              in that step; one more in each step since then. Key 0: nobody
+    header    magic, number of the last death, rows N, suspects S
+    steps     [2] of step k in slot k mod 2: step, rows R of it; then columns:
+              keys [N] of the request that holds each row, 0: none; rows, starts, counts [R], padded to N:
+              the step computes the tokens starts to starts + counts - 1 of the sequence in a row
     suspects  [S] key, death, first, end, group, strikes
 
-All numbers are little-endian. A page that makes no sense is as good as none.
+All numbers are little-endian. A journal that makes no sense is ignored.
 """
 
 import struct
@@ -17,70 +18,114 @@ from collections.abc import Iterator, Mapping
 from mmap import mmap
 
 from engine_core.quarantine.blame import Span, Suspect, judge
+from engine_core.step.plan import Plan
+from pagewire.ipc.columns import pack_u32
 
-_MAGIC = b"pwnotes1"
-_HEADER = struct.Struct("<8sQQII")
-_STEP = struct.Struct("<Q")
-_STEP_AT = len(_MAGIC)
-_MEMBER = struct.Struct("<QQII")
+_MAGIC = b"pwnotes2"
+_HEADER = struct.Struct("<8sQII")
+_STEP = struct.Struct("<QQ")
+_KEY = struct.Struct("<Q")
+_U32 = struct.Struct("<I")
 _SUSPECT = struct.Struct("<QQIIII")
-_NOBODY = 0
-_U32 = (1 << 32) - 1
+_NONE = 0
+_MAX_U32 = (1 << 32) - 1
+_NUM_STEPS = 2
+
+
+class _StepSlot:
+    """Where the journal keeps every second step."""
+
+    def __init__(self, at: int, num_rows: int) -> None:
+        self.at = at
+        self.keys = at + _STEP.size
+        self.rows = self.keys + num_rows * _KEY.size
+        self.starts, self.counts = self.rows + 4 * num_rows, self.rows + 8 * num_rows
+        self.changed: set[int] = set()  # rows whose keys differ from those in memory
+        self.written_rows: list[int] = []
+
+    @staticmethod
+    def size(num_rows: int) -> int:
+        """Bytes of one slot."""
+        return _STEP.size + num_rows * (_KEY.size + 12)
 
 
 class CrashJournal:
-    """A page for one life of an engine. Suspects are those that it began with."""
+    """The journal of one life of an engine. Its suspects are those that the engine began with."""
 
     def __init__(self, memory: bytearray | mmap) -> None:
         """memory: writable; of next_journal()."""
         self._memory = memoryview(memory)
-        _, _, self.num_deaths, self.num_members, num_suspects = _HEADER.unpack_from(self._memory)
-        self._suspects_at: int = _HEADER.size + self.num_members * _MEMBER.size
-        self._places: dict[int, int] = {}
+        _, self.num_deaths, self.num_rows, num_suspects = _HEADER.unpack_from(self._memory)
+        size = _StepSlot.size(self.num_rows)
+        self._steps = [_StepSlot(_HEADER.size + i * size, self.num_rows) for i in range(_NUM_STEPS)]
+        self._suspects_at: int = _HEADER.size + _NUM_STEPS * size
+        self._keys = [_NONE] * self.num_rows
+        self._slots: dict[int, int] = {}  # of suspects, by key
         self.suspects: dict[int, Suspect] = {}
-        for place in range(num_suspects):
-            key, death, first, end, group, strikes = self._read_suspect(place)
-            if key != _NOBODY:
-                self._places[key] = place
+        for slot in range(num_suspects):
+            key, death, first, end, group, strikes = self._read_suspect(slot)
+            if key != _NONE:
+                self._slots[key] = slot
                 self.suspects[key] = Suspect(Span(first, end), group, death, strikes)
 
-    def write_step(self, step: int) -> None:
-        """The number of the step that is about to be submitted: write its members first."""
-        _STEP.pack_into(self._memory, _STEP_AT, step)
+    def key_of(self, row: int) -> int:
+        """Key of the request that holds a row, or was the last to hold it; 0: none."""
+        return self._keys[row]
 
-    def write_member(self, place: int, key: int, step: int, end: int, count: int) -> None:
-        """Somebody is in steps from this one on, or has the rest of his prompt in it."""
-        _MEMBER.pack_into(self._memory, _HEADER.size + place * _MEMBER.size, key, step, end, count)
+    def assign_row(self, row: int, key: int) -> None:
+        """A request holds this row in the steps that are written from now on."""
+        self._keys[row] = key
+        for slot in self._steps:
+            slot.changed.add(row)
 
-    def clear_member(self, place: int) -> None:
-        """He is in no step any more."""
-        _STEP.pack_into(self._memory, _HEADER.size + place * _MEMBER.size, _NOBODY)
+    def write_step(self, plan: Plan) -> None:
+        """Writes a plan that is about to be submitted, in place of the one two steps before."""
+        slot, memory = self._steps[plan.step % _NUM_STEPS], self._memory
+        _STEP.pack_into(memory, slot.at, _NONE, 0)  # invalid until it is complete
+        for row in slot.changed:
+            _KEY.pack_into(memory, slot.keys + row * _KEY.size, self._keys[row])
+        slot.changed.clear()
+        size = 4 * len(plan.rows)
+        if plan.rows != slot.written_rows:
+            memory[slot.rows : slot.rows + size] = pack_u32(plan.rows)
+            slot.written_rows = plan.rows
+        memory[slot.starts : slot.starts + size] = pack_u32(plan.starts)
+        memory[slot.counts : slot.counts + size] = pack_u32(plan.counts)
+        _STEP.pack_into(memory, slot.at, plan.step, len(plan.rows))
+
+    def clear_rows(self, rows: list[int], key: int) -> None:
+        """A request is in none of the steps any more, or need not be found there."""
+        for slot in self._steps:
+            for row in rows:
+                at = slot.keys + row * _KEY.size
+                if _KEY.unpack_from(self._memory, at) == (key,):
+                    _KEY.pack_into(self._memory, at, _NONE)
 
     def change_suspect(self, key: int, suspect: Suspect) -> None:
-        """One that the page has."""
+        """Changes one of the suspects."""
         self.suspects[key] = suspect
-        self._write_suspect(self._places[key], key, suspect)
+        self._write_suspect(self._slots[key], key, suspect)
 
     def clear_suspect(self, key: int) -> None:
-        """He is none any more."""
+        """Removes one of the suspects."""
         del self.suspects[key]
-        _STEP.pack_into(self._memory, self._suspect_at(self._places.pop(key)), _NOBODY)
+        _KEY.pack_into(self._memory, self._suspect_at(self._slots.pop(key)), _NONE)
 
     def leave(self) -> None:
-        """The engine is dead, and the page as it shall be found: what is still written goes to a copy."""
+        """Detaches the file, so that the next engine finds the journal as it is now."""
         self._memory = memoryview(bytearray(self._memory))
 
-    def _suspect_at(self, place: int) -> int:
-        return self._suspects_at + place * _SUSPECT.size
+    def _suspect_at(self, slot: int) -> int:
+        return self._suspects_at + slot * _SUSPECT.size
 
-    def _read_suspect(self, place: int) -> tuple[int, int, int, int, int, int]:
-        key, death, first, end, group, strikes = _SUSPECT.unpack_from(self._memory, self._suspect_at(place))
+    def _read_suspect(self, slot: int) -> tuple[int, int, int, int, int, int]:
+        key, death, first, end, group, strikes = _SUSPECT.unpack_from(self._memory, self._suspect_at(slot))
         return key, death, first, end, group, strikes
 
-    def _write_suspect(self, place: int, key: int, suspect: Suspect) -> None:
+    def _write_suspect(self, slot: int, key: int, suspect: Suspect) -> None:
         _SUSPECT.pack_into(
             self._memory,
-            self._suspect_at(place),
+            self._suspect_at(slot),
             key,
             suspect.death,
             *suspect.span,
@@ -90,59 +135,68 @@ class CrashJournal:
 
 
 def next_journal(past: bytes, num_rows: int) -> bytearray:
-    """A page for the next engine, which runs up to so many sequences at once.
+    """Returns the journal of the next engine, which runs up to `num_rows` sequences at once.
 
-    past: the page of the last one, or anything else. Where that died in a step, its suspects are those that
-    it leaves.
+    past: the journal of the last engine, or any other bytes. If that engine died in a step, the requests of
+    the step are among the suspects.
     """
     num_deaths, suspects = 0, dict[int, Suspect]()
-    if _is_page(past):
-        page = CrashJournal(bytearray(past))
-        num_deaths, suspects = page.num_deaths, page.suspects
-        if present := _merge(_members(past)):
+    if _is_journal(past):
+        journal = CrashJournal(bytearray(past))
+        num_deaths, suspects = journal.num_deaths, journal.suspects
+        if present := _merge(_spans(past)):
             num_deaths += 1
             suspects = judge(present, suspects, num_deaths)
     return new_journal(num_deaths, suspects, num_rows)
 
 
 def new_journal(num_deaths: int, suspects: Mapping[int, Suspect], num_rows: int) -> bytearray:
-    """A page on which nobody is a member yet. Where there are too many suspects it has the latest."""
-    # Each row may be that of a request, and be free again while two steps with the one before are under way.
-    num_members, num_suspects = 3 * num_rows, max(4 * num_rows, 64)
-    size = _HEADER.size + num_members * _MEMBER.size + num_suspects * _SUSPECT.size
-    memory = bytearray(size)
-    _HEADER.pack_into(memory, 0, _MAGIC, 0, num_deaths, num_members, num_suspects)
-    page = CrashJournal(memory)
+    """Returns a journal without steps. Of too many suspects it has the latest."""
+    num_suspects = max(4 * num_rows, 64)
+    memory = bytearray(_size(num_rows, num_suspects))
+    _HEADER.pack_into(memory, 0, _MAGIC, num_deaths, num_rows, num_suspects)
+    journal = CrashJournal(memory)
     latest = sorted(suspects.items(), key=lambda pair: -pair[1].death)[:num_suspects]
-    for place, (key, suspect) in enumerate(latest):
-        page._write_suspect(place, key, suspect)
+    for slot, (key, suspect) in enumerate(latest):
+        journal._write_suspect(slot, key, suspect)
     return memory
 
 
-def _is_page(past: bytes) -> bool:
+def _size(num_rows: int, num_suspects: int) -> int:
+    return _HEADER.size + _NUM_STEPS * _StepSlot.size(num_rows) + num_suspects * _SUSPECT.size
+
+
+def _is_journal(past: bytes) -> bool:
     if len(past) < _HEADER.size:
         return False
-    magic, _, num_deaths, num_members, num_suspects = _HEADER.unpack_from(past)
-    size = _HEADER.size + num_members * _MEMBER.size + num_suspects * _SUSPECT.size
-    return bool(magic == _MAGIC and num_deaths <= _U32) and len(past) == size
+    magic, num_deaths, num_rows, num_suspects = _HEADER.unpack_from(past)
+    return bool(magic == _MAGIC and num_deaths <= _MAX_U32) and len(past) == _size(num_rows, num_suspects)
 
 
-def _members(past: bytes) -> Iterator[tuple[int, Span]]:
-    """Who was in the steps under way, and with which tokens. Two steps may have been."""
-    _, last, _, num_members, _ = _HEADER.unpack_from(past)
-    for place in range(num_members):
-        key, step, end, count = _MEMBER.unpack_from(past, _HEADER.size + place * _MEMBER.size)
-        if key == _NOBODY or step > last:  # whose step was not to be submitted yet
+def _spans(past: bytes) -> Iterator[tuple[int, Span]]:
+    """Yields key and tokens of each row in the steps that may have been in flight."""
+    num_rows: int = _HEADER.unpack_from(past)[2]
+    size = _StepSlot.size(num_rows)
+    slots = [_StepSlot(_HEADER.size + i * size, num_rows) for i in range(_NUM_STEPS)]
+    last = max(_STEP.unpack_from(past, slot.at)[0] for slot in slots)
+    for slot in slots:
+        step, count = _STEP.unpack_from(past, slot.at)
+        if step == _NONE or step + _NUM_STEPS <= last or count > num_rows:
             continue
-        since = last - step
-        back = 2 * count if since < 2 else 2 - since  # tokens of the last two steps
-        yield key, Span(min(max(end - back, 0), _U32), min(end + since, _U32))
+        for entry in range(count):
+            row, start, length = (
+                _U32.unpack_from(past, column + 4 * entry)[0]
+                for column in (slot.rows, slot.starts, slot.counts)
+            )
+            key = _KEY.unpack_from(past, slot.keys + row * _KEY.size)[0] if row < num_rows else _NONE
+            if key != _NONE:
+                yield key, Span(start, min(start + length, _MAX_U32))
 
 
-def _merge(members: Iterator[tuple[int, Span]]) -> dict[int, Span]:
-    """By key. Somebody may stand there twice who lost his row and got another one."""
+def _merge(spans: Iterator[tuple[int, Span]]) -> dict[int, Span]:
+    """One span for each request, which may be in two steps, and in several rows of each."""
     present: dict[int, Span] = {}
-    for key, span in members:
+    for key, span in spans:
         other = present.get(key, span)
         present[key] = Span(min(span.first, other.first), max(span.end, other.end))
     return present

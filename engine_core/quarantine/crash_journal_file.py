@@ -1,4 +1,4 @@
-"""The file of a note page: one for each address where an engine core serves."""
+"""The file of a crash journal: one for each address that an engine core listens on."""
 
 import contextlib
 import hashlib
@@ -13,11 +13,11 @@ from pagewire.ipc import transport
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 << 20
-"""Of a file that may be a page: one of 100,000 rows has 20 MB."""
+"""A larger file is not a journal: one of 100,000 rows has 18 MB."""
 
 
 def journal_path(listen: str) -> Path:
-    """Where the next core looks for it that listens there."""
+    """Returns the path where the next core that listens on this address looks for the journal."""
     if listen.startswith("ipc://"):
         return Path(listen.removeprefix("ipc://") + ".notes")
     digest = hashlib.blake2b(listen.encode(), digest_size=8).hexdigest()
@@ -25,9 +25,10 @@ def journal_path(listen: str) -> Path:
 
 
 def open_journal(path: Path, num_rows: int) -> CrashJournal:
-    """The page for this life; the last one's is read and replaced, in one step, by a file of mode 0600.
+    """Returns the journal of this life; its file (mode 0600) atomically replaces that of the last engine.
 
-    Call it when the address is ours. Where there can be no file, the page is gone when we are.
+    Call it once this process holds the address. If the file cannot be written, the journal is lost with the
+    process.
     """
     past = b""
     with contextlib.suppress(OSError):
@@ -37,17 +38,20 @@ def open_journal(path: Path, num_rows: int) -> CrashJournal:
     try:
         return CrashJournal(_map(path, memory))
     except OSError as error:
-        log.warning("no notes are kept (%s): who makes the engine die will not be found out", error.strerror)
+        log.warning(
+            "no crash journal is kept (%s): a request that makes the engine die will not be found",
+            error.strerror,
+        )
         return CrashJournal(memory)
 
 
 def _map(path: Path, content: bytearray) -> mmap.mmap:
-    """A shared mapping of a new file with this content. Raises OSError."""
+    """Returns a shared mapping of a new file with this content. Raises OSError."""
     fresh = path.with_name(path.name + ".new")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh.unlink(missing_ok=True)
     with open(fresh, "x+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(content)  # all of it: where the disk is full, this fails, and no write to the page will
+        file.write(content)  # all of it: a full disk fails here, and not when the journal is written to
         file.flush()
         memory = mmap.mmap(file.fileno(), len(content))
         os.replace(fresh, path)

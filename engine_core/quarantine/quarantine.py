@@ -23,6 +23,7 @@ from engine_core.quarantine.blame import Suspect, release
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import Request, Sequence, Status
+from engine_core.step.plan import Plan
 
 PATIENCE = 0.3
 """Seconds that a new engine waits for the suspects of the last death, from its first event on. Connected
@@ -30,7 +31,6 @@ frontends resubmit them before anything else, within milliseconds. (A suspect wh
 others this much.)"""
 IDLE_SLEEP_S = 0.005
 """Seconds that a core which waits for suspects may sleep before it looks for messages again."""
-_ALL = (1 << 32) - 1
 
 
 class Quarantine:
@@ -39,10 +39,8 @@ class Quarantine:
     def __init__(self, num_rows: int) -> None:
         """num_rows: sequences that run at once."""
         self._journal = CrashJournal(next_journal(b"", num_rows))
-        self._free = list(range(self._journal.num_members))
-        self._slots: dict[Request, int] = {}  # of requests that run, in the journal
-        self._changed: dict[Request, int] = {}  # since the last note(): tokens that it computes at once
-        self._leaving: deque[tuple[int, int, Request]] = deque()  # last step, which may be in flight; slot
+        self._rows: dict[Request, list[int]] = {}  # that a running request holds, or has held
+        self._leaving: deque[tuple[int, Request, list[int]]] = deque()  # last step, which may be in flight
         self._step = 0  # the last one that was journaled
         # Suspects.
         self._missing: set[int] = set()  # keys that are not yet resubmitted
@@ -52,9 +50,8 @@ class Quarantine:
 
     def open(self, journal: CrashJournal) -> None:
         """Continues the journal of the engine before this one. To be called before anything else."""
-        assert not self._slots and not self._present
+        assert not self._rows and not self._present
         self._journal = journal
-        self._free = list(range(journal.num_members))
         self._missing = {*journal.suspects}
 
     def leave(self) -> None:
@@ -84,23 +81,24 @@ class Quarantine:
             self._missing.discard(request.key)
             self._present[request] = _PresentSuspect(request, suspect)
 
-    def started(self, request: Request) -> None:
-        """Registers that the first of its sequences has got a row."""
-        self._slots[request] = self._free.pop()
-        self._changed[request] = _ALL
+    def admitted(self, request: Request, rows: Iterable[int]) -> None:
+        """Registers that a request has got rows."""
+        held = self._rows.setdefault(request, [])
+        for row in rows:
+            held.append(row)
+            self._journal.assign_row(row, request.key)
 
     def stopped(self, request: Request) -> None:
         """Registers that the last of its sequences with a row has lost it."""
-        self._leaving.append((self._step, self._slots.pop(request), request))
-        self._changed.pop(request, None)
+        self._leaving.append((self._step, request, self._rows.pop(request)))
 
     def ended(self, request: Request, is_finished: Callable[[], bool]) -> None:
         """Removes a request that has ended, and will not come again, from the journal.
 
         A suspect that was not cleared remains one, unless it has finished by itself (`is_finished`).
         """
-        if self._leaving and self._leaving[-1][2] is request:
-            self._journal.clear_member(self._leaving[-1][1])
+        if self._leaving and self._leaving[-1][1] is request:
+            self._journal.clear_rows(self._leaving[-1][2], request.key)
         if request in self._present:
             del self._present[request]
             self._isolated = [other for other in self._isolated if other is not request]
@@ -134,32 +132,23 @@ class Quarantine:
         """Whether no request may begin because suspects of the last death are not yet resubmitted."""
         return any(self._journal.suspects[key].death == self._journal.num_deaths for key in self._missing)
 
-    def computes(self, sequence: Sequence, count: int) -> None:
-        """Registers that a running sequence computes so many tokens in the plan that is being made."""
-        if count > 1:
-            self._changed[sequence.request] = max(count, self._changed.get(sequence.request, 0))
-
-    def note(self, step: int, oldest: int) -> None:
+    def record(self, plan: Plan, oldest: int) -> None:
         """Journals a plan before it is submitted. oldest: the first step that is in flight."""
-        self._step = step
+        self._step = plan.step
         self._clear_before(oldest)
-        for request, count in self._changed.items():
-            end = max(sequence.num_computed_tokens for sequence in request.sequences)
-            self._journal.write_member(self._slots[request], request.key, step, end, min(count, end))
-        self._changed.clear()
-        self._journal.write_step(step)
+        self._journal.write_step(plan)
 
     def at_rest(self) -> None:
         """Registers that no step is in flight."""
         self._clear_before(self._step + 1)
 
-    def check_invariants(self, running: Iterable[Request]) -> None:
-        """Raises InvariantError unless running requests are journaled, and present suspects known."""
-        if set(running) != self._slots.keys():
+    def check_invariants(self, running: list[Sequence]) -> None:
+        """Raises InvariantError unless running sequences are journaled, and present suspects known."""
+        keys = {sequence.request: sequence.request.key for sequence in running}
+        if keys.keys() != self._rows.keys():
             raise InvariantError("the running requests are not those in the journal")
-        slots = [*self._slots.values(), *(slot for _, slot, _ in self._leaving), *self._free]
-        if sorted(slots) != list(range(self._journal.num_members)):
-            raise InvariantError("a slot of the journal is lost, or has two owners")
+        if any(self._journal.key_of(sequence.row) != sequence.request.key for sequence in running):
+            raise InvariantError("a row of the journal does not have the key of its request")
         if not {request.key for request in self._present} | self._missing <= self._journal.suspects.keys():
             raise InvariantError("a request is isolated that is not a suspect")
         if any(not request.num_live for request in self._present):
@@ -167,9 +156,9 @@ class Quarantine:
 
     def _clear_before(self, step: int) -> None:
         while self._leaving and self._leaving[0][0] < step:
-            _, slot, _ = self._leaving.popleft()
-            self._journal.clear_member(slot)
-            self._free.append(slot)
+            _, request, rows = self._leaving.popleft()
+            held = self._rows.get(request, [])
+            self._journal.clear_rows([row for row in rows if row not in held], request.key)
 
     def _next_group(self) -> list[Request]:
         """Returns suspects of the last death, in order of arrival: those run first, and alone."""

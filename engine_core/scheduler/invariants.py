@@ -34,7 +34,7 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
     states.waiting.check_invariants(len(running))
     states.throughput.check_invariants(len(running))
     states.swap.check_invariants(waiting)
-    states.quarantine.check_invariants(sequence.request for sequence in running)
+    states.quarantine.check_invariants(running)
     _equal("running requests", states.num_running_requests, len({s.request for s in running}))
     blocks = (sequence.blocks for sequence in running + forking if sequence.blocks)
     states.tables.pool.check_invariants(blocks)

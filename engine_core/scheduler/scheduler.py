@@ -198,7 +198,7 @@ class Scheduler:
             plan.removed_rows = self.rows.take_removed()
             prompts = self._prompt_logprobs.planned()
             self.in_flight.append(InFlightStep(plan, sampling, self.states.num_ended, prompts))
-            self.quarantine.note(self.step, self.in_flight[0].plan.step)
+            self.quarantine.record(plan, self.in_flight[0].plan.step)
             self.num_idle_plans = 0
         else:
             if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
@@ -361,7 +361,6 @@ class Scheduler:
         and nobody is admitted behind it before it is complete.
         """
         sequence = batch.sequences[-1]
-        self.quarantine.computes(sequence, batch.counts[-1])
         self.prefix_cache.commit(sequence)
         if sequence.leads and not sequence.num_new_tokens:
             for sibling in self.states.fork_siblings(sequence):

@@ -81,11 +81,11 @@ class SequenceStates:
         self.tables.open(sequence, slots, cached)
         self.prefix_cache.count(sequence)
         self.swap.swap_in(sequence, plan)
-        sequence.row = self.rows.take()
+        siblings = sequence.request.forking if sequence.leads else ()
+        for each in (sequence, *siblings):
+            each.row = self.rows.take()
         self._run(sequence)
-        if sequence.leads:
-            for sibling in sequence.request.forking:
-                sibling.row = self.rows.take()
+        self.quarantine.admitted(sequence.request, [each.row for each in (sequence, *siblings)])
 
     def holders(self) -> Iterator[Sequence]:
         """Whoever holds blocks, after drop_stopped()."""
@@ -175,7 +175,6 @@ class SequenceStates:
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
-            self.quarantine.started(sequence.request)
 
     def _stop(self, sequence: Sequence) -> None:
         """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""

@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         name="a core that dies in its first step does not know which requests were running",
         file="engine_core/quarantine/quarantine.py",
-        old="        self._journal.write_step(step)\n",
+        old="        self._journal.write_step(plan)\n",
         new="",
         tests=(
             "tests/engine_core/quarantine/test_quarantine.py",

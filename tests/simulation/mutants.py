@@ -267,14 +267,13 @@ def _best_of_returns_the_first(patch: Callable[..., None]) -> None:
 
 def _later_requests_are_not_journaled(patch: Callable[..., None]) -> None:
     """The journal of an engine that dies has only the requests of its first step."""
-    note = Quarantine.note
+    record = Quarantine.record
 
-    def lazy(self: Quarantine, step: int, oldest: int) -> None:
-        if step > 1:
-            self._changed.clear()
-        note(self, step, oldest)
+    def lazy(self: Quarantine, plan: Plan, oldest: int) -> None:
+        if plan.step == 1:
+            record(self, plan, oldest)
 
-    patch(Quarantine, "note", lazy)
+    patch(Quarantine, "record", lazy)
 
 
 def _all_in_the_fatal_step_get_a_strike(patch: Callable[..., None]) -> None:

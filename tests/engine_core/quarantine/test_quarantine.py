@@ -161,6 +161,6 @@ def test_a_preempted_request_is_a_suspect_until_its_last_step_is_over():
     while not scheduler.num_preemptions:
         lives.world.step()
         scheduler.check_invariants()
-    members = len(scheduler.quarantine._slots)
+    members = len(scheduler.quarantine._rows)
     assert members == len(running(lives.world)) < 3
     assert lives.begin().scheduler.quarantine.num_suspects == members

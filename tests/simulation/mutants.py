@@ -19,7 +19,7 @@ from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine import blame as suspects
-from engine_core.quarantine import crash_journal as note_page
+from engine_core.quarantine import crash_journal
 from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import Quarantine
@@ -283,7 +283,7 @@ def _all_in_the_fatal_step_get_a_strike(patch: Callable[..., None]) -> None:
         strikes = {key: suspects[key].strikes + 1 if key in suspects else 1 for key in present}
         return suspects | {key: Suspect(present[key], 1, death, strikes[key]) for key in present}
 
-    patch(note_page, "judge", crude)
+    patch(crash_journal, "judge", crude)
 
 
 def _progress_is_no_alibi(patch: Callable[..., None]) -> None:

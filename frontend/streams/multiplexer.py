@@ -227,7 +227,7 @@ class Multiplexer:
             del batch.responses[-1]
         if stream.over:
             wake(member.over)
-        elif stream.has_more:
+        elif has_news and stream.has_more:
             member.when_due()
         else:
             stream.when_due(member.when_due)

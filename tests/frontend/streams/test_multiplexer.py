@@ -12,7 +12,8 @@ from google.rpc import code_pb2, error_details_pb2
 
 from frontend.auth.caller import ANONYMOUS
 from frontend.call import Call
-from frontend.state import SERVING
+from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.state import SERVING, ServingState
 from frontend.streams import multiplexer
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
@@ -493,3 +494,39 @@ async def test_who_does_not_take_refusals_is_not_read(checkpoint, model):
         assert len(message.errors) == multiplexer.MAX_ERRORS
         await asyncio.wait_for(reading, 30)
         await many.aclose()
+
+
+class HeldBackStream:
+    """Has output, but no message is due, as with MODE_FINAL before the end."""
+
+    over, has_more = False, True
+
+    def __init__(self) -> None:
+        self.call: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def when_due(self, call: Any) -> None:
+        self.call.set_result(call)
+
+    def put(self, response: generation_pb2.GenerateResponse) -> bool:
+        return self.over
+
+
+async def test_output_that_is_not_due_yet_does_not_hold_up_the_stream():
+    """Found with requests in MODE_FINAL whose output came before the first look: none was answered."""
+    held = HeldBackStream()
+
+    class Generator:
+        @asynccontextmanager
+        async def open(self, *_: Any) -> AsyncIterator[Any]:
+            yield held
+
+    limits = ConcurrencyLimits(0, 0)
+    requests = multiplexer.Multiplexer(Generator(), ServingState(), limits, 9)
+    requests.handle(generate("a"), lambda: Call(ANONYMOUS))
+    taking = asyncio.create_task(requests.take())
+    call = await asyncio.wait_for(held.call, 30)
+    held.over, held.has_more = True, False
+    call()
+    message = await asyncio.wait_for(taking, 30)
+    assert [each.request_id for each in message.responses] == ["a"]
+    await requests.aclose()

@@ -10,6 +10,11 @@ _MOST = 1000
 """Maximum number of characters of each part of an error."""
 
 
+def install_hint(extra: str) -> str:
+    """Returns what to do when an optional dependency is missing."""
+    return f"in pagewire's source tree: pip install '.[{extra}]'"
+
+
 class PagewireError(Exception):
     """Base of the errors that this project raises on purpose.
 

@@ -28,7 +28,8 @@ for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_mod
   pagewire/demo_model/tokenizer.json share/pagewire/protos/pagewire/v1/generation.proto; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
-! grep -qE '(^| )(tests|benchmarks|scripts|docs)/' "$work/contents" || fail "the wheel holds what it should not"
+sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
+  fail "the wheel installs more than pagewire: $(head -3 "$work/strays")"
 
 "$python" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel"
@@ -39,7 +40,17 @@ for absent in torch numpy transformers; do
 done
 say "a base install takes $(du -sm venv/lib | cut -f1) MiB"
 
-python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM; pagewire.SamplingParams'
+# Other distributions have packages of these names, too; `kernels` is widely installed.
+site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+for name in kernels worker frontend engine_core; do
+  mkdir "$site/$name" && echo 'OWNER = "another distribution"' >"$site/$name/__init__.py"
+done
+python -c '
+import pagewire, pagewire.cli
+pagewire.Client; pagewire.AsyncClient; pagewire.LLM; pagewire.SamplingParams
+import engine_core, frontend, kernels, worker
+assert {each.OWNER for each in (engine_core, frontend, kernels, worker)} == {"another distribution"}'
+say "packages called kernels, worker, frontend and engine_core of other distributions are left alone"
 pagewire --help >help
 grep -q 'start everything on this host' help || fail "pagewire --help"
 test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
@@ -49,7 +60,7 @@ say "imports, --help, version"
 for command in worker engine serve; do
   code=0
   pagewire "$command" >/dev/null 2>error || code=$?
-  [ "$code" = 1 ] && grep -q "pip install 'pagewire\[worker\]'" error || fail "pagewire $command: $(cat error)"
+  [ "$code" = 1 ] && grep -q "pip install '.\[worker\]'" error || fail "pagewire $command: $(cat error)"
 done
 say "worker, engine and serve name the extra to install"
 
@@ -81,6 +92,13 @@ say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
 pagewire serve --device simulated --profile instant --port "$port" --http-port -1 >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
+python - "127.0.0.1:$port" <<'PYTHON'
+import kernels, sys
+import pagewire
+
+assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
+assert sys.modules["kernels"].OWNER == "another distribution"
+PYTHON
 test -n "$(pagewire generate hello --max-tokens 8 --address "127.0.0.1:$port")" || fail "no answer"
 kill "$service"
 wait "$service" || fail "the service ended with $? on SIGTERM"

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
-from pagewire.errors import StartupError
+from pagewire.errors import StartupError, install_hint
 from pagewire.host.cores import GPU, parse_cores, pin
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Status
@@ -201,7 +201,7 @@ def _load_model(
             return load_cuda(initialize, config.rank, report)
     except ModuleNotFoundError as error:
         raise StartupError(
-            "cannot load a model", f"{error.name} is not installed", "pip install 'pagewire[worker]'"
+            "cannot load a model", f"{error.name} is not installed", install_hint("worker")
         ) from error
     pinned = bool(config.cores)
     runner, ready = load(initialize, config.rank, config.threads, report, pinned, precompiled, memory)

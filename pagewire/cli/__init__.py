@@ -1,34 +1,34 @@
 """One file per command. Each has CONFIG, a configuration class, and run(config) -> exit code.
 
-A command imports what it needs when it is run, so that a base install can talk to a service and
-run a frontend without torch.
+A command imports what it needs when it runs, so that a base install can call a service and run a frontend
+without torch.
 """
 
 import difflib
 import importlib
 from collections.abc import Sequence
 
-from pagewire import __version__, flags
+from pagewire import __version__, flags, rooms
 from pagewire.flags import UsageError
 
 COMMANDS = {
     "serve": "start everything on this host",
     "generate": "stream the continuation of a prompt",
     "chat": "have a conversation",
-    "health": "ask a service whether it takes requests",
-    "drain": "tell a frontend to take nothing new",
-    "resume": "tell it to serve again",
+    "health": "check whether a service accepts requests",
+    "drain": "make a frontend refuse new requests",
+    "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",
     "frontend": "start one frontend",
     "engine": "start one engine core, with its worker",
     "worker": "start one worker",
     "token": "make a token for --auth-file",
-    "replay": "tell a scheduler again what a recording says",
-    "keys": "make keys for tcp:// between our processes",
+    "replay": "repeat a recording and compare the plans",
+    "keys": "make keys for tcp:// between processes",
     "version": "print the version",
 }
 INTERNAL = frozenset({"reader"})
-"""Commands that our own processes start."""
+"""Commands that only processes of a service start."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,6 +44,7 @@ def run(arguments: Sequence[str]) -> int:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"unknown command {command!r}{hint}", todo="see: pagewire --help")
+    rooms.make_importable()
     module = importlib.import_module(f"pagewire.cli.{command}")
     code: int = module.run(flags.parse(module.CONFIG, arguments[1:], command=command))
     return code

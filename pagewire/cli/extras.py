@@ -1,21 +1,19 @@
-"""What an extra of the distribution installs."""
+"""Checks that the modules of an optional dependency are installed."""
 
 import importlib.util
 
-from pagewire.errors import StartupError
+from pagewire.errors import StartupError, install_hint
 
 
 def require(extra: str, modules: tuple[str, ...], doing: str) -> None:
-    """Raises StartupError, naming the extra, when one of its modules is not installed."""
+    """Raises StartupError, naming the extra, if one of its modules is not installed."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        raise StartupError(
-            f"cannot {doing}", f"{missing[0]} is not installed", f"pip install 'pagewire[{extra}]'"
-        )
+        raise StartupError(f"cannot {doing}", f"{missing[0]} is not installed", install_hint(extra))
 
 
 def require_worker(doing: str, device: str = "auto") -> None:
-    """As require(), for everything that computes. A simulated device needs no torch."""
+    """Requires the modules of a worker; a simulated device needs no torch."""
     if device == "simulated":
         require("engine", ("numpy",), doing)
     else:

@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from pagewire import rooms
 from pagewire.errors import StartupError
 
 _STATUS_FD = "PAGEWIRE_STATUS_FD"
@@ -67,12 +67,9 @@ def child_environment() -> dict[str, str]:
 
 
 def _import_path() -> dict[str, str]:
-    """Lets a child import this package from a source tree, installed or not."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "pyproject.toml").is_file():
-        return {}
+    """Lets a child import the rooms, and in a source tree this package."""
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {"PYTHONPATH": os.pathsep.join([str(root), *others])}
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys([str(rooms.folder()), *others]))}
 
 
 def is_child() -> bool:

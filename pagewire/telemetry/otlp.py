@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from pagewire import __version__
-from pagewire.errors import StartupError
+from pagewire.errors import StartupError, install_hint
 from pagewire.telemetry.tracing import Attributes, Part, TraceContext
 
 try:
@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     raise StartupError(
         "cannot export traces",
         f"--otlp-endpoint needs {error.name}, which is not installed",
-        "pip install 'pagewire[tracing]'",
+        install_hint("tracing"),
     ) from error
 
 _EVERY_MS = 1000

@@ -175,7 +175,10 @@ def test_a_real_device_without_torch(core: Core, checkpoint: Checkpoints, monkey
     core.receive()
     core.send(initialize=initialize(checkpoint("llama")))
     failed = core.receive().failed
-    assert (failed.why, failed.todo) == ("torch is not installed", "pip install 'pagewire[worker]'")
+    assert (failed.why, failed.todo) == (
+        "torch is not installed",
+        "in pagewire's source tree: pip install '.[worker]'",
+    )
     assert worker.join() == 1
 
 

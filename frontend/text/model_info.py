@@ -86,6 +86,11 @@ class ModelInfo:
             capabilities=capabilities,
             default_sampling=self.default_sampling,
             limits=_limits_message(limits, config),
+            exactness=model_pb2.Exactness(
+                bitwise=not facts.exactness_caveat,
+                reason=facts.exactness_caveat,
+                arithmetic=facts.arithmetic,
+            ),
         )
 
 

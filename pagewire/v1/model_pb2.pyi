@@ -62,7 +62,7 @@ class GetModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "default_sampling", "limits")
+    __slots__ = ("name", "aliases", "base", "source", "revision", "architecture", "dtype", "quantization", "max_model_len", "vocab_size", "eos_token_ids", "bos_token_id", "pad_token_id", "capabilities", "default_sampling", "limits", "exactness")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class Model(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    EXACTNESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     base: str
@@ -95,7 +96,18 @@ class Model(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[Capability]
     default_sampling: _generation_pb2.SamplingParams
     limits: Limits
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+    exactness: Exactness
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., source: _Optional[str] = ..., revision: _Optional[str] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[Capability, str]]] = ..., default_sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., exactness: _Optional[_Union[Exactness, _Mapping]] = ...) -> None: ...
+
+class Exactness(_message.Message):
+    __slots__ = ("bitwise", "reason", "arithmetic")
+    BITWISE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
+    bitwise: bool
+    reason: str
+    arithmetic: str
+    def __init__(self, bitwise: _Optional[bool] = ..., reason: _Optional[str] = ..., arithmetic: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_sequences", "max_logprobs", "max_stop_strings", "max_request_bytes", "max_priority", "max_tenant_bytes", "max_beam_stop_tokens", "max_continuations", "max_continuation_bytes", "max_prompt_candidates", "max_length_penalty", "max_bad_words", "max_string_bytes", "max_output_values")

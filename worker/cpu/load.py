@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.isa.sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.internal.v1 import worker_pb2
@@ -21,6 +22,7 @@ from worker.cpu.malloc_tuning import settle
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
+from worker.exactness import TORCH, Exactness, on_cpu
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace, make_swap_space
@@ -79,6 +81,7 @@ class Loaded:
     model: LanguageModel
     dtype: torch.dtype
     blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
+    exactness: Exactness = TORCH
 
     def make_cache(self) -> KVCache:
         """Returns the KV cache, as large as requested or as fits."""
@@ -130,7 +133,9 @@ def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report) -> Loaded:
     group = config.num_heads // config.num_kv_heads
     kernels = use_cpu_kernels(loaded.model, loaded.dtype, CPU, size, config.head_dim, group, arena, report)
     model = fuse(loaded.model, kernels.rows, kernels.blocks)
-    return replace(loaded, model=model, blocks=kernels.blocks)
+    chosen = target_set() if kernels.packed else None
+    exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
+    return replace(loaded, model=model, blocks=kernels.blocks, exactness=exactness)
 
 
 def _ready(
@@ -155,4 +160,5 @@ def _ready(
     ready = make_ready(*facts, cache, swap_space, prefill_us)
     ready.num_threads = threads
     ready.model.quantization = initialize.quantization
+    loaded.exactness.describe(ready.model)
     return ready

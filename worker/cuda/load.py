@@ -18,6 +18,7 @@ from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, 
 from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.sampler import CudaSampler
 from worker.cuda.warm_up import warm_up
+from worker.exactness import CUDA
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
@@ -79,6 +80,7 @@ def load(
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
     ready = make_ready(*facts, parts.cache, parts.swap_space, prefill_us)
+    CUDA.describe(ready.model)
     logger.info(
         "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,

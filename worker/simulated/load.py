@@ -10,6 +10,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
 from worker.config.registry import read_model_config
+from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
 from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
@@ -67,6 +68,7 @@ def load(
             max_model_len=max_model_len,
             eos_token_ids=model.eos_token_ids,
             weight_bytes=weight_bytes,
+            arithmetic=SIMULATED.arithmetic,
         ),
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,

@@ -50,7 +50,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "arithmetic", "exactness_caveat")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class ModelFacts(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
+    EXACTNESS_CAVEAT_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -65,7 +67,9 @@ class ModelFacts(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     weight_bytes: int
     quantization: str
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ...) -> None: ...
+    arithmetic: str
+    exactness_caveat: str
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority")

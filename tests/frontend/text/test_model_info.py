@@ -45,6 +45,13 @@ def test_what_clients_are_told(tmp_path):
     assert (model.limits.max_sequences, model.limits.max_stop_strings) == (8, 64)
     assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 20
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
+    assert model.exactness.bitwise and not model.exactness.reason
+
+    inexact = engine_pb2.Welcome()
+    inexact.CopyFrom(WELCOME)
+    inexact.model.arithmetic, inexact.model.exactness_caveat = "torch", "torch computes"
+    told = load_model(config).describe(inexact, config).exactness
+    assert (told.bitwise, told.reason, told.arithmetic) == (False, "torch computes", "torch")
 
 
 def test_every_limit_is_told(tmp_path):

@@ -1,0 +1,42 @@
+"""Says what a loaded model promises about equal results (docs/sampling.md, "Exactness").
+
+Outputs are bitwise exact where every sum has an order that is fixed by positions and shapes: then batch
+mates, chunks, preemption, caches and resumption change no bit of the logits.
+"""
+
+from dataclasses import dataclass
+
+from pagewire.internal.v1 import engine_pb2
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What computes, and what keeps its results from being bitwise exact."""
+
+    arithmetic: str  # equal for engines whose results are equal bit for bit
+    caveat: str = ""  # empty: bitwise exact
+
+    def describe(self, facts: engine_pb2.ModelFacts) -> None:
+        """Writes it into the facts of a model."""
+        facts.arithmetic, facts.exactness_caveat = self.arithmetic, self.caveat
+
+
+CUDA = Exactness("cuda", "matrix libraries on a GPU choose an order of sums by the number of rows")
+SIMULATED = Exactness("simulated")
+TORCH = Exactness("torch", "torch computes, which sums in another order for another number of rows")
+
+
+def on_cpu(instruction_set: str | None, has_attention: bool) -> Exactness:
+    """Returns what a CPU promises.
+
+    instruction_set: that of the kernels that multiply; None: torch does. has_attention: whether they attend
+    too.
+    """
+    if instruction_set is None:
+        return TORCH
+    if not has_attention:
+        return Exactness(
+            f"{instruction_set}, attention by torch",
+            "no attention kernel fits the block size and the head size",
+        )
+    return Exactness(instruction_set)

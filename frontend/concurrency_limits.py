@@ -1,6 +1,7 @@
-"""Limits how much a frontend works on at once: calls, and bytes of prompts being tokenized.
+"""Limits how much a frontend works on at once: calls, open streams, control calls, and bytes being tokenized.
 
-Both are checked before anything is tokenized, so that a rejection is returned within milliseconds.
+They are checked before anything is tokenized, so that a rejection is returned within milliseconds. No tenant
+can take more than a share of the slots, so that one of them cannot lock out the others.
 """
 
 from collections import Counter
@@ -8,35 +9,79 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from frontend.auth.caller import Caller
 from frontend.errors import FrontendFull
 from pagewire.retry_after import RetryAfter
 
+MAX_CONTROL_CALLS = 1024
+"""Calls at once that are answered without generation or tokenization, such as Abort."""
+TENANT_SHARE = 0.5
+"""Share of each kind of slots that a tenant may hold. Callers of public methods count as one tenant; without
+authentication tenants are not told apart, and there are no shares."""
 
-class ConcurrencyLimits:
-    """Counts calls and bytes, and rejects what exceeds the limits. Belongs to the event loop's thread."""
 
-    def __init__(self, max_calls: int, max_bytes: int, clock: Callable[[], float] = monotonic) -> None:
-        """max_calls, max_bytes: 0: no limit."""
-        self.num_calls = self.num_bytes = 0
-        self.refused: Counter[str] = Counter()
-        """Rejected calls since the start, by the limit that they met: "calls" or "bytes"."""
-        self._max_calls, self._max_bytes = max_calls, max_bytes
-        self._clock = clock
-        self._calls, self._readings = RetryAfter(), RetryAfter()
+class SlotPool:
+    """Counts slots of one kind, in all and by tenant."""
+
+    def __init__(self, kind: str, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
+        """size: 0: no limit. refused: counts rejections, by kind."""
+        self.num_held = 0
+        self._kind, self._size, self._refused, self._clock = kind, size, refused, clock
+        self._held_by: Counter[str] = Counter()
+        self._retry_after = RetryAfter()
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Holds a slot for a call within the block. Raises FrontendFull."""
-        if self._max_calls and self.num_calls >= self._max_calls:
-            raise self._full("calls", self._calls)
-        if 2 * self.num_calls <= self._max_calls:
-            self._calls.forget()
-        self.num_calls += 1
+    def slot(self, caller: Caller | None) -> Iterator[None]:
+        """Holds a slot within the block. caller: None: the method is public. Raises FrontendFull."""
+        tenant = caller.tenant if caller is not None else ""
+        share = TENANT_SHARE * self._size
+        if self._size and (
+            self.num_held >= self._size or (tenant is not None and self._held_by[tenant] >= share)
+        ):
+            self._refused[self._kind] += 1
+            raise FrontendFull(self._retry_after.offer(1, self._clock()))
+        if 2 * self.num_held <= self._size:
+            self._retry_after.forget()
+        self._count(tenant, 1)
         try:
             yield
         finally:
-            self.num_calls -= 1
-            self._calls.freed(1, self._clock())
+            self._count(tenant, -1)
+            self._retry_after.freed(1, self._clock())
+
+    def _count(self, tenant: str | None, change: int) -> None:
+        self.num_held += change
+        if tenant is not None:
+            self._held_by[tenant] += change
+            if not self._held_by[tenant]:
+                del self._held_by[tenant]
+
+
+class ConcurrencyLimits:
+    """Holds slots, and rejects what exceeds the limits. Belongs to the event loop's thread."""
+
+    def __init__(self, max_calls: int, max_bytes: int, clock: Callable[[], float] = monotonic) -> None:
+        """max_calls: of calls, and of open streams. max_bytes: being tokenized. 0: no limit."""
+        self.num_bytes = 0
+        self.refused: Counter[str] = Counter()
+        """Rejected calls since the start, by the limit that they met."""
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._calls = SlotPool("calls", max_calls, self.refused, clock)
+        self._streams = SlotPool("streams", max_calls, self.refused, clock)
+        self._controls = SlotPool("controls", MAX_CONTROL_CALLS, self.refused, clock)
+        self.call = self._calls.slot
+        """Holds a slot for a call that generates or tokenizes."""
+        self.stream = self._streams.slot
+        """Holds a slot for a stream that may stay open without doing anything."""
+        self.control = self._controls.slot
+        """Holds a slot for any other call."""
+        self._readings = RetryAfter()
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that generate or tokenize now."""
+        return self._calls.num_held
 
     @contextmanager
     def reading(self, size: int) -> Iterator[None]:
@@ -45,14 +90,11 @@ class ConcurrencyLimits:
         A message larger than the limit is admitted when no other is being tokenized.
         """
         if self._max_bytes and self.num_bytes and self.num_bytes + size > self._max_bytes:
-            raise self._full("bytes", self._readings)
+            self.refused["bytes"] += 1
+            raise FrontendFull(self._readings.offer(1, self._clock()))
         self.num_bytes += size
         try:
             yield
         finally:
             self.num_bytes -= size
             self._readings.freed(1, self._clock())
-
-    def _full(self, kind: str, estimate: RetryAfter) -> FrontendFull:
-        self.refused[kind] += 1
-        return FrontendFull(estimate.offer(1, self._clock()))

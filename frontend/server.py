@@ -24,6 +24,7 @@ from frontend.rpc.interceptors.decoding import DecodingInterceptor
 from frontend.rpc.interceptors.limits import LimitsInterceptor
 from frontend.rpc.interceptors.metrics import MetricsInterceptor
 from frontend.rpc.interceptors.tracing import TraceInterceptor
+from frontend.rpc.interceptors.unary import UnaryInterceptor
 from frontend.rpc.options import bind, server_options
 from frontend.rpc.shutdown import Shutdown
 from frontend.rpc.tls import certificates_of
@@ -71,6 +72,8 @@ DESCRIPTORS = tuple(
     )
 )
 SERVICES = tuple(service.full_name for service in DESCRIPTORS)
+RECEIVE_TIMEOUT_S = 30.0
+"""Seconds that a request message may take to arrive."""
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
@@ -104,8 +107,9 @@ class Frontend:
             MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
             TraceInterceptor(),
             AuthInterceptor(TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()),
-            LimitsInterceptor(self.limits),
+            LimitsInterceptor(self.limits, self.counters, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(),
+            UnaryInterceptor(self.write_timeouts),
         ]
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
         self._drain = Drain(self.state, self._generator.registry, config.drain_delay)
@@ -114,11 +118,13 @@ class Frontend:
         self._generation = GenerationServicer(
             config, self._generator, self.engine, self.state, self.limits, self.write_timeouts
         )
-        self._tokenizer = TokenizerServicer(model, self._prompts, self.engine, self.limits)
+        self._tokenizer = TokenizerServicer(
+            model, self._prompts, self.engine, self.limits, self.write_timeouts
+        )
         self._models = ModelServicer(config, model, self.engine)
         self._pooling = PoolingServicer(scorer, self.state)
-        self._admin = AdminServicer(config, self.engine, self.state, self._drain)
-        self._health = HealthServicer(self.state, SERVICES)
+        self._admin = AdminServicer(config, self.engine, self.state, self._drain, self.write_timeouts)
+        self._health = HealthServicer(self.state, SERVICES, self.write_timeouts)
         self._server = GrpcServer(self._make_server, self._bind)
         self._shutdown = Shutdown(self.state, self._drain, self._generator.registry, self._server)
 

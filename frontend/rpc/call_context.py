@@ -39,6 +39,11 @@ def current_caller() -> Caller:
     return _caller.get()
 
 
+def find_caller() -> Caller | None:
+    """Returns the caller of the current call; None when its method is public."""
+    return _caller.get(None)
+
+
 def current_call(context: Context) -> Call:
     """Returns the current call. Raises LookupError when no interceptor has set its caller."""
     return Call(current_caller(), context.time_remaining(), *_trace.get())

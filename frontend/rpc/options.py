@@ -6,6 +6,8 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 
 MAX_SEND_BYTES = 64 << 20
+MAX_STREAMS = 4096
+"""Of a connection, at least. Clients wait when they reach it, instead of being told to retry elsewhere."""
 PING_INTERVAL_MS = 5_000
 """Minimum interval of clients' pings, with and without calls."""
 
@@ -40,6 +42,8 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(config.reuse_port)),
         ("grpc.max_receive_message_length", config.max_request_bytes),
         ("grpc.max_send_message_length", MAX_SEND_BYTES),
+        # Per connection: bounds what gRPC itself keeps for a client that opens and resets streams.
+        ("grpc.max_concurrent_streams", max(config.max_concurrent_requests, MAX_STREAMS)),
         # Clients that wait long for a first token keep their connections alive with pings; C-core
         # would disconnect them after the third one.
         # (A name that gRPC does not know is no error: tests/frontend/test_pings.py pings.)

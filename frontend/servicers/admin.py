@@ -15,7 +15,9 @@ from frontend.errors import Draining, InvalidRequest, Unimplemented
 from frontend.rpc.call_context import Context
 from frontend.rpc.drain import Drain
 from frontend.rpc.error_mapping import guarded
+from frontend.rpc.writing import sender
 from frontend.state import ServingState
+from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
@@ -31,9 +33,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """RPCs for operators and routers."""
 
     def __init__(
-        self, config: FrontendConfig, engine: EngineClient, state: ServingState, drain: Drain
+        self,
+        config: FrontendConfig,
+        engine: EngineClient,
+        state: ServingState,
+        drain: Drain,
+        write_timeouts: WriteTimeouts,
     ) -> None:
         self._drain = drain
+        self._write_timeouts = write_timeouts
         self._config = config
         self._engine = engine
         self._state = state
@@ -77,16 +85,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def WatchLoad(self, request: admin_pb2.WatchLoadRequest, context: Context) -> None:
         interval = _interval(request)
         last = None
-        while True:
-            loads = await self._engine.loads()
-            if loads != last:
-                last = loads
-                await context.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
-            if not self._state.closes:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._state.changed(), interval)
-            if self._state.closes:  # an endless stream would keep the server from stopping
-                raise Draining
+        with self._write_timeouts.writer(sender(context)) as writer:
+            while True:
+                loads = await self._engine.loads()
+                if loads != last:
+                    last = loads
+                    await writer.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
+                if not self._state.closes:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._state.changed(), interval)
+                if self._state.closes:  # an endless stream would keep the server from stopping
+                    raise Draining
 
     @guarded
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:

@@ -7,15 +7,19 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend.rpc.call_context import Context
+from frontend.rpc.error_mapping import guarded
+from frontend.rpc.writing import sender
 from frontend.state import ServingState
+from frontend.write_timeout import TimedWriter, WriteTimeouts
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
     """Reports one state for the whole server ("") and for each of its services."""
 
-    def __init__(self, state: ServingState, services: Collection[str]) -> None:
+    def __init__(self, state: ServingState, services: Collection[str], write_timeouts: WriteTimeouts) -> None:
         self._state = state
         self._services = frozenset(services) | {""}
+        self._write_timeouts = write_timeouts
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
@@ -24,13 +28,18 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
+    @guarded
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        with self._write_timeouts.writer(sender(context)) as writer:
+            await self._watch(request, writer)
+
+    async def _watch(self, request: health_pb2.HealthCheckRequest, writer: TimedWriter) -> None:
         last = None
         while True:
             status = self._status(request.service)
             if status != last:
                 last = status
-                await context.write(health_pb2.HealthCheckResponse(status=status))
+                await writer.write(health_pb2.HealthCheckResponse(status=status))
             elif self._state.closes:  # an endless stream would keep the server from stopping
                 return
             else:

@@ -6,11 +6,13 @@ from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
+from frontend.rpc.writing import sender
 from frontend.text.model_info import ModelInfo
 from frontend.text.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.text.prompt_reader import PromptReader
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
+from frontend.write_timeout import WriteTimeouts
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 CHUNK = 1 << 20
@@ -21,12 +23,18 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """Tokenizes and detokenizes with the model's tokenizer."""
 
     def __init__(
-        self, model: ModelInfo, prompts: PromptReader, engine: EngineClient, limits: ConcurrencyLimits
+        self,
+        model: ModelInfo,
+        prompts: PromptReader,
+        engine: EngineClient,
+        limits: ConcurrencyLimits,
+        write_timeouts: WriteTimeouts,
     ) -> None:
         self._model = model
         self._prompts = prompts
         self._engine = engine
         self._limits = limits
+        self._write_timeouts = write_timeouts
 
     @guarded
     async def Tokenize(
@@ -66,13 +74,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._model.check_name(request.model)
         archive = self._model.archive
         data, digest = await self._prompts.run(lambda: (archive.data, archive.sha256))
-        for start in range(0, len(data), CHUNK):
-            end = start + CHUNK
-            await context.write(
-                tokenizer_pb2.GetTokenizerResponse(
-                    data=data[start:end], sha256=digest if end >= len(data) else ""
+        with self._write_timeouts.writer(sender(context)) as writer:
+            for start in range(0, len(data), CHUNK):
+                end = start + CHUNK
+                await writer.write(
+                    tokenizer_pb2.GetTokenizerResponse(
+                        data=data[start:end], sha256=digest if end >= len(data) else ""
+                    )
                 )
-            )
 
     @property
     def _vocab_size(self) -> int:

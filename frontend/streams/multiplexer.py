@@ -165,7 +165,7 @@ class Multiplexer:
     async def _run(self, member: _Member, request: generation_pb2.GenerateRequest, call: Call) -> None:
         """Runs a request until its last message has been made."""
         try:
-            with self._limits.call():
+            with self._limits.call(call.caller):
                 async with self._generator.open(request, call) as stream:
                     member.stream = stream
                     member.when_due()

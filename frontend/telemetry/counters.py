@@ -31,6 +31,10 @@ class Counters:
     handling: dict[Key, Histogram] = histograms(
         "grpc_server_handling_seconds", "From the first to the last of a call.", *_RPC
     )
+    abandoned: int = counter(
+        "pagewire_frontend_calls_abandoned_total",
+        "Calls that ended before their request was received: reset by the client, or too slow.",
+    )
     outcomes: Counter[str] = counters(
         "pagewire_frontend_requests_total",
         "Requests to generate that are over: finished, refused (before their first message), failed,"

@@ -8,6 +8,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from frontend.auth.caller import ANONYMOUS
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import FrontendFull
 from frontend.rpc.error_mapping import RETRY_PUSHBACK
@@ -24,7 +25,7 @@ class Calls:
 
     def begin(self, limits: ConcurrencyLimits) -> None:
         slot = ExitStack()
-        slot.enter_context(limits.call())
+        slot.enter_context(limits.call(ANONYMOUS))
         self._slots.append(slot)
 
     def end(self) -> None:

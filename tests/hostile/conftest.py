@@ -1,5 +1,6 @@
-"""One service for all that tries to harm it."""
+"""Fixtures of the hostile tests: one service that all of them attack, and the fake of a checkpoint."""
 
+from tests.frontend.conftest import checkpoint, model
 from tests.hostile.oracle import victim
 
-__all__ = ["victim"]
+__all__ = ["checkpoint", "model", "victim"]

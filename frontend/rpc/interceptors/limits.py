@@ -1,50 +1,122 @@
-"""Holds a slot of ConcurrencyLimits for every call that costs something.
+"""Holds a slot of ConcurrencyLimits for every call.
 
 The slot is taken before the request message is received and returned when the call's task ends, which
-includes sending the status. So clients that upload slowly or do not read their answer hold slots, too.
+includes sending the status. So clients that upload slowly or do not read their answer hold slots, too. A
+request message that does not arrive in time ends its call.
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 import grpc
 
+from frontend.auth.caller import Caller
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import ServiceError
+from frontend.rpc.call_context import Context, find_caller
 from frontend.rpc.error_mapping import refusing_handler
-from frontend.rpc.handlers import Handler
+from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.telemetry.counters import Counters
 
-_LIMITED = frozenset(
+Slot = Callable[[Caller | None], AbstractContextManager[None]]
+
+_CALLS = frozenset(
     {
         "/pagewire.v1.GenerationService/Generate",
         "/pagewire.v1.GenerationService/GenerateUnary",
         "/pagewire.v1.PoolingService/ScoreContinuations",
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",
+        "/pagewire.v1.TokenizerService/GetTokenizer",
     }
 )
-"""Methods that count against --max-concurrent-requests. Requests of a multiplexed stream count one by one."""
+"""Methods that count against --max-concurrent-requests."""
+_STREAMS = frozenset(
+    {
+        "/pagewire.v1.GenerationService/GenerateMultiplexed",
+        "/pagewire.v1.AdminService/WatchLoad",
+        "/grpc.health.v1.Health/Watch",
+    }
+)
+"""Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""
+_UNLIMITED = frozenset({"/grpc.health.v1.Health/Check"})
+"""Methods that must work however many calls there are: load balancers rely on them."""
 
 
 class LimitsInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls beyond the limits; belongs behind authentication."""
 
-    def __init__(self, limits: ConcurrencyLimits) -> None:
+    def __init__(self, limits: ConcurrencyLimits, counters: Counters, receive_timeout: float) -> None:
+        """receive_timeout: seconds that a request message may take to arrive."""
         self._limits = limits
+        self._counters = counters
+        self._receive_timeout = receive_timeout
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        if handler_call_details.method not in _LIMITED:
-            return await continuation(handler_call_details)
-        task, slot = asyncio.current_task(), ExitStack()
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        task, resources = asyncio.current_task(), ExitStack()
         assert task is not None
         try:
-            slot.enter_context(self._limits.call())
+            if (slot := self._slot_of(handler_call_details.method)) is not None:
+                resources.enter_context(slot(find_caller()))
         except ServiceError as error:
             return refusing_handler(error)
-        task.add_done_callback(lambda _: slot.close())
-        return await continuation(handler_call_details)
+        if inspect.isasyncgenfunction(getattr(handler, kind_of(handler))):  # reflection, which is gRPC's own
+            task.add_done_callback(lambda _: resources.close())
+            return handler
+        receiving = _Receiving(task, self._counters)
+        if kind_of(handler).startswith("unary_"):
+            receiving.limit(self._receive_timeout)
+        resources.callback(receiving.end)
+        task.add_done_callback(lambda _: resources.close())
+        return wrapped(handler, receiving.wrap)
+
+    def _slot_of(self, method: str) -> Slot | None:
+        if method in _UNLIMITED:
+            return None
+        if method in _CALLS:
+            return self._limits.call
+        return self._limits.stream if method in _STREAMS else self._limits.control
+
+
+class _Receiving:
+    """A call whose request has not been received yet."""
+
+    def __init__(self, task: asyncio.Task[Any], counters: Counters) -> None:
+        self._task = task
+        self._counters = counters
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+
+    def limit(self, seconds: float) -> None:
+        """Ends the call when its request takes longer."""
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._task.cancel)
+
+    def wrap(self, behavior: Behavior) -> Behavior:
+        """Returns the behavior, which is called when the request has been received."""
+
+        async def call(request: object, context: Context) -> Any:
+            self._stop()
+            return await behavior(request, context)
+
+        return call
+
+    def end(self) -> None:
+        """Counts a call that ended before its request was received."""
+        if not self._is_over:
+            self._counters.abandoned += 1
+            self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()

@@ -52,7 +52,7 @@ class Endpoint:
             caller = self.authenticator.authenticate(METHOD, headers.items())
             assert caller is not None
             trace = read_trace_context(headers.items())
-            with self.limits.call(), self.timeouts.writer(send) as writer:
+            with self.limits.call(caller), self.timeouts.writer(send) as writer:
                 async with self.generator.open(request, Call(caller, 30.0, "http", trace)) as stream:
                     while (message := await stream.take()) is not None:
                         await writer.write(message)

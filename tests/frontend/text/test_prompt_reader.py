@@ -123,7 +123,7 @@ async def test_a_prompt_leaves_room_for_output(reader):
 
 async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
     """S16: the size alone is enough; the longest token has 13 bytes."""
-    monkeypatch.setattr(reader._reading._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    monkeypatch.setattr(reader._encoder._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
     text = "a" * (13 * 9 + 1)
     for prompt in ({"text": text}, {"token_ids": {"ids": [7] * 10}}, chat("a" * 90)):
         with pytest.raises(ContextLengthExceeded) as caught:
@@ -133,7 +133,7 @@ async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
 
 async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):
     """Truncation does not help: all of a text has to be tokenized to be truncated."""
-    monkeypatch.setattr(reader._reading._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
+    monkeypatch.setattr(reader._encoder._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
     text = "é" * (128 << 10) + "a"
     ids = {"token_ids": {"ids": [7] * ((64 << 10) + 1)}}
     for prompt, path in (

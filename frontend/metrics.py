@@ -69,7 +69,7 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         Metric(
             "pagewire_frontend_full_total",
             "counter",
-            "Calls rejected by a concurrency limit, by what there was too much of: calls, streams, controls or bytes.",
+            "Calls rejected by a concurrency limit: calls, streams, controls or bytes.",
             ("what",),
         ),
         lambda parts: parts.limits.refused,

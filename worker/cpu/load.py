@@ -18,7 +18,7 @@ from worker.config.registry import read_model_config
 from worker.cpu.backend import CpuBackend
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
-from worker.cpu.malloc_tuning import settle
+from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
@@ -65,7 +65,7 @@ def load(
     cache = loaded.make_cache()
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
     executor = loaded.make_executor(cache, swap_space)
-    settle()
+    release_startup_memory()
     report("warm-up", 0.0)
     warm_up(executor)
     return executor, _ready(loaded, executor, cache, swap_space)

@@ -15,9 +15,9 @@ a power of two in registers and not in memory; any block size.
 One program computes QUERIES tokens of one row for one KV head: the G query heads of that head, times the
 tokens, are the M rows of its products, so that keys and values are read once for all of them. Rows that
 decode come first and are launched apart, with small M and, where they are few, with their KV cut into
-splits, whose results a second kernel merges; a batch that says it has no decoding rows is one launch:
+splits, whose results a second kernel merges; a batch without decoding rows is one launch:
 
-    decode    grid (R, K, splits)                 M = 16: a row has no more than a few tokens
+    decode    grid (R, K, splits)                 M = 16: a row has a few tokens at most
     prefill   grid (T // QUERIES + R, K)          M = 128; a binary search finds a program's row
 
 Bytes moved: each decoding row's keys and values once; each prefill row's once per QUERIES tokens, mostly
@@ -47,21 +47,21 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @dataclass(frozen=True)
 class PagedBatch:
-    """What the layers of one step share, on the device but for the numbers. Decoding rows come first."""
+    """The inputs of attention that the layers of one step share. Decoding rows come first."""
 
     query_starts: torch.Tensor  # [R + 1] int32: index into T of each row's first token, and the end
     lengths: torch.Tensor  # [R] int32: KV tokens with those of this step; 0: a padding row, which gets zeros
     block_tables: torch.Tensor  # [R, N] int32, rows contiguous
-    num_decode_rows: int  # R of these have at most decode_queries tokens
+    num_decode_rows: int  # of R: rows of at most decode_queries tokens
     num_decode_tokens: int
-    max_length: int  # not below any length; together with R it decides on splits
+    max_length: int  # at least the largest length; with R it determines the splits
     decode_queries: int = 1
 
 
 @triton.jit
 def _find_row(query_starts, first_row, num_rows, program, QUERIES: tl.constexpr):
-    """The row of a program, and which of the row's programs it is. Row i of n begins at program
-    (its first token) // QUERIES + i at the latest: enough for all programs of the rows before it."""
+    """Returns the row of a program and the program's number in that row. Row i of n begins at program
+    (its first token) // QUERIES + i at the latest, which leaves room for the programs of earlier rows."""
     origin = tl.load(query_starts + first_row)
     low, high = 0, num_rows
     while low + 1 < high:

@@ -1,4 +1,4 @@
-"""kernels.ops.attention.copy_blocks on CUDA, and the device's side of swapping: blocks of all layers go
+"""kernels.ops.attention.copy_blocks on CUDA, and the device's part of swapping: blocks of all layers go
 through a buffer.
 
     gather_blocks    buffer[c, p] = cache[p, blocks[c]]
@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 4096
-"""Values of a program: 4 loads of 16 bytes per thread at two bytes a value, all in flight together."""
+"""Values per program: 4 loads of 16 bytes per thread at two bytes a value, all in flight together."""
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _move_kernel(
 
 
 def gather_blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """A new buffer [C, P, ...] on the device."""
+    """Gathers blocks [C] of cache [P, B, ...] into a new buffer [C, P, ...] on the device."""
     planes, _, *shape = cache.shape
     buffer = torch.empty((blocks.shape[0], planes, *shape), dtype=cache.dtype, device=cache.device)
     _launch(cache, buffer, blocks, True)
@@ -53,12 +53,12 @@ def gather_blocks(cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def scatter_blocks(cache: torch.Tensor, buffer: torch.Tensor, blocks: torch.Tensor) -> None:
-    """The reverse."""
+    """Scatters a buffer [C, P, ...] to blocks [C] of the cache."""
     _launch(cache, buffer, blocks, False)
 
 
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Copies in place."""
+    """Copies blocks [C] to blocks [C] within the cache."""
     scatter_blocks(cache, gather_blocks(cache, sources), targets)
 
 

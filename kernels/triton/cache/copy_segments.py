@@ -1,4 +1,4 @@
-"""Copies pieces of one array of numbers into another: what a plan changes in rows that live on the device.
+"""Copies segments of one array of numbers to another: the changes of a plan to rows on the device.
 
     target[target_starts[i] + j] = source[source_starts[i] + j]      0 <= j < counts[i], for all i at once
 
@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024
-"""Numbers at a time: a block table's change has one, a prompt of 8,192 tokens takes 8 turns."""
+"""Numbers copied at a time: a change of a block table has one, a prompt of 8,192 tokens takes 8
+iterations."""
 
 
 def copy_segments_reference(
@@ -22,7 +23,7 @@ def copy_segments_reference(
     target_starts: torch.Tensor,
     counts: torch.Tensor,
 ) -> None:
-    """The formula, number by number, reading from a copy."""
+    """Copies by the formula, number by number, reading from a copy of source."""
     before, written = source.flatten().clone(), target.view(-1)
     pieces = zip(source_starts.tolist(), target_starts.tolist(), counts.tolist(), strict=True)
     for source_start, target_start, count in pieces:
@@ -55,7 +56,7 @@ def copy_segments(
     target_starts: torch.Tensor,
     counts: torch.Tensor,
 ) -> None:
-    """Writes the target in place. One program per piece."""
+    """Writes the target in place. One program per segment."""
     assert source.is_contiguous() and target.is_contiguous() and source.dtype == target.dtype == torch.int32
     assert source_starts.shape == target_starts.shape == counts.shape
     if counts.shape[0]:

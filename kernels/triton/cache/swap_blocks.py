@@ -17,12 +17,12 @@ import torch
 from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
 
 BUFFER_BYTES = 64 << 20
-"""32 blocks of 16 tokens of the 8B shape: about a millisecond of a PCIe 5 link, beside which a launch is
-nothing."""
+"""32 blocks of 16 tokens of the 8B shape: about a millisecond of a PCIe 5 link, in which a launch does not
+matter."""
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """cache: [P, B, ...]; host: [H, P, ...]."""
+    """Copies blocks of cache [P, B, ...] to host blocks [H, P, ...]."""
     for part in _parts(len(sources), host):
         buffer = gather_blocks(cache, _on_device(sources[part], cache.device))
         for begin, first, count in _runs(targets[part]):
@@ -30,7 +30,7 @@ def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], ta
 
 
 def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """The reverse."""
+    """Copies host blocks [H, P, ...] to blocks of cache [P, B, ...]."""
     for part in _parts(len(sources), host):
         ids = targets[part]
         buffer = torch.empty((len(ids), *host.shape[1:]), dtype=cache.dtype, device=cache.device)
@@ -40,14 +40,14 @@ def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], tar
 
 
 def _parts(count: int, host: torch.Tensor) -> Iterator[slice]:
-    """Of so many blocks, as many at a time as fit into the buffer; one at least."""
+    """Yields slices of `count` blocks that fit into the buffer, at least one block each."""
     if count:
         most = max(1, BUFFER_BYTES // host[0].nbytes)
         yield from (slice(begin, min(begin + most, count)) for begin in range(0, count, most))
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Where neighbours follow one another: (index, first id, how many)."""
+    """Yields runs of consecutive ids: (index, first id, length)."""
     begin = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] != ids[end - 1] + 1:
@@ -56,6 +56,6 @@ def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _on_device(ids: Sequence[int], device: torch.device) -> torch.Tensor:
-    """[C] int64, without waiting for the device."""
+    """Uploads ids as [C] int64, without waiting for the device."""
     values = torch.tensor(ids, dtype=torch.int64)
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values

@@ -6,9 +6,9 @@
     x <- -inf                                       tokens that the mask leaves out
 
 in float32 and in this order: kernels.ops.logits.penalties, kernels.ops.logits.logit_bias and
-kernels.ops.logits.token_masks, whose results these are, bit for bit. What a row has said is dense here, not
-a list: counts [S, V] int32 and a bit per token of the prompt, so that nothing grows with the length of a
-sequence, and programs do not meet in a token.
+kernels.ops.logits.token_masks, whose results these are, bit for bit. The
+history of a row is dense here, not a list: counts [S, V] int32 and a bit per token of the prompt, so that
+nothing grows with the length of a sequence, and no two programs write the same token.
 
 logits: [A, V] float32, rows contiguous; of them U are adjusted. slots: [U], where a row's state lies; -1: it
 has none, and stays as it is.
@@ -24,12 +24,12 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024
-"""Logits of a program: a load of 16 bytes per thread of 8 warps, for logits and for counts."""
+"""Logits per program: a load of 16 bytes per thread of 8 warps, for logits and for counts."""
 
 
 @dataclass(frozen=True)
 class Adjustments:
-    """The state of S slots. Biased ids of a slot differ."""
+    """The state of S slots. Biased ids of one slot are distinct."""
 
     strengths: torch.Tensor  # [S, 3] float32: repetition, frequency, presence; (1, 0, 0): none
     counts: torch.Tensor  # [S, V] int32: of each token in the output
@@ -42,7 +42,7 @@ class Adjustments:
 
 @triton.jit
 def _bits(words, ids, inside):
-    """Whether a token's bit is set."""
+    """Returns whether the bits of tokens ids [N] are set."""
     word = tl.load(words + ids // 32, mask=inside, other=0)
     return ((word >> (ids % 32)) & 1) != 0
 
@@ -93,7 +93,8 @@ def _adjust_kernel(
 def adjust_logits(
     logits: torch.Tensor, batch_index: torch.Tensor, slots: torch.Tensor, state: Adjustments
 ) -> None:
-    """batch_index [U]: rows of logits, all different; slots [U]: the state of each, or -1."""
+    """Adjusts rows of logits in place. batch_index: [U] distinct rows; slots: [U] the state of each, or
+    -1."""
     vocab_size, users = logits.shape[1], batch_index.shape[0]
     words = triton.cdiv(vocab_size, 32)
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
@@ -118,5 +119,5 @@ def adjust_logits(
             HAS_MASK=state.allowed is not None,
             BLOCK=BLOCK,
             num_warps=8,
-            enable_fp_fusion=False,  # x - f * count is rounded twice, as elsewhere
+            enable_fp_fusion=False,  # x - f * count is rounded twice, as in kernels.ops
         )

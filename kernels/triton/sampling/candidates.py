@@ -1,27 +1,27 @@
-"""Which logits of a row can be among its highest, found without sorting: of
-kernels.triton.sampling.filtered_sample and kernels.triton.sampling.top_n, whose docstrings say how.
-Functions of kernels, for one program per row.
+"""Finds the logits of a row that can be among its highest, without sorting. Device functions of
+kernels.triton.sampling.filtered_sample and kernels.triton.sampling.top_n, which describe the method; one
+program per row.
 """
 
 import triton
 import triton.language as tl
 
 CANDIDATES = 4096
-"""32 KB per row of scratch. The likeliest 4,096 of a language model's tokens nearly always hold 0.99."""
+"""32 KB of scratch per row. The 4,096 most probable tokens of a language model nearly always hold 0.99."""
 WIDTH = 1024
-"""Of a tile of candidates: 8 per thread."""
+"""Candidates per tile: 8 per thread."""
 
 
 @triton.jit
 def sort_key(x):
-    """[N] float32 -> [N] int64 in [0, 2^32), in the order of x; both zeros are one."""
+    """Maps x [N] float32 to keys [N] int64 in [0, 2^32) of the same order; both zeros have one key."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) + 2147483648
 
 
 @triton.jit
 def kth_key(scores, count, k, WIDTH: tl.constexpr):
-    """The key of the k-th largest of the scores, k <= count."""
+    """Returns the key of the k-th largest of scores [count], k <= count."""
     key = tl.zeros([], tl.int64)
     bit = tl.full([], 2147483648, tl.int64)
     for _ in range(32):
@@ -38,7 +38,8 @@ def kth_key(scores, count, k, WIDTH: tl.constexpr):
 
 @triton.jit
 def least_score(groups, num_groups, total, vocab_size, k, p, min_p, top, heat, GROUPS: tl.constexpr):
-    """A score below which nothing stays. Rounded down: it saves work and decides nothing."""
+    """Returns a score below which no token is kept. A lower bound: it saves work and does not affect
+    results."""
     least = tl.full([], -float("inf"), tl.float64)
     if (k > 0) & (k <= num_groups):
         at = tl.arange(0, GROUPS)
@@ -63,8 +64,8 @@ def least_score(groups, num_groups, total, vocab_size, k, p, min_p, top, heat, G
 def write_candidates(
     logits, scores, ids, tops, vocab_size, num_tiles, least, TILE: tl.constexpr, CANDIDATES: tl.constexpr
 ):
-    """Logits not below `least` and their ids, in order of the ids; returns how many. Those beyond CANDIDATES
-    are counted and not written."""
+    """Writes logits not below `least` and their ids, in order of the ids, and returns their number. Those
+    beyond CANDIDATES are counted and not written."""
     count = tl.zeros([], tl.int32)
     for tile in range(0, num_tiles):
         if tl.load(tops + tile).to(tl.float64) >= least:

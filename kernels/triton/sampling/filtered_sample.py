@@ -1,22 +1,21 @@
-"""A draw from what top-k, top-p and min-p leave, on CUDA, without sorting: for rows that filter.
+"""A draw from the tokens that top-k, top-p and min-p keep, on CUDA, without sorting: for rows that filter.
 
 The steps of docs/sampling.md, in its order: weights w = exp((x - max x) / T) in float64; the k largest x, the
 lowest ids among equals; the shortest beginning of the tokens by descending x whose weights reach p of what
 the k have together; of those the weights of at least min_p times the largest; the inverse of their sums at u.
 
-Two thresholds say all of it. Token j is kept if x_j is above a score s, or equal and one of the first e with
+Two thresholds decide it. Token j is kept if x_j is above a score s, or equal and one of the first e with
 that score. Where n tokens are candidates, s is found by bisection over the bits of a float: 32 passes over
-the candidates, counting for top-k and summing for top-p. What makes it cheap is that candidates are few,
-which takes no sorting to know:
+the candidates, counting for top-k and summing for top-p. This is cheap because candidates are few,
+and they are found without sorting:
 
     top-k   the k-th largest of the maxima of disjoint groups (kernels.triton.sampling.tile_stats) is not
-    above the k-th
-            largest logit: whatever is below it can go
-    top-p   weights below (1 - p) * sum(w) / V have together less than 1 - p: they can go
+            above the k-th largest logit: logits below it are dropped
+    top-p   weights below (1 - p) * sum(w) / V have together less than 1 - p: they are dropped
     min-p   alone: the weights that stay are the candidates
 
-A pass over the row writes the candidates down in order of their ids, skipping tiles whose largest logit is
-too small. More than CANDIDATES of them (a flat distribution, a great k) are looked for in the row itself.
+A pass over the row writes the candidates in order of their ids, skipping tiles whose largest logit is too
+small. More than CANDIDATES of them (a flat distribution, a large k) are searched in the row itself.
 
 Exact but for the order of float64 sums: a tree within tiles of 1,024 candidates, tiles from left to right,
 where the CPU adds from left to right (by rank, for top-p). See kernels.triton.sampling.sample for what that
@@ -46,7 +45,7 @@ from kernels.triton.sampling.tile_stats import TILE, TileStats
 
 @dataclass(frozen=True)
 class Filters:
-    """Of each row, on the device. A row with none of them is left out."""
+    """Filters of each row, on the device. A row with none of them is skipped."""
 
     top_k: torch.Tensor  # [A] int32; 0: off
     top_p: torch.Tensor  # [A] float32; 1: off
@@ -55,14 +54,14 @@ class Filters:
 
 @triton.jit
 def _weights(scores, ids, count, top, heat):
-    """Scores and weights of the candidates ids .. of count."""
+    """Returns scores and weights of the candidates ids, masked to count."""
     x = tl.load(scores + ids, mask=ids < count, other=-float("inf"))
     return x, tl.exp((x.to(tl.float64) - top) / heat)
 
 
 @triton.jit
 def mass_of(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
-    """The weight of all candidates whose key is not below least_key, and the number of them."""
+    """Returns the total weight of the candidates whose key is not below least_key, and their number."""
     mass, number = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
         at = start + tl.arange(0, WIDTH)
@@ -75,10 +74,10 @@ def mass_of(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
 
 @triton.jit
 def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
-    """What top-k and top-p keep of candidates, whose weights with all others' are `total`.
+    """Returns the thresholds of top-k and top-p among candidates. total: the weight of the whole row.
 
-    Returns a key, how many candidates with this key may stay, the weight of all with a greater one, and the
-    sum that the weights must reach: what kept() wants.
+    They are a key, how many candidates with this key may stay, the weight of all with a greater key, and the
+    sum that the weights must reach: the arguments of kept().
     """
     key, equals = tl.zeros([], tl.int64), tl.full([], 2147483647, tl.int32)
     if (k > 0) & (k < count):
@@ -88,10 +87,10 @@ def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
     above, target = tl.zeros([], tl.float64), tl.full([], float("inf"), tl.float64)
     if p < 1:
         whole = total
-        if k > 0:  # what the k largest have together
+        if k > 0:  # the weight of the k largest
             greater_mass, greater = mass_of(scores, count, top, heat, key + 1, WIDTH)
             whole, number = mass_of(scores, count, top, heat, key, WIDTH)
-            if number - greater > equals:  # of those with the key some are too many
+            if number - greater > equals:  # not all of those with the key stay
                 whole = greater_mass + (whole - greater_mass) / (number - greater) * equals
         target = p * whole
         k_key = key
@@ -114,7 +113,7 @@ def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
 def kept(
     scores, start, count, top, heat, key, equals, seen, above, target, least_weight, WIDTH: tl.constexpr
 ):
-    """Weights of a tile of candidates, 0 for those that go, and how many with the key there were so far.
+    """Returns the weights of a tile of candidates, 0 for those dropped, and how many had the key so far.
 
     seen: candidates with the key in earlier tiles; equals: how many of them may stay; above: the weight of
     all candidates with a greater key, to which equals are added until the target is reached.
@@ -131,7 +130,7 @@ def kept(
 
 @triton.jit
 def _draw(scores, ids, count, k, p, min_p, top, heat, total, u, HAS_IDS: tl.constexpr, WIDTH: tl.constexpr):
-    """From `count` candidates in order of their ids. total: the weight of the row, candidates or not."""
+    """Draws from `count` candidates in order of their ids. total: the weight of the whole row."""
     key, equals, above, target = thresholds(scores, count, k, p, top, heat, total, WIDTH)
     whole, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):

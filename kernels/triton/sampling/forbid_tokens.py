@@ -9,11 +9,11 @@ A word is its last token and its prefix, nearest token first, so that it lines u
     bad word [5, 8, 3]     last 3   prefix  8   5  ANY ANY
     output ... 5 8         from its end     8   5   ...        -> 3 is forbidden
 
-One program per row: it keeps the logits that it masks, masks them, looks for one that is left, mostly in the
-first tile, and puts them back where there is none. NaN stays NaN: such a row is broken, and the sampler
-says so. logits: [A, V] float32, rows contiguous; slots: [A], the state of each, -1: none; positions: [A]
-int32, tokens of the output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile.
-Speed: not yet measured on a GPU.
+One program per row: it saves the logits that it masks, masks them, searches for one that is left, mostly in
+the first tile, and restores them where there is none. NaN stays NaN: the sampler reports such a row. logits:
+[A, V] float32, rows contiguous; slots: [A], the state of each, -1: none; positions: [A] int32, tokens of the
+output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile. Speed: not yet measured on a
+GPU.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ import triton
 import triton.language as tl
 
 ENTRIES = 128
-"""Forbidden tokens at a time: one per thread."""
+"""Forbidden tokens processed at a time: one per thread."""
 WIDTH = 1024
-"""Logits at a time in the search for one that is left: 8 per thread."""
+"""Logits read at a time in the search for one that is left: 8 per thread."""
 ANY = -1
-"""In a prefix: matches whatever is there."""
+"""In a prefix: matches any token, and none."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Prohibitions:
 
     last: torch.Tensor  # [S, N] int32
     prefix: torch.Tensor  # [S, N, L] int32
-    outputs: torch.Tensor  # [S, P] int32: what the row has said, from its first token on
+    outputs: torch.Tensor  # [S, P] int32: the row's output, from its first token on
     stop_ids: torch.Tensor  # [S, M] int32
     numbers: torch.Tensor  # [S, 4] int32: how many of N, of L and of M count, and min_tokens
 
@@ -44,7 +44,7 @@ class Prohibitions:
 def forbid_tokens_reference(
     logits: torch.Tensor, slots: list[int], positions: list[int], state: Prohibitions
 ) -> torch.Tensor:
-    """The same out of place, row by row."""
+    """Computes the same row by row, and returns new logits [A, V]."""
     result = logits.clone()
     for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         if slot < 0:

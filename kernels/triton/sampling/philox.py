@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def uniform53(seed, index, position):
-    """seed: int64 or uint64, index and position: 32 bits -> float64 in [0, 1)."""
+    """Returns float64 in [0, 1). seed: int64 or uint64; index, position: 32 bits."""
     zero = index.to(tl.uint32) * 0
     high, low, _, _ = tl.philox(seed, index.to(tl.uint32), position.to(tl.uint32), zero, zero)
     bits = ((high.to(tl.uint64) << 32) | low.to(tl.uint64)) >> 11
@@ -35,7 +35,8 @@ def _uniform_kernel(seeds, indexes, positions, out, count, BLOCK: tl.constexpr):
 
 
 def uniforms(seeds: torch.Tensor, indexes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """seeds [A] int64, the bits of a uint64; indexes, positions [A] int32 -> [A] float64."""
+    """Returns the numbers [A] float64. seeds: [A] int64, the bits of a uint64; indexes, positions: [A]
+    int32."""
     count = seeds.shape[0]
     out = torch.empty(count, dtype=torch.float64, device=seeds.device)
     if count:

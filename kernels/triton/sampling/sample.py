@@ -1,11 +1,12 @@
-"""One token per row on CUDA: the likeliest, or a draw from all tokens by the inverse of their distribution.
+"""One token per row on CUDA: the most probable, or a draw from all tokens by the inverse of their
+distribution.
 
     T = 0:  argmax_j x_j, the lowest id among equals
     T > 0:  the first j with w_0 + ... + w_j > u * sum(w),   w_j = exp((x_j - max x) / T),  weights in float64
     -1      where the largest logit is not finite
 
-u is the number of (seed, index, position): kernels.triton.sampling.philox. Rows that filter (top-k, top-p,
-min-p) are kernels.triton.sampling.filtered_sample's and left alone here.
+u is the uniform number of (seed, index, position): kernels.triton.sampling.philox. Rows that filter (top-k,
+top-p, min-p) are left to kernels.triton.sampling.filtered_sample.
 
 The draw first finds the tile in which the sum passes u * sum(w), then the token in it, so that the vocabulary
 is read once and one tile of it again. The order of the sums: a tree within each tile of 2,048 tokens
@@ -32,7 +33,7 @@ from kernels.triton.sampling.tile_stats import TILE, TileStats, tile_stats
 class Draws:
     """How each row's token is chosen, on the device."""
 
-    temperature: torch.Tensor  # [A] float32; 0: the likeliest
+    temperature: torch.Tensor  # [A] float32; 0: greedy
     seeds: torch.Tensor  # [A] int64, the bits of a uint64
     indexes: torch.Tensor  # [A] int32: of the sequence within its request
     positions: torch.Tensor  # [A] int32: of the token within the output
@@ -92,18 +93,19 @@ def _choose_kernel(
 
 
 def sample(logits: torch.Tensor, draws: Draws, stats: TileStats | None = None) -> torch.Tensor:
-    """[A, V] float32 -> [A] int64. stats: of these logits and temperatures, if there are some already."""
+    """Returns tokens [A] int64 for logits [A, V] float32. stats: of these logits and temperatures; None:
+    computed here."""
     stats = tile_stats(logits, draws.temperature) if stats is None else stats
     return _choose(logits, draws, stats)
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """kernels.ops.sampling.argmax on CUDA: no row draws. [A, V] float32 -> [A] int64."""
+    """Returns kernels.ops.sampling.argmax on CUDA: logits [A, V] float32 -> [A] int64."""
     return _choose(logits, None, tile_stats(logits, None))
 
 
 def _choose(logits: torch.Tensor, draws: Draws | None, stats: TileStats) -> torch.Tensor:
-    """One program per row: some hundred tiles to choose from, then one tile."""
+    """One program per row: chooses one of about a hundred tiles, then a token in it."""
     rows, tiles = stats.largest.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     of_draws = (

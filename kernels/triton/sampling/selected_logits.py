@@ -26,7 +26,7 @@ from kernels.triton.requirements import next_power_of_2
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a program."""
+    """Launch parameters of one program."""
 
     vocab: int  # rows of the table
     rows: int  # of the hidden state
@@ -36,10 +36,10 @@ class Sizes:
 
 
 def choose_sizes(rows: int, width: int, dtype: torch.dtype) -> Sizes:
-    """128 rows of the table fill two groups of warps. 64 values of E are 128 bytes, the width of a swizzle;
-    four stages of them keep 48 KB of the table in flight. Logits of an odd width (GPT-2's 50257) are stored
-    one by one, each with an address: 128 rows of them spill. Float32 has no matrix unit that does not
-    round."""
+    """Returns the launch parameters. 128 rows of the table fill two groups of warps. 64 values of E are 128
+    bytes, the width of a swizzle; four stages of them keep 48 KB of the table in flight. Logits of an odd
+    width (GPT-2's 50257) are stored one by one, each with an address: 128 rows of them spill. Float32 has no
+    matrix unit that does not round."""
     least = max(16, next_power_of_2(rows))
     if dtype == torch.float32:
         return Sizes(64, min(32, least), 16, 4, 2)
@@ -48,7 +48,7 @@ def choose_sizes(rows: int, width: int, dtype: torch.dtype) -> Sizes:
 
 
 def selected_logits_reference(hidden: torch.Tensor, rows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """The formula, row by row, in float32 or wider. -> [A, V']."""
+    """Computes the formula row by row, in float32 or wider: [A, V']."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     zero = torch.zeros(table.shape[0], dtype=wide)
     return torch.stack([table.to(wide) @ hidden[a].to(wide) if a >= 0 else zero for a in rows.tolist()])
@@ -94,7 +94,7 @@ def _logits_kernel(
 def selected_logits(
     hidden: torch.Tensor, rows: torch.Tensor, table: torch.Tensor, width: int | None = None
 ) -> torch.Tensor:
-    """[T, E], [A], [V', E] -> [A, W] float32. width: W; default V'."""
+    """Returns logits [A, W] float32 of hidden [T, E], rows [A] and table [V', E]. width: W; default V'."""
     (held, depth), count = table.shape, rows.shape[0]
     width = held if width is None else width
     assert hidden.stride(1) == 1 and hidden.shape[1] == depth and table.is_contiguous() and width >= held

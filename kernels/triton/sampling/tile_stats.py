@@ -1,4 +1,4 @@
-"""What choosing a token needs to know of each tile of a row of logits: one read, any number of processors.
+"""Statistics of each tile of a row of logits, for choosing a token: one read, any number of processors.
 
     largest[a, i] = max of the tile; +inf if it holds NaN or +inf: the model broke down
     best[a, i]    = its id, the lowest among equals
@@ -18,15 +18,15 @@ import triton
 import triton.language as tl
 
 TILE = 2048
-"""Logits of a program: 75 programs for each row of a vocabulary of 152,000, 16 logits per thread."""
+"""Logits per program: 75 programs for each row of a vocabulary of 152,000, 16 logits per thread."""
 GROUP = 128
-"""1,188 groups for 152,000 logits: enough for the k of nearly everybody
+"""1,188 groups for 152,000 logits: enough for the k of nearly every request
 (kernels.triton.sampling.filtered_sample)."""
 
 
 @dataclass(frozen=True)
 class TileStats:
-    """See above. I = ceil(V / TILE)."""
+    """The statistics of A rows. I = ceil(V / TILE)."""
 
     largest: torch.Tensor  # [A, I] float32
     best: torch.Tensor  # [A, I] int32
@@ -69,7 +69,8 @@ def _stats_kernel(
 
 
 def tile_stats(logits: torch.Tensor, temperature: torch.Tensor | None, groups: bool = False) -> TileStats:
-    """temperature: None: nobody draws, and mass stays unwritten."""
+    """Returns the statistics of logits [A, V]. temperature: [A]; None: no row draws, and mass is not
+    written."""
     rows, vocab_size = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     tiles, device = triton.cdiv(vocab_size, TILE), logits.device

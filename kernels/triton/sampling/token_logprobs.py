@@ -59,7 +59,7 @@ def _logprobs_kernel(
 
 
 def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities [A, N] float32 and ranks [A, N] int32 of tokens [A, N], all of the vocabulary."""
+    """Returns log-probabilities [A, N] float32 and ranks [A, N] int32 of tokens [A, N] of the vocabulary."""
     rows, vocab_size = logits.shape
     assert logits.stride(1) == 1 and tokens.is_contiguous() and tokens.shape[0] == rows
     ones = torch.ones(rows, dtype=torch.float32, device=logits.device)

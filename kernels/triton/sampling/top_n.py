@@ -1,12 +1,12 @@
 """kernels.ops.sampling.ranking on CUDA for small n: the ids of the n highest of each row, the lower id first
 among equals.
 
-logits: [A, V] float32, rows contiguous -> [A, n] int64, n up to 128: what a request for the likeliest
-alternatives of a token takes. As in kernels.triton.sampling.filtered_sample, no row is sorted: the n-th
-largest of the maxima of groups says which logits are candidates, a bisection over the bits of a float finds
-the n-th of them exactly, and the n that are left are ranked by comparing each with each. Ids of a row with
-NaN have no meaning, but are ids. Bytes moved: 4 * A * V, and the tiles with candidates again. One program
-per row after the first pass. Speed: not yet measured on a GPU.
+logits: [A, V] float32, rows contiguous -> [A, n] int64, n up to 128: the range of log-probability requests.
+As in kernels.triton.sampling.filtered_sample, no row is sorted: the n-th largest of the maxima of groups says
+which logits are candidates, a bisection over the bits of a float finds the n-th of them exactly, and the n
+that are left are ranked by comparing each with each. The ids of a row with NaN are undefined, but valid.
+Bytes moved: 4 * A * V, and the tiles with candidates again. One program per row after the first pass. Speed:
+not yet measured on a GPU.
 """
 
 import torch
@@ -29,7 +29,7 @@ MOST = 128
 
 @triton.jit
 def _select(scores, ids, count, n, picked_scores, picked_ids, HAS_IDS: tl.constexpr, WIDTH: tl.constexpr):
-    """Writes the n highest of the candidates down, in order of their ids."""
+    """Writes the n highest of the candidates, in order of their ids."""
     key = kth_key(scores, count, n, WIDTH)
     greater = tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
@@ -110,7 +110,7 @@ def _top_kernel(
 
 
 def top_n(logits: torch.Tensor, n: int) -> torch.Tensor:
-    """[A, V] float32 -> [A, n] int64."""
+    """Returns the ids [A, n] int64 of the n highest of logits [A, V] float32."""
     rows, vocab_size = logits.shape
     assert 0 < n <= min(vocab_size, MOST) and logits.stride(1) == 1
     stats = tile_stats(logits, None, groups=True)

@@ -1,5 +1,5 @@
-"""kernels.ops.sampling.typical_p on CUDA, without sorting: masks what the filters of a row remove, typical-p
-among them.
+"""kernels.ops.sampling.typical_p on CUDA, without sorting: masks the tokens that the filters of a row remove,
+typical-p among them.
 
 Of a row with T > 0 and typical-p t < 1, weights w = exp((x - max x) / T) in float64:
 
@@ -9,13 +9,13 @@ Of a row with T > 0 and typical-p t < 1, weights w = exp((x - max x) / T) in flo
        t * sum(w) stays
     x <- -inf for all others
 
-What is left is to be drawn from as from any row without filters, so that the three parameters of step 1 are
-overwritten with their neutral values: kernels.triton.sampling.sample is next. Rows with T = 0, without
+The row is then sampled as one without filters (kernels.triton.sampling.sample), so the three parameters of
+step 1 are overwritten with their neutral values. Rows with T = 0, without
 typical-p or with a largest logit that is not finite stay as they are.
 
 Each distance is a float32 that is not negative, and its bits are in its order: 31 passes find the largest D
 for which the weights with d < D are not enough; those with d = D are added by id. One program per row, and no
-candidates to begin with: the likeliest token may be the one that goes. Bytes moved: 4 * V some 40 times, with
+preselected candidates: the most probable token may be removed. Bytes moved: 4 * V some 40 times, with
 top-k and top-p 75 and 110 times, from L2: a parameter that few use pays for itself. The sums are trees within
 tiles of 2,048: see kernels.triton.sampling.sample for what that means. Speed: not yet measured on a GPU.
 
@@ -29,13 +29,13 @@ import triton.language as tl
 from kernels.triton.sampling.filtered_sample import Filters, kept, mass_of, thresholds
 
 WIDTH = 2048
-"""Logits at a time: 8 per thread. By the compiler's figures for sm_90 no spills, and two programs fit on a
-processor; with 1,024, which it fits four of, 16 bytes per thread spill."""
+"""Logits read at a time: 8 per thread. As compiled for sm_90 nothing spills, and two programs fit on a
+processor; with 1,024, of which four fit, 16 bytes per thread spill."""
 
 
 @triton.jit
 def _largest(x, count, WIDTH: tl.constexpr):
-    """The largest of a row; +inf where it holds NaN."""
+    """Returns the largest logit of a row; +inf where it has NaN."""
     top = tl.full([], -float("inf"), tl.float32)
     for start in range(0, count, WIDTH):
         at = start + tl.arange(0, WIDTH)
@@ -46,7 +46,7 @@ def _largest(x, count, WIDTH: tl.constexpr):
 
 @triton.jit
 def _surprises(x, at, count, top, heat):
-    """Weights of some tokens, and their logarithms: 0 for what has no weight."""
+    """Returns the weights of some tokens and their logarithms, 0 where the weight is 0."""
     scores = tl.load(x + at, mask=at < count, other=-float("inf"))
     weights = tl.exp((scores.to(tl.float64) - top) / heat)
     return weights, tl.log(tl.where(weights > 0, weights, 1.0))
@@ -54,14 +54,14 @@ def _surprises(x, at, count, top, heat):
 
 @triton.jit
 def _distances(x, at, count, top, heat, mean):
-    """Weights of some tokens and the bits of their distances."""
+    """Returns the weights of some tokens and the bits of their distances."""
     weights, logs = _surprises(x, at, count, top, heat)
     return weights, tl.abs(logs - mean).to(tl.float32).to(tl.int32, bitcast=True)
 
 
 @triton.jit
 def _mask_filtered(x, count, k, p, min_p, top, heat, WIDTH: tl.constexpr):
-    """Step 1, in place."""
+    """Masks by step 1, in place."""
     total, _ = mass_of(x, count, top, heat, tl.zeros([], tl.int64), WIDTH)
     key, equals, above, target = thresholds(x, count, k, p, top, heat, total, WIDTH)
     seen = tl.zeros([], tl.int32)
@@ -73,7 +73,7 @@ def _mask_filtered(x, count, k, p, min_p, top, heat, WIDTH: tl.constexpr):
 
 @triton.jit
 def _mask_atypical(x, count, share, top, heat, WIDTH: tl.constexpr):
-    """Step 2, in place."""
+    """Masks by step 2, in place."""
     whole, products = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     for start in range(0, count, WIDTH):
         weights, logs = _surprises(x, start + tl.arange(0, WIDTH), count, top, heat)
@@ -125,7 +125,7 @@ def _typical_kernel(
     k, p, least = tl.load(top_k + row), tl.load(top_p + row).to(tl.float64), tl.load(min_p + row)
     if (k > 0) | (p < 1) | (least > 0):
         _mask_filtered(x, vocab_size, k, p, least.to(tl.float64), top, heat, WIDTH)
-        tl.debug_barrier()  # what one thread has written, others read
+        tl.debug_barrier()  # threads read what others have written
     _mask_atypical(x, vocab_size, share, top, heat, WIDTH)
     tl.store(top_k + row, 0)
     tl.store(top_p + row, 1.0)
@@ -133,7 +133,7 @@ def _typical_kernel(
 
 
 def typical_p(logits: torch.Tensor, temperature: torch.Tensor, filters: Filters, share: torch.Tensor) -> None:
-    """In place, logits and filters."""
+    """Masks logits [A, V] and resets the filters, both in place. share: [A] typical-p."""
     rows, vocab_size = logits.shape
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
     if rows:

@@ -1,4 +1,4 @@
-"""What a sequence has said, counted for the penalties of kernels.triton.sampling.adjust_logits, on CUDA.
+"""Counts of a sequence's tokens for the penalties of kernels.triton.sampling.adjust_logits, on CUDA.
 
     prompt[slot]     bit t set       for each t of tokens[: prompt_len]
     counts[slot, t]  += 1            for each t of tokens[prompt_len :]
@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 
 BLOCK = 128
-"""Tokens of a program: one per thread; a prompt of 8,192 is 64 programs."""
+"""Tokens per program: one per thread; a prompt of 8,192 is 64 programs."""
 
 
 def count_tokens_reference(
     tokens: list[int], prompt_len: int, slot: int, counts: torch.Tensor, prompt: torch.Tensor
 ) -> None:
-    """In place, token by token."""
+    """Counts in place, token by token."""
     for token in tokens[:prompt_len]:
         word = (int(prompt[slot, token // 32]) % (1 << 32)) | (1 << (token % 32))
         prompt[slot, token // 32] = word - (1 << 32) if word >= 1 << 31 else word
@@ -54,7 +54,7 @@ def _count_kernel(
 def count_tokens(
     tokens: torch.Tensor, prompt_len: int, slot: int, counts: torch.Tensor, prompt: torch.Tensor
 ) -> None:
-    """In place."""
+    """Counts tokens [N] in place."""
     assert counts.is_contiguous() and prompt.is_contiguous()
     if tokens.shape[0]:
         _count_kernel[(triton.cdiv(tokens.shape[0], BLOCK),)](

@@ -1,4 +1,4 @@
-"""A step's inputs from rows that live on the device; and sampled tokens into them, without a round trip.
+"""Makes a step's inputs from rows on the device, and appends sampled tokens to rows, without a round trip.
 
 For rows i of the step, row[i] in the table computing count[i] tokens from position start[i] on:
 
@@ -27,12 +27,12 @@ import triton.language as tl
 from kernels.triton.requirements import next_power_of_2
 
 BLOCK = 256
-"""Tokens, and entries of a table, at a time."""
+"""Tokens, and entries of a block table, processed at a time."""
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The outputs: made once for each graph, and written in each step. R rows and T tokens, with padding."""
+    """The outputs, at the same addresses in each step. R rows and T tokens, with padding."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
@@ -40,7 +40,7 @@ class StepInputs:
     prompts: torch.Tensor  # [T] int64: prompt tokens of the token's row
     query_starts: torch.Tensor  # [R + 1] int32
     lengths: torch.Tensor  # [R] int32
-    block_tables: torch.Tensor  # [R, N] int32; beyond a row's length whatever was there
+    block_tables: torch.Tensor  # [R, N] int32; undefined beyond a row's length
 
 
 def prepare_inputs_reference(
@@ -51,7 +51,7 @@ def prepare_inputs_reference(
     blocks: torch.Tensor,
     block_size: int,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Token ids, positions and slots of a step without padding, token by token."""
+    """Returns token ids, positions and slots of a step without padding, token by token."""
     ids, positions, slots = [], [], []
     for row, start, count in zip(rows, starts, counts, strict=True):
         for position in range(start, start + count):
@@ -129,9 +129,9 @@ def prepare_inputs(
     block_size: int,
     out: StepInputs,
 ) -> None:
-    """rows, starts, counts: [R] int32, of which the first num_rows, [1] int32, count. Fills out, whose T is
-    the sum of the counts and one for each row of padding. One program per row; a prompt of 8,192 tokens is
-    32 turns of its loop."""
+    """Fills `out`, whose T is the sum of the counts plus one per row of padding. rows, starts, counts: [R]
+    int32, of which the first num_rows, [1] int32, are valid. One program per row; a prompt of 8,192 tokens
+    takes 32 iterations."""
     assert tokens.is_contiguous() and blocks.is_contiguous() and out.block_tables.is_contiguous()
     assert out.block_tables.shape[1] == blocks.shape[1]
     padded = out.lengths.shape[0]
@@ -184,8 +184,8 @@ def _append_kernel(
 def append_tokens(
     sampled: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, lengths: torch.Tensor
 ) -> None:
-    """sampled [A] int64, of kernels.triton.sampling.sample; rows [A], all different; lengths [rows] int32:
-    tokens of each row, changed in place. A row that is full stays as it is."""
+    """Appends sampled [A] int64 tokens to distinct rows [A]. lengths: [rows] int32, tokens of each row,
+    changed in place. A full row is not changed."""
     assert tokens.is_contiguous()
     if sampled.shape[0]:
         grid = (triton.cdiv(sampled.shape[0], BLOCK),)

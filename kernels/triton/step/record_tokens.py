@@ -1,4 +1,4 @@
-"""Sampled tokens become part of what their rows have said, on CUDA, without a look from the host.
+"""Adds sampled tokens to the histories of their rows, on CUDA, without the host.
 
 For a < A, with r = rows[a], t = tokens[a] (0 where it is negative: there was no token) and p = positions[r]:
 
@@ -19,12 +19,12 @@ import triton
 import triton.language as tl
 
 BLOCK = 128
-"""Rows of a program."""
+"""Rows per program."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What is known of rows' outputs."""
+    """The outputs of rows, as penalties and bad words need them."""
 
     positions: torch.Tensor  # [R] int32: output tokens of each row
     count_slots: torch.Tensor  # [R] int32
@@ -34,7 +34,7 @@ class History:
 
 
 def record_tokens_reference(tokens: torch.Tensor, rows: torch.Tensor, history: History) -> None:
-    """In place, row by row."""
+    """Records in place, row by row."""
     for token, row in zip(tokens.clamp(min=0).tolist(), rows.tolist(), strict=True):
         position, slot = int(history.positions[row]), int(history.count_slots[row])
         if slot >= 0:
@@ -73,7 +73,7 @@ def _record_kernel(
 
 
 def record_tokens(tokens: torch.Tensor, rows: torch.Tensor, history: History) -> None:
-    """In place."""
+    """Records tokens [A] of rows [A] in place."""
     num_rows = rows.shape[0]
     assert tokens.shape == rows.shape and history.counts.is_contiguous() and history.outputs.is_contiguous()
     if num_rows:

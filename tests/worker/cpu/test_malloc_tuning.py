@@ -1,4 +1,4 @@
-"""Freed memory stays with the process; what start-up alone needs does not."""
+"""Freed memory stays with the process; pages that only start-up needed do not."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ print(first, int(kept), faults())
 """
 
 
-def test_pages_are_used_again():
+def test_freed_pages_are_reused():
     """Twenty times 20 MB: new pages each time, then the same ones. In a process of its own."""
     run = subprocess.run([sys.executable, "-c", FAULTS], cwd=ROOT, capture_output=True, text=True, check=True)
     first, kept, later = map(int, run.stdout.split())
@@ -32,7 +32,7 @@ def test_pages_are_used_again():
 
 LIBRARIES = """
 import numpy as np
-from worker.cpu.malloc_tuning import settle
+from worker.cpu.malloc_tuning import release_startup_memory
 
 def in_libraries() -> int:
     (line,) = (line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss_File:"))
@@ -41,13 +41,13 @@ def in_libraries() -> int:
 x = np.arange(10_000.0).reshape(100, 100)
 product = x @ x
 before = in_libraries()
-settle()
+release_startup_memory()
 after = in_libraries()
 print(before, after, int((x @ x == product).all()))
 """
 
 
-def test_code_of_libraries_goes_back_and_still_runs():
+def test_library_code_is_dropped_and_still_runs():
     run = subprocess.run(
         [sys.executable, "-c", LIBRARIES], cwd=ROOT, capture_output=True, text=True, check=True
     )

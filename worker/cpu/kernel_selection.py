@@ -12,6 +12,7 @@ from kernels.cpu.isa.sets import target_set
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError
+from worker.cpu.threads import start_kernel_threads
 from worker.layers.base import Layer
 from worker.models.base import LanguageModel
 
@@ -54,12 +55,14 @@ def use_cpu_kernels(
     group: int,
     arena: Arena | None,
     report: Report,
+    pinned: bool = False,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
-    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used,
-    nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be packed
-    there; None: they become integers of 8 bits. Raises StartupError where that is impossible.
+    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used, nothing
+    is changed. What is chosen is logged in one line. arena: where the weights are, to be packed there; None:
+    they become integers of 8 bits. pinned: no other process runs on our cores. Raises StartupError where that
+    is impossible.
     """
     quantized = arena is None
     if quantized:
@@ -71,9 +74,7 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
-    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
-
-    TEAM.set_threads(torch.get_num_threads())
+    start_kernel_threads(torch.get_num_threads(), pinned)
     blocks = block_kernels(dtype, block_size, head_dim, group)
     rows = row_kernels(quantized, arena)
     layers = faster_layers(model)

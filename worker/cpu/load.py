@@ -60,7 +60,7 @@ def load(
     _set_threads(model, threads, initialize.data_parallel_size, pinned)
     if precompiled is not None:
         precompiled.wait(report)
-    loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report)
+    loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report, pinned)
     report("KV cache", 0.0)
     cache = loaded.make_cache()
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
@@ -127,11 +127,13 @@ def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned:
     torch.set_num_threads(choose_threads(requested, weight_bytes, cores))
 
 
-def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report) -> Loaded:
+def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report, pinned: bool) -> Loaded:
     """Packs the weights for the compiled kernels, and lowers the model where these can run it."""
     config, size = loaded.config, loaded.initialize.block_size
     group = config.num_heads // config.num_kv_heads
-    kernels = use_cpu_kernels(loaded.model, loaded.dtype, CPU, size, config.head_dim, group, arena, report)
+    kernels = use_cpu_kernels(
+        loaded.model, loaded.dtype, CPU, size, config.head_dim, group, arena, report, pinned
+    )
     model = fuse(loaded.model, kernels.rows, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)

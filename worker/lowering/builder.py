@@ -152,7 +152,8 @@ class ProgramBuilder:
         from kernels.cpu.runtime.thread_pool import Program  # compiles, the first time
 
         waits = self.most_tokens > FEW
-        slack = 0 if waits else self.buffers.num_sets * min(self._layer_sizes)
+        recovers = self.rows.team.recovers_stragglers and not waits
+        slack = self.buffers.num_sets * min(self._layer_sizes) if recovers else 0
         program = Program(len(self._entries), slack)
         for decided in self._decided:
             decided.link(program)

@@ -77,6 +77,10 @@ class Team:
         self._scratch_address = int(self._scratch.ctypes.data)
         self._scratch_bytes = 0
         self._memory: list[Words] = []  # what they point at
+        self.recovers_stragglers = True
+        """Whether programs that are lowered from now on let an idle thread repeat units of a thread that has
+        lost its core; see kernels.cpu.runtime.straggler_recovery. Off where no other process runs on the
+        cores."""
 
     @property
     def threads(self) -> int:

@@ -1,10 +1,14 @@
-"""How many threads compute."""
+"""How many threads compute, and whether they recover from stragglers."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.worker.fakes import initialize
 from worker.cpu import threads
+from worker.cpu.load import load
 from worker.cpu.threads import choose_threads, own_cores, prepare_threads
 
 
@@ -21,7 +25,7 @@ def test_small_models_get_one():
 @pytest.mark.parametrize(
     ("cores", "num_workers", "pinned", "child", "own"),
     [
-        (8, 1, True, True, 8),  # nobody else is there
+        (8, 1, True, True, 8),  # no other process runs there
         (8, 2, True, True, 8),  # the others have theirs
         (8, 1, False, True, 7),  # one for frontends and core
         (2, 1, False, True, 2),  # that would be half of them
@@ -44,3 +48,18 @@ def test_a_setting_of_the_user_stays(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     prepare_threads()
     assert (os.environ["OMP_WAIT_POLICY"], os.environ["GOMP_SPINCOUNT"]) == ("active", "7")
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("pinned", [False, True])
+def test_stragglers_are_recovered_from_on_shared_cores_alone(
+    pinned: bool, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    monkeypatch.setattr(TEAM, "recovers_stragglers", True)
+    command = initialize(checkpoint("llama", head_dim=32), dtype="bfloat16", block_size=16)
+    executor, _ = load(command, 0, 1, lambda what, fraction: None, pinned)
+    programs = executor.backend.model.programs  # type: ignore[union-attr]
+    assert TEAM.recovers_stragglers is not pinned
+    assert (programs[True].program.slack == 0) == pinned  # type: ignore[index]

@@ -13,9 +13,10 @@ The counters are written by the methods and functions of this module alone.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import pack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Request:
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
+    content_hashes: Mapping[int, bytes] = field(default_factory=dict)
+    """Position in the prompt -> hash of what stands there in place of the token's embedding."""
     prompt_logprobs: PendingPromptLogprobs | None = None
     time_limit_at: float | None = None
     deadline_at: float | None = None
@@ -215,6 +218,15 @@ class Sequence:
         if end <= first:
             return prompt[start:end].tobytes()
         return (prompt[start:] + self.output[: end - first]).tobytes()
+
+    def block_content(self, start: int, end: int) -> bytes:
+        """What determines the keys and values of these positions, given those before: token_bytes(), then
+        the position in the block, length and bytes of each content hash."""
+        tokens, contents = self.token_bytes(start, end), self.request.content_hashes
+        if not contents:
+            return tokens
+        found = ((i, contents[start + i]) for i in range(end - start) if start + i in contents)
+        return tokens + b"".join(pack("<II", i, len(content)) + content for i, content in found)
 
     def finish(self) -> tuple[FinishReason, int]:
         """Why the sequence ends after its last known token; see Request.ending()."""

@@ -1,18 +1,19 @@
 """The prefix cache: which prefixes of sequences have their keys and values in blocks of the pool.
 
-A full block is known by a hash of all tokens up to its end, each block's hash made from the one before:
+A full block is identified by a hash of all tokens up to its end, made from the hash of the block before:
 
     hash of 0 blocks = H(secret of this start, tenant, salt)
-    hash of i blocks = H(hash of i - 1 blocks, tokens of block i - 1)
+    hash of i blocks = H(hash of i - 1 blocks, content of block i - 1)
 
-So that equal hashes mean equal prefixes of one namespace (tenant and salt), and nobody outside can make
-two prefixes collide, or find out by timing what other namespaces hold. The pool keeps the hash with the
-block, also when the block is free, until it is handed out again.
+The content of a block is its token ids and, where something else stands in place of a token's embedding,
+the hash of that. Equal hashes mean equal prefixes of one namespace (tenant and salt). Clients cannot make two
+prefixes collide, nor find out by timing what other namespaces hold. The pool keeps the hash with the block,
+also while the block is free, until it is allocated again.
 
-Blocks are found from the plan on that computes them: a plan may admit a sequence that reads what another
-one of the same plan writes. worker.proto makes that right: in each layer the keys and values of all rows
-are stored before any row attends. (32 requests with a common prefix that arrive together compute it
-once. A prompt that is cut is the last of its plan, so that nobody looks for the rest of it meanwhile.)
+A block is found as soon as a plan computes it: the same plan may admit a sequence that reads what another
+sequence of the plan writes. worker.proto guarantees that: in each layer the keys and values of all rows are
+stored before any row attends. (32 requests with a common prefix that arrive together compute it once. A
+prompt that is cut is the last of its plan, so no sequence of that plan needs the rest of it.)
 """
 
 from hashlib import blake2b, sha256
@@ -30,10 +31,10 @@ _HASH_BYTES = 16
 
 
 class PrefixCache:
-    """Finds the blocks of a prefix, and makes those of a sequence known."""
+    """Finds the cached blocks of a prefix, and adds the blocks of sequences."""
 
     def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True) -> None:
-        """enabled: False: find() finds nothing, commit() makes nothing known."""
+        """enabled: False: find() finds nothing, commit() adds nothing."""
         self.hit_rate = HitRate()
         self._pool = pool
         self._block_size = block_size
@@ -41,12 +42,11 @@ class PrefixCache:
         self._secret = token_bytes(32)
 
     def find(self, sequence: Sequence) -> list[int]:
-        """The blocks of the longest prefix that is cached; they may be free, so share() them at once.
+        """Returns the blocks of the longest cached prefix; they may be free, so share() them at once.
 
-        Whole blocks only, and never all tokens: the last one at least has to be computed for its logits.
-        (Where the last token ends a block, that block is computed again, into a block of its own.
-        A copy could save this for all tokens but one; but it would be made before the plan computes,
-        and could not be of a block that the plan itself writes.)
+        Whole blocks only, and never all tokens: at least the last token is computed, for its logits. (Where
+        it ends a block, that block is computed again into a new block. A copy would save all tokens but one,
+        but copies are made before the plan computes, and could not read a block that the plan writes.)
         """
         if not self._serves(sequence.request):
             return []
@@ -61,9 +61,9 @@ class PrefixCache:
         return blocks
 
     def commit(self, sequence: Sequence) -> None:
-        """Makes known the blocks of a sequence that are full of known, computed tokens. Idempotent.
+        """Adds the blocks of a sequence that are full of known, computed tokens. Idempotent.
 
-        A block whose content another one has already stays unknown: tables are not changed for it.
+        A block whose content another block has already is not added; tables do not change.
         """
         full = self._num_full_blocks(sequence)
         if full == sequence.num_committed or not self._serves(sequence.request):
@@ -74,65 +74,65 @@ class PrefixCache:
         sequence.num_committed = full
 
     def distrust(self, sequence: Sequence) -> None:
-        """Forgets every block that may hold tokens of a sequence, which may have left it before, and
-        learns no more from its request."""
+        """Removes every block that may hold tokens of a sequence, also blocks that it has freed, and lets its
+        request bypass the cache."""
         found = map(self._pool.find, sequence.hashes[1:])
         self._pool.forget(block for block in found if block is not None)
         sequence.request.cache_bypass = True
 
     def reset(self) -> None:
-        """Forgets everything. Sequences go on with their blocks, and what they fill from now on is known."""
+        """Removes all blocks. Sequences keep theirs, and blocks that they fill from now on are added."""
         self._pool.forget_all()
 
     def count(self, sequence: Sequence) -> None:
-        """A sequence is admitted, with what was found for it."""
+        """Counts what was found for a sequence that is admitted."""
         if self._serves(sequence.request):
             self.hit_rate.add(sequence.num_tokens, sequence.num_computed_tokens)
 
     def check_invariants(self, sequence: Sequence) -> None:
-        """Raises InvariantError unless a running sequence's blocks are known as what they are.
+        """Raises InvariantError unless a running sequence's blocks are cached under their own content.
 
-        Those that it may still write to are not known at all. Cost: all tokens of the sequence.
+        Blocks that it may still write to must not be cached. Cost: all tokens of the sequence.
         """
         size = self._block_size
         full = self._num_full_blocks(sequence)
         if sequence.num_committed > full:
-            raise InvariantError("a block was made known before it was full")
+            raise InvariantError("a block was cached before it was full")
         hashes = [self._root(sequence.request)]
         for i, block in enumerate(sequence.blocks):
             if i < full:
-                hashes.append(block_hash(hashes[-1], sequence.token_bytes(i * size, (i + 1) * size)))
+                hashes.append(block_hash(hashes[-1], sequence.block_content(i * size, (i + 1) * size)))
             known = self._pool.content(block)
             if known is not None and (i >= sequence.num_committed or known != hashes[i + 1]):
-                raise InvariantError(f"block {block} is known as something that it is not")
+                raise InvariantError(f"block {block} is cached under another content")
         if sequence.hashes[: full + 1] != hashes[: len(sequence.hashes)]:
             raise InvariantError("a sequence has hashes that are not those of its tokens")
 
     def _num_full_blocks(self, sequence: Sequence) -> int:
-        """Blocks that can be known by their tokens. The last computed one may be pending."""
+        """Blocks full of known, computed tokens. The last computed token may be pending."""
         return min(sequence.num_computed_tokens, sequence.num_known_tokens) // self._block_size
 
     def _serves(self, request: Request) -> bool:
         return self._enabled and not request.cache_bypass
 
     def _extend_hashes(self, sequence: Sequence, num_blocks: int) -> None:
-        """Makes sequence.hashes reach over so many blocks; each hash is made once."""
+        """Extends sequence.hashes to so many blocks; each hash is computed once."""
         hashes, size = sequence.hashes, self._block_size
         if not hashes:
             hashes.append(self._root(sequence.request))
         for start in range((len(hashes) - 1) * size, num_blocks * size, size):
-            hashes.append(block_hash(hashes[-1], sequence.token_bytes(start, start + size)))
+            hashes.append(block_hash(hashes[-1], sequence.block_content(start, start + size)))
 
     def _root(self, request: Request) -> bytes:
-        """The hash of no tokens. (An adapter will be one more name here.)"""
+        """The hash of no tokens, from what separates namespaces."""
         names = [name.encode() for name in (request.tenant, request.cache_salt)]
         lengths = pack(f"<{len(names)}Q", *map(len, names))
         return blake2b(lengths + b"".join(names), digest_size=_HASH_BYTES, key=self._secret).digest()
 
 
-def block_hash(parent: bytes, tokens: bytes) -> bytes:
-    """The hash of one block more. It inherits the secret: nobody outside knows the parent.
+def block_hash(parent: bytes, content: bytes) -> bytes:
+    """Returns the hash of a prefix that is one block longer. It inherits the secret through its parent.
 
-    SHA-256, which processors have instructions for: 0.9 us for 16 tokens, where BLAKE2b took 2.3.
+    SHA-256, which processors have instructions for: 0.9 us for 16 tokens, where BLAKE2b takes 2.3.
     """
-    return sha256(parent + tokens).digest()[:_HASH_BYTES]
+    return sha256(parent + content).digest()[:_HASH_BYTES]

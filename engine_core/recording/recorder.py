@@ -241,7 +241,7 @@ def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:
     """Returns the hash of the sequence's first blocks; empty where it does not use the prefix cache."""
     hashes = sequence.hashes[: num_blocks + 1]
     for block in range(len(hashes) - 1, num_blocks) if hashes else ():
-        tokens = sequence.token_bytes(block * block_size, (block + 1) * block_size)
+        tokens = sequence.block_content(block * block_size, (block + 1) * block_size)
         hashes.append(block_hash(hashes[-1], tokens))
     return hashes[-1] if hashes else b""
 

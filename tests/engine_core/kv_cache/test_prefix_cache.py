@@ -407,7 +407,7 @@ def test_broken_books_are_found() -> None:
 
     world = running()
     world.scheduler.pool.keep(world.scheduler.running[0].blocks[2], b"partial")
-    with pytest.raises(InvariantError, match="known as something"):
+    with pytest.raises(InvariantError, match="under another content"):
         world.scheduler.check_invariants()
     world = running()
     world.scheduler.running[0].num_committed = 3
@@ -421,7 +421,7 @@ def test_broken_books_are_found() -> None:
     pool, (block, *_) = world.scheduler.pool, world.scheduler.running[0].blocks
     pool.forget([block])
     pool.keep(block, b"other")
-    with pytest.raises(InvariantError, match="known as something"):
+    with pytest.raises(InvariantError, match="under another content"):
         world.scheduler.check_invariants()
 
 
@@ -435,3 +435,40 @@ def test_a_hash_that_collides_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(AssertionError, match="what is not its own"):
         while (plan := world.scheduler.schedule(0.0)).rows:
             world.scheduler.update(Result(plan.step, world.worker.execute(plan)))
+
+
+# What stands in place of tokens.
+
+
+@pytest.mark.parametrize(
+    ("contents", "found"),
+    [
+        ({5: b"image", 6: b"image"}, 8),
+        ({5: b"image", 6: b"other"}, 4),
+        ({5: b"image"}, 4),
+        ({}, 4),
+        ({2: b"x"}, 0),
+    ],
+)
+def test_a_prefix_with_other_content_is_another_prefix(contents: dict[int, bytes], found: int) -> None:
+    """The tokens are the same placeholders; blocks have 4 tokens."""
+    world = World()
+    for handle, content_hashes in ((1, {5: b"image", 6: b"image"}), (2, contents)):
+        message = add_request(handle, prompt(9), max_tokens=2)
+        request = make(message)
+        request.content_hashes = content_hashes
+        world.messages[handle] = message
+        world.worker.namespaces[handle] = ("", "")
+        world.scheduler.add(request)
+        world.finish()
+    assert world.ledger.cached[2] == found
+
+
+def test_content_hashes_of_a_block_are_told_apart() -> None:
+    """By position and by length, not only by their bytes one after another."""
+    (sequence,) = make(add_request(1, prompt(8))).sequences
+    seen = set()
+    for contents in ({}, {0: b"ab"}, {1: b"ab"}, {0: b"a", 1: b"b"}, {4: b"ab"}):
+        sequence.request.content_hashes = contents
+        seen.add(sequence.block_content(0, 4))
+    assert len(seen) == 4, "position 4 is in the next block"

@@ -102,6 +102,7 @@ def test_what_a_request_is_to_a_scheduler_is_recorded():
         "prompt_logprobs",  # of it, where it begins
         "beam_search",  # of it, how many, how many results and offers
         "parameters",  # of them, n and min_tokens
+        "content_hashes",  # with the tokens, in hashes of blocks
     }
     names = {"frontend", "handle", "request_id", "group"}
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}

@@ -98,7 +98,7 @@ class Replay:
         self._scheduler.open(CrashJournal(page))
 
     def _refuse(self, record: RecordedVerdict) -> None:
-        assert self._scheduler.refuses(record.suspect), "the recorded suspects make it guilty"
+        assert self._scheduler.refuses(record.suspect), "the recorded suspects quarantine it"
 
     def _add(self, number: int) -> None:
         request = self._recorded.request(number)

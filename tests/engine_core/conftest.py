@@ -19,6 +19,6 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
-    """A ZeroMQ context that is gone afterwards."""
+    """A ZeroMQ context for one test."""
     with zmq.Context() as made:
         yield made

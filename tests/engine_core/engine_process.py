@@ -1,4 +1,4 @@
-"""An engine core as a process of its own: engine_core.main.run() with the fake worker."""
+"""An engine core process: engine_core.main.run() with the fake worker."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Beams over a fake model, and the plain twin of the search: dense, over every token, one list at a time."""
+"""Beams over a fake model, and a plain reference of the search: dense, over every token."""
 
 from math import inf
 
@@ -10,7 +10,7 @@ from pagewire.v1.generation_pb2 import BeamSearch
 
 EOS = 2
 TOKENS = (EOS, *range(100, 112), *range(600, 610))
-"""What the fake model can say to beams; everything else has probability 0."""
+"""Tokens that the fake model gives beams; all others have probability 0."""
 
 
 def fake_logprobs(tokens: list[int], forbidden: frozenset[int] | tuple[int, ...]) -> dict[int, float]:
@@ -21,7 +21,7 @@ def fake_logprobs(tokens: list[int], forbidden: frozenset[int] | tuple[int, ...]
 
 
 def fake_offers(tokens: list[int], forbidden: tuple[int, ...], count: int) -> list[tuple[int, float]]:
-    """So many of the likeliest tokens, as a worker gives them."""
+    """Returns the `count` most probable tokens, as a worker does."""
     logprobs = fake_logprobs(tokens, forbidden)
     offers = sorted(logprobs.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
     return offers + [(0, -inf)] * (count - len(offers))
@@ -33,7 +33,7 @@ def beam_search(width: int, length_penalty: float = 1.0, early_stopping: bool = 
 
 
 def expected_beams(message: AddRequest, limits: Limits) -> list[tuple[list[int], FinishReason]]:
-    """The results of a search that nobody disturbs, the best first."""
+    """Returns the results of an undisturbed search, best first."""
     search, stopping = message.sampling.beam_search, message.stopping
     prompt = unpack_u32(message.prompt_token_ids)
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids

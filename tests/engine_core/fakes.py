@@ -38,7 +38,7 @@ LIMITS = Limits(
 
 
 def fake_token(seed: int, index: int, position: int, forbidden: frozenset[int] | tuple[int, ...] = ()) -> int:
-    """What the fake worker samples."""
+    """Returns what the fake worker samples."""
     token = hash((seed, index, position, 12345)) % VOCAB
     while token in forbidden:
         token = (token + 1) % VOCAB
@@ -141,7 +141,7 @@ def add_request(
 
 
 def namespace(message: AddRequest) -> Hashable:
-    """What requests have in common that may share blocks."""
+    """Returns the namespace within which requests share blocks."""
     return message.handle if message.cache_bypass else (message.tenant, message.cache_salt)
 
 
@@ -155,7 +155,7 @@ def make(
 def expected_output(
     message: AddRequest, index: int, limits: Limits = LIMITS
 ) -> tuple[list[int], FinishReason]:
-    """What a sequence becomes when nothing but the model ends it: all of its output, and why it ended."""
+    """Returns the output and the finish reason of a sequence that only the model and its limits end."""
     if message.sampling.HasField("beam_search"):
         return expected_beams(message, limits)[index]
     stopping = message.stopping
@@ -323,9 +323,11 @@ class FakeWorker:
         assert next(blocks, None) is None
 
     def _swap(self, plan: Plan) -> None:
-        """A host block that was read is empty: nobody may read it twice."""
+        """A host block that was read is empty, and must not be read twice."""
         targets = plan.swap_out_host_blocks
-        assert not targets or not plan.swap_in_host_blocks, "nobody comes back while others have to go"
+        assert not targets or not plan.swap_in_host_blocks, (
+            "no sequence is swapped in while others are swapped out"
+        )
         assert len({*targets}) == len(targets)
         assert all(0 <= block < self.num_host_blocks for block in targets)
         size = self.block_size
@@ -445,7 +447,7 @@ class Ledger:
         self.prompt_scores: dict[int, list[Scored]] = defaultdict(list)
 
     def take(self, message: StepOutputs) -> None:
-        """Each position comes once and in order, and nothing comes after the end."""
+        """Checks that each position comes once and in order, and nothing after the end."""
         self._take_prompt_parts(message)
         scores = iter(take_apart(message.logprobs))
         has_scores = iter(message.has_logprobs or bytes(len(unpack_u32(message.indexes))))
@@ -498,7 +500,7 @@ class Ledger:
             assert message.handle not in self.prompt_scores
 
     def _take_prompt_parts(self, message: StepOutputs) -> None:
-        """In order, without gap and overlap, before the first output."""
+        """Checks that parts come in order, without gap and overlap, before the first output."""
         for part in message.prompt_logprobs:
             assert not any(tokens for (handle, _), tokens in self.tokens.items() if handle == part.handle)
             scores = self.prompt_scores[part.handle]

@@ -26,10 +26,10 @@ class StoppingWorker(FakeWorker):
     stopped = False
 
     def await_result(self, seconds: float) -> None:
-        """It is there already."""
+        """Returns: the result is there already."""
 
     def wait_for(self, inbox: Inbox) -> None:
-        """There is nothing that could arrive, except the wish to stop."""
+        """Raises Stopped: no event can arrive."""
         assert self.stopped, "the core waits though there is something to do"
         raise Stopped
 
@@ -76,13 +76,13 @@ class House:
         message: AddRequest | Abort | Hello | Utility,
         frontend: bytes = b"a",
     ) -> None:
-        """A message arrives."""
+        """Delivers a message of a frontend."""
         fields = {AddRequest: "add_request", Abort: "abort", Hello: "hello", Utility: "utility"}
         wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
         self.inbox.put(Received(frontend, wrapped, self.now))
 
     def step(self, steps: int = 1) -> list[tuple[bytes, EngineMessage]]:
-        """So many steps; what was sent in them."""
+        """Runs so many steps; returns the messages that were sent in them."""
         before = len(self.sent)
         for _ in range(steps):
             self.core.step()

@@ -14,7 +14,7 @@ from pagewire.ipc import transport
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 30
-"""How long to wait for what must come; never how long something may take."""
+"""Timeout for messages that must come; not a bound on how long anything may take."""
 
 
 def python(module: str, *arguments: str, **options: object) -> "subprocess.Popen[bytes]":
@@ -57,7 +57,7 @@ class FakeFrontend:
         return EngineMessage.FromString(transport.unpack(self.socket.recv()))
 
     def hello(self) -> EngineMessage:
-        """Presents itself; returns the Welcome."""
+        """Sends Hello; returns the Welcome."""
         self.send(hello=Hello(frontend_id=self.identity.hex()))
         message = self.receive()
         assert message.HasField("welcome")

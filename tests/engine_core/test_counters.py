@@ -1,4 +1,4 @@
-"""The hit rate, and what a worker waits."""
+"""The hit rate, and the worker's waiting time."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_worker_waits_between_steps_while_there_is_work() -> None:
     counters.idle()
     counters.step_done(step(4, 10_000, 10))
     counters.step_done(step(5, 10_030, 10))
-    assert counters.worker_waiting == pytest.approx(30e-6), "nobody waited from 210 to 10,000"
+    assert counters.worker_waiting == pytest.approx(30e-6), "idle time from 210 to 10,000 does not count"
 
 
 def test_a_core_without_requests_is_idle() -> None:

@@ -1,4 +1,4 @@
-"""Order as those see it who wait: shares of tenants, classes, and what fairness costs."""
+"""The order of admission: shares of tenants, classes, and the cost of fairness."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ def flood(world: World, tenants: dict[str, int], **options: object) -> None:
 
 
 def service(world: World) -> Counter[str]:
-    """Virtual tokens that each tenant has had: all prompts that ran, all tokens that were made."""
+    """Virtual tokens that each tenant was served: all prompts that ran, all tokens generated."""
     had: Counter[str] = Counter()
     for (handle, _), tokens in world.ledger.tokens.items():
         message = world.messages[handle]
@@ -40,8 +40,8 @@ def waiting_tenants(world: World) -> set[str]:
 @pytest.mark.parametrize("weight", [1, 3, 0.5])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_flood_leaves_the_others_their_shares(weight: float, ahead: bool) -> None:
-    """A tenant has 300 requests waiting when a small one comes: from then on, while both wait, what they
-    are served is as their weights, within 10 %. (The pool is no limit, rows are.)"""
+    """A tenant has 300 waiting requests when a small one arrives: from then on, while both wait, they are
+    served by their weights, within 10 %. (Rows are the limit, not the pool.)"""
     world = World(rows=8, blocks=256, budget=64, weights=Weights(tenants={"small": weight}))
     flood(world, {"flood": 300})
     world.step(40)
@@ -58,7 +58,7 @@ def test_a_flood_leaves_the_others_their_shares(weight: float, ahead: bool) -> N
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_fairness_costs_no_throughput(ahead: bool) -> None:
-    """Steps to serve everybody, prompts and outputs of all lengths, in a pool that is short at times."""
+    """Steps to serve all requests, of all lengths, in a pool that is short at times."""
     steps = {}
     for policy in (FAIR, FIRST_COME):
         world = World(rows=8, blocks=48, budget=48, policy=policy, ahead=ahead)
@@ -94,7 +94,7 @@ def test_one_tenant_in_one_class_is_served_first_come_first_served(ahead: bool) 
 
 
 def test_classes_are_strict() -> None:
-    """Nobody of a class is admitted while somebody of a better one waits, whatever his tenant has had."""
+    """No request is admitted while one of a better class waits, whatever its tenant was served."""
     world = World(rows=2)
     flood(world, {"new": 5}, priority=7)
     flood(world, {"old": 20}, priority=-3)
@@ -105,9 +105,9 @@ def test_classes_are_strict() -> None:
     ] * 5
 
 
-def test_nobody_starves_within_a_class() -> None:
-    """A request that needs every row, of a tenant that has had more than the one that floods: its turn
-    comes, and those behind it wait until it fits."""
+def test_no_request_starves_within_a_class() -> None:
+    """A request that needs every row, of a tenant that was served more than the one that floods: its turn
+    comes, and requests behind it wait until it fits."""
     world = World(rows=8, blocks=256, budget=64)
     flood(world, {"big": 30})
     world.step(20)
@@ -124,7 +124,7 @@ def test_nobody_starves_within_a_class() -> None:
 
 
 def test_time_without_demand_earns_no_credit() -> None:
-    """A tenant that was away while another was served comes back to even shares, not to a monopoly."""
+    """A tenant that returns after another was served gets an even share, not a monopoly."""
     world = World(rows=4, blocks=256)
     flood(world, {"away": 1})
     flood(world, {"busy": 100})

@@ -42,7 +42,7 @@ class Engine:
         self.events: list[dict[str, object]] = []
 
     def wait_for(self, event: str) -> dict[str, object]:
-        """Waits until it says so on the status pipe."""
+        """Waits for an event on the status pipe."""
         data = b""
         while True:
             data += os.read(self._status, 1)
@@ -68,7 +68,7 @@ class Engine:
         return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """Ends it, whatever state it is in."""
+        """Ends it, in any state."""
         self.process.kill()
         self.process.wait()
         self._errors.close()
@@ -85,7 +85,7 @@ def engine(folder: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def slow_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """A request without a limit lasts for a quarter of a minute here: as good as for ever."""
+    """A request without a limit lasts for a quarter of a minute here: longer than any test."""
     monkeypatch.setenv("FAKE_WORKER_STEP_S", "0.06")
     made = Engine(folder)
     made.wait_for("ready")
@@ -94,7 +94,7 @@ def slow_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engin
 
 
 def endless(handle: int) -> AddRequest:
-    """A request that nothing but the context ends."""
+    """A request that ends only by the context length."""
     return add_request(handle, max_tokens=100_000, ignore_eos=True)
 
 
@@ -106,7 +106,7 @@ def follow(frontend: FakeFrontend, ledger: Ledger, handle: int, index: int = 0) 
 
 
 def load(frontend: FakeFrontend) -> RankLoad:
-    """Asks for the load."""
+    """Requests the load."""
     frontend.send(utility=Utility(call_id=1, get_load=GetLoad()))
     while True:
         message = frontend.receive()
@@ -148,7 +148,7 @@ def test_an_abort_frees_what_a_request_held(slow_engine: Engine, context: Contex
         wait_until_idle(frontend)
 
 
-def test_garbage_harms_nobody(engine: Engine, context: Context) -> None:
+def test_garbage_does_no_harm(engine: Engine, context: Context) -> None:
     with FakeFrontend(context, engine.address) as frontend, FakeFrontend(context, engine.address) as rogue:
         frontend.hello()
         ledger = Ledger()
@@ -200,7 +200,7 @@ def test_a_worker_that_is_killed_ends_every_request_and_the_core(
 
 
 def test_an_idle_core_notices_the_death_of_its_worker(engine: Engine) -> None:
-    """Without a request nobody talks to the worker; the service must not look healthy."""
+    """Without a request no message goes to the worker; the service must not look healthy."""
     (worker,) = engine.children()
     os.kill(worker, signal.SIGKILL)
     assert engine.wait() == 1
@@ -252,7 +252,7 @@ def test_a_worker_that_cannot_load(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_worker_that_is_killed_while_it_loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is no reason why the next one could not load: a supervisor may try again."""
+    """The next worker may load: a supervisor may try again."""
     monkeypatch.setenv("FAKE_WORKER", "die-load")
     engine = Engine(folder)
     event = engine.wait_for("failed")
@@ -261,7 +261,7 @@ def test_a_worker_that_is_killed_while_it_loads(folder: Path, monkeypatch: pytes
     engine.close()
 
 
-def test_what_is_not_built_is_refused_before_anything_starts(folder: Path) -> None:
+def test_an_unsupported_flag_is_refused_before_anything_starts(folder: Path) -> None:
     engine = Engine(folder, pipeline_parallel_size=2)
     assert "--pipeline-parallel-size" in str(engine.wait_for("failed")["why"])
     assert engine.wait() == 1

@@ -1,4 +1,4 @@
-"""When the next step is planned: late, but never so late that the device waits. Time is a number here."""
+"""The next step is planned late, but never so late that the device waits. In simulated time."""
 
 import pytest
 
@@ -14,7 +14,7 @@ MINUTE_S = 60.0
 
 
 class DeviceInTime(FakeWorker):
-    """Each step takes so long on the device, each plan so long to make and to send."""
+    """Each step takes a given time on the device, and each plan to be made and sent."""
 
     def __init__(self, house: "HouseInTime") -> None:
         super().__init__(64, 4)
@@ -56,7 +56,7 @@ class DeviceInTime(FakeWorker):
 
 
 class HouseInTime(House):
-    """A house in which time passes while plans are made and steps run, and requests arrive meanwhile."""
+    """A house in which time passes while plans are made and steps run, and requests arrive."""
 
     def __init__(self, *, ahead: bool = True) -> None:
         super().__init__(ahead=ahead)
@@ -106,7 +106,9 @@ def test_in_step_it_waits_for_each_plan() -> None:
         pytest.param(True, 0.9, 8, id="ahead: after the next plan was made"),
     ],
 )
-def test_who_arrives_during_a_step_is_in_the_next_one(ahead: bool, share_of_step: float, step: int) -> None:
+def test_a_request_that_arrives_during_a_step_is_in_the_next_one(
+    ahead: bool, share_of_step: float, step: int
+) -> None:
     house = HouseInTime(ahead=ahead)
     house.put(add_request(1, max_tokens=20))
     begin = MINUTE_S + PLANNING_S + 5 * (STEP_S + (0.0 if ahead else PLANNING_S))
@@ -117,7 +119,7 @@ def test_who_arrives_during_a_step_is_in_the_next_one(ahead: bool, share_of_step
 
 
 def test_a_busy_machine_makes_plans_early() -> None:
-    """Each time that the device has waited for a plan, patience halves; it comes back slowly."""
+    """Each time the device has waited for a plan, patience halves; it recovers slowly."""
     house = HouseInTime()
     house.put(add_request(1, prompt=1, max_tokens=60))
     house.step(10)

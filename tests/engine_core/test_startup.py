@@ -29,7 +29,7 @@ def ready(num_blocks: int = 64, max_model_len: int = 512) -> Ready:
     return Ready(model=model, num_blocks=num_blocks, device="cpu")
 
 
-def test_the_default_is_fine() -> None:
+def test_the_default_is_valid() -> None:
     check_config(EngineConfig())
 
 
@@ -71,7 +71,7 @@ def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
     assert message.tensor_parallel_size == 1
 
 
-def test_a_worker_is_told_how_to_fail() -> None:
+def test_faults_are_passed_to_the_worker() -> None:
     faults = ("die-at-step=3", "slow-factor=1.5")
     config = EngineConfig(worker_fault=faults, log_level="error")
     faults = ["--fault-die-at-step=3", "--fault-slow-factor=1.5"]
@@ -86,7 +86,7 @@ def test_a_worker_is_told_how_to_fail() -> None:
         {"worker_fault": ("die-at-step=1",), "external_workers": True},
     ],
 )
-def test_a_fault_that_cannot_be_had(change: dict[str, Any]) -> None:
+def test_an_impossible_fault_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(StartupError, match="--worker-fault"):
         worker_arguments(EngineConfig(**change))
 

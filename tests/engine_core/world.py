@@ -1,4 +1,4 @@
-"""A scheduler, a fake worker and what frontends hold, in one object, for tests that read as stories."""
+"""A scheduler, a fake worker and what frontends hold, in one object, for tests of single scenarios."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from tests.engine_core.fakes import (
 
 
 class World:
-    """A scheduler with all that it talks to."""
+    """A scheduler, its worker and its frontends."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class World:
         return request
 
     def step(self, steps: int = 1, now: float = 0.0) -> Plan:
-        """So many steps; the plan of the last one."""
+        """Runs so many steps; returns the plan of the last one."""
         assert run(self.scheduler, self.worker, self.ledger, steps=steps, now=now) == steps
         return self.worker.plans[-1]
 
     def finish(self) -> None:
-        """Everything runs to its end, is right, and leaves nothing behind."""
+        """Runs all requests to their ends, and checks that they are right and leave nothing behind."""
         run(self.scheduler, self.worker, self.ledger, ahead=self.ahead)
         for handle, message in self.messages.items():
             for index in range(message.sampling.n):

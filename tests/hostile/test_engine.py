@@ -1,4 +1,4 @@
-"""A hostile engine core: whatever it says, the frontend stands, and streams of another core are exact."""
+"""A hostile engine core: whatever it sends, the frontend survives, and streams of other cores are exact."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ COLUMNS = [each.name for each in StepOutputs.DESCRIPTOR.fields if each.type == e
 
 
 class Wire:
-    """The socket of one core: remembers what the core was sent; the core is heard through it."""
+    """The socket of one core: keeps what was sent to the core, and delivers its messages."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -59,7 +59,7 @@ def welcome(**changes: object) -> Welcome:
 
 
 def token_at(request: AddRequest, index: int, position: int) -> int:
-    """What the honest core says."""
+    """Returns the messages of an honest core."""
     return 10 + (len(request.request_id) * 31 + index * 7 + position * 13) % 250
 
 
@@ -97,7 +97,7 @@ def one_output(handle: int, index: int, position: int, tokens: list[int], ends: 
 
 
 def lies(wire: Wire, draw: random.Random) -> Iterator[bytes]:
-    """Frames of a core that says anything: about requests that it has, and about others."""
+    """Yields arbitrary frames of a core, about its requests and about others."""
     pickles = bombs("/nonexistent/marker")
     while True:
         handles = [request.handle for request in wire.requests[-20:]] + [0, 2**64 - 1]
@@ -154,7 +154,7 @@ async def read(stream: Stream) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_core_that_says_anything(seed: int) -> None:
+async def test_a_core_that_sends_anything(seed: int) -> None:
     draw = random.Random(seed)
     wires: list[Wire] = []
 
@@ -206,7 +206,7 @@ async def test_a_core_that_says_anything(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1e300, -1.0, 1e10, 1e300])
-def test_a_delay_that_makes_no_sense(seconds: float) -> None:
+def test_an_absurd_retry_delay(seconds: float) -> None:
     """It is told all the same, as one that does."""
     error = EngineRefused(14, "QUEUE_FULL", "later", retry_after=seconds)
     assert to_status(error).SerializeToString()

@@ -1,4 +1,4 @@
-"""What the core refuses of beam searches, whoever sent them."""
+"""Beam searches that the engine core refuses."""
 
 import math
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_refused_by_name(case: str) -> None:
 
 
 def test_beams_that_may_not_fit_into_the_pool_are_refused() -> None:
-    """64 blocks of 4: 2 full ones of the prompt are shared, and up to 14 are each beam's own; the last
+    """64 blocks of 4: 2 full blocks of the prompt are shared, and each beam has up to 14 of its own; the last
     token of a beam has no slot."""
     make(add_request(prompt=9, beams=beam_search(4), max_tokens=55))
     assert LIMITS.max_model_len == 64
@@ -75,7 +75,7 @@ def test_beams_that_may_not_fit_into_the_pool_are_refused() -> None:
     make(add_request(prompt=9, beams=beam_search(5), max_tokens=40))
 
 
-def test_what_a_search_is_told() -> None:
+def test_the_parameters_of_a_search() -> None:
     message = add_request(prompt=9, n=2, beams=beam_search(3, 0.5, True), max_tokens=1000, min_tokens=2)
     message.stopping.stop_token_ids.extend([7, 8])
     parameters = make(message).beam_search

@@ -1,4 +1,4 @@
-"""Who cannot be in time is refused at once; nobody is refused on a guess, or while there is room."""
+"""Requests that cannot meet their deadline are refused at once, but not on a guess or while there is room."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def request(
 
 
 def step(house: House, steps: int = 1) -> None:
-    """Steps of a tenth of a second; idle ones where there is nothing to do."""
+    """Runs steps of a tenth of a second, idle ones if there is nothing to do."""
     for _ in range(steps):
         if house.scheduler.requests or house.inbox:
             house.step()
@@ -34,7 +34,7 @@ def step(house: House, steps: int = 1) -> None:
 
 
 def busy(ahead: bool = False, **options: int) -> House:
-    """A house that has seen enough to know how fast it is, and whose rows are all taken."""
+    """A house with measured throughput, whose rows are all taken."""
     house = House(**({"rows": 4} | options), ahead=ahead)
     for handle in range(1000, 1024):
         house.put(request(handle))
@@ -51,8 +51,8 @@ def refusals(house: House) -> dict[int, RequestFailed]:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_an_overload_is_refused_from_where_it_is_too_much(ahead: bool) -> None:
-    """4 rows, a second each: with a deadline of 3 s, some 12 wait, and the others hear so at once."""
+def test_in_an_overload_requests_are_refused_from_the_deadline_on(ahead: bool) -> None:
+    """4 rows, a second each: with a deadline of 3 s, about 12 wait, and all others are refused at once."""
     house = busy(ahead)
     for handle in range(1, 41):
         house.put(request(handle, deadline=3.0))
@@ -71,8 +71,8 @@ def test_an_overload_is_refused_from_where_it_is_too_much(ahead: bool) -> None:
     house.inbox.close()
 
 
-def test_when_to_try_again() -> None:
-    """So much later the queue is short enough (rows become free four at a time, once a second)."""
+def test_the_delay_until_a_retry() -> None:
+    """After it the queue is short enough (rows become free four at a time, once a second)."""
     house = busy()
     for handle in range(1, 41):
         house.put(request(handle))
@@ -102,7 +102,7 @@ def test_the_delay_has_bounds() -> None:
     house.inbox.close()
 
 
-def test_nobody_is_refused_while_nothing_is_measured() -> None:
+def test_no_request_is_refused_before_anything_is_measured() -> None:
     house = House(rows=1)
     for handle in range(1, 100):
         house.put(request(handle, deadline=1e-6 if handle > 1 else None))
@@ -112,8 +112,8 @@ def test_nobody_is_refused_while_nothing_is_measured() -> None:
 
 
 @pytest.mark.parametrize("deadline", [0.0, 0.05, 0.5])
-def test_nobody_is_refused_while_there_is_room(deadline: float) -> None:
-    """However little time is left: an expired request is ended as all are, not refused."""
+def test_no_request_is_refused_while_there_is_room(deadline: float) -> None:
+    """However little time is left: a request whose deadline has passed times out, and is not refused."""
     house = busy(rows=8)
     while house.scheduler.requests:
         step(house)
@@ -124,8 +124,8 @@ def test_nobody_is_refused_while_there_is_room(deadline: float) -> None:
     house.inbox.close()
 
 
-def test_light_work_says_nothing_about_what_the_engine_can_do() -> None:
-    """One request at a time for long; then as many as fit at once. What one makes is not what eight make."""
+def test_light_load_does_not_limit_the_estimate() -> None:
+    """One request at a time for long, then as many as fit: eight generate more than one does."""
     house = House(rows=8)
     for handle in range(1000, 1030):
         house.put(request(handle))
@@ -137,7 +137,7 @@ def test_light_work_says_nothing_about_what_the_engine_can_do() -> None:
     house.inbox.close()
 
 
-def test_a_stream_that_goes_on_is_never_refused() -> None:
+def test_a_stream_that_continues_is_never_refused() -> None:
     house = busy()
     for handle in range(1, 100):
         house.put(request(handle))
@@ -160,7 +160,7 @@ def test_a_better_class_does_not_wait_for_the_others() -> None:
 
 
 def test_a_small_tenant_does_not_wait_for_a_flood() -> None:
-    """Its own line counts, and what others get beside it."""
+    """Its own line counts, and what other tenants are served beside it."""
     house = busy(blocks=256)
     for handle in range(1, 61):
         house.put(request(handle, tenant="flood"))
@@ -176,8 +176,8 @@ def test_a_small_tenant_does_not_wait_for_a_flood() -> None:
     house.inbox.close()
 
 
-def test_more_tenants_than_are_looked_at() -> None:
-    """Each has a request there, and so has the one that comes again: all of theirs come before its second."""
+def test_more_tenants_than_are_sampled() -> None:
+    """Each has a waiting request, also the tenant of the new one: all of them come before its second."""
     house = busy(blocks=1024)
     for handle in range(1, 101):
         house.put(request(handle, tenant=f"t{handle}"))
@@ -188,7 +188,7 @@ def test_more_tenants_than_are_looked_at() -> None:
     house.inbox.close()
 
 
-def test_blocks_may_be_what_is_short() -> None:
+def test_blocks_may_be_the_scarcest_resource() -> None:
     """Rows for 8, blocks for half of them."""
     house = House(rows=8, blocks=20)
     for handle in range(1000, 1040):
@@ -205,7 +205,7 @@ def test_blocks_may_be_what_is_short() -> None:
     house.inbox.close()
 
 
-def test_prompts_may_be_what_takes_so_long() -> None:
+def test_prompts_may_take_the_longest() -> None:
     """One token of output each; 10 tokens of prompts in a step."""
     house = House(rows=8, budget=10, blocks=512)
     for handle in range(1, 40):

@@ -1,4 +1,4 @@
-"""A full queue refuses whoever comes, and says when to come back; a flood fills it for itself alone."""
+"""A full queue refuses requests, and says when to retry; a flood fills it for its own tenant only."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def delay(failure: RequestFailed) -> float:
     return failure.retry_delay.ToTimedelta().total_seconds()
 
 
-def test_as_many_requests_wait_as_may() -> None:
+def test_the_number_of_waiting_requests_is_bounded() -> None:
     house = full(QueueBounds(requests=3))
     for handle in range(1, 7):
         house.put(request(handle))
@@ -60,7 +60,7 @@ def test_as_many_requests_wait_as_may() -> None:
 
 
 def test_free_rows_are_room_too() -> None:
-    """A burst into an idle engine is not a queue."""
+    """A burst into an idle engine does not queue."""
     house = House(rows=8, bounds=QueueBounds(requests=1))
     for handle in range(1, 11):
         house.put(request(handle))
@@ -69,8 +69,8 @@ def test_free_rows_are_room_too() -> None:
     house.inbox.close()
 
 
-def test_as_many_tokens_wait_as_may() -> None:
-    """Whose prompt alone is more, is taken when nobody waits."""
+def test_the_number_of_waiting_tokens_is_bounded() -> None:
+    """A prompt that exceeds the bound is admitted into an empty queue."""
     house = full(QueueBounds(tokens=20))
     house.put(request(1, prompt=30))
     house.put(request(2))
@@ -80,7 +80,7 @@ def test_as_many_tokens_wait_as_may() -> None:
     house.inbox.close()
 
 
-def test_what_has_a_beginning_may_stretch_the_bounds_and_what_comes_again_ignores_them() -> None:
+def test_continued_streams_stretch_the_bounds_and_resent_requests_ignore_them() -> None:
     house = full(QueueBounds(requests=2))
     for handle in range(1, 4):
         house.put(request(handle))
@@ -93,8 +93,8 @@ def test_what_has_a_beginning_may_stretch_the_bounds_and_what_comes_again_ignore
     house.inbox.close()
 
 
-def test_a_flood_fills_the_queue_for_itself_alone() -> None:
-    """Of a full queue each tenant has its share, as its weight says; together at most twice the bound."""
+def test_a_flood_fills_the_queue_for_its_own_tenant_only() -> None:
+    """In a full queue each tenant has its share by weight; together they have at most twice the bound."""
     house = full(QueueBounds(requests=12))
     for handle in range(1, 31):
         house.put(request(handle, tenant="flood"))
@@ -115,8 +115,8 @@ def test_a_flood_fills_the_queue_for_itself_alone() -> None:
     house.inbox.close()
 
 
-def test_who_would_wait_too_long_is_refused() -> None:
-    """Two rows, a second each: with 3 s at most, some six wait."""
+def test_a_request_that_would_wait_too_long_is_refused() -> None:
+    """Two rows, a second each: with 3 s at most, about six wait."""
     house = full(QueueBounds(seconds=3.0))
     for handle in range(2000, 2020):
         house.put(request(handle))
@@ -148,9 +148,9 @@ def test_another_tenant_does_not_wait_for_the_flood_and_is_not_refused() -> None
     house.inbox.close()
 
 
-def test_each_place_is_promised_once() -> None:
-    """Two requests begin per second: who is refused is told when the next place is free, one after another;
-    and who comes then, is taken."""
+def test_each_queue_slot_is_promised_once() -> None:
+    """Two requests begin per second: each refused request is told when the next slot is free, and is admitted
+    when it is retried then."""
     house = full(QueueBounds(requests=4))
     for handle in range(2000, 2004):
         house.put(request(handle))
@@ -166,7 +166,7 @@ def test_each_place_is_promised_once() -> None:
     delays = [promised[handle] for handle in sorted(promised)]
     assert len(delays) >= 8 and delays == sorted(delays)
     gaps = [later - sooner for sooner, later in zip(delays, delays[1:], strict=False)]
-    assert gaps == pytest.approx([0.5] * len(gaps), rel=0.3), "as fast as places become free"
+    assert gaps == pytest.approx([0.5] * len(gaps), rel=0.3), "as fast as slots become free"
     start, taken = house.now, 0
     for handle, seconds in sorted(promised.items()):
         while house.now < start + seconds:
@@ -179,7 +179,7 @@ def test_each_place_is_promised_once() -> None:
 
 
 def test_hints_have_bounds() -> None:
-    """Nobody knows yet how fast it is; and nobody is sent away for longer than a minute."""
+    """Before anything is measured, and up to a minute."""
     house = full(QueueBounds(requests=1))
     for handle in range(1, 4):
         house.put(request(handle))

@@ -1,4 +1,4 @@
-"""What a tenant may have, and what it is told when that is used up."""
+"""Quotas of tenants, and the refusals when they are used up."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def delay(failure: RequestFailed) -> float:
 
 
 def test_requests_in_flight() -> None:
-    """Of one tenant, from whatever frontend; others have theirs."""
+    """Of one tenant, from all frontends; other tenants have their own quotas."""
     house = House()
     house.put(add_request(1, tenant="a", terms=FEW))
     house.put(add_request(2, tenant="a", terms=FEW), frontend=b"b")
@@ -42,8 +42,8 @@ def test_requests_in_flight() -> None:
     house.inbox.close()
 
 
-def test_streams_that_go_on_may_have_as_much_again() -> None:
-    """Their frontend died; the core may not know yet. What the journal sends again is never refused."""
+def test_continued_streams_may_fill_a_quota_twice() -> None:
+    """Their frontend has died, which the core may not know yet. A resent request is never refused."""
     house = House()
     for handle in (1, 2):
         house.put(add_request(handle, tenant="a", terms=FEW))
@@ -76,7 +76,7 @@ def test_tokens_per_minute() -> None:
     house.inbox.close()
 
 
-def test_a_prompt_longer_than_a_minute_is_taken_when_nothing_is_owed() -> None:
+def test_a_prompt_longer_than_a_minute_is_admitted_when_nothing_is_owed() -> None:
     house = House()
     house.put(add_request(1, 40, max_tokens=1, tenant="a", terms=TenantTerms(max_tokens_per_minute=30)))
     house.run()
@@ -86,7 +86,7 @@ def test_a_prompt_longer_than_a_minute_is_taken_when_nothing_is_owed() -> None:
     house.inbox.close()
 
 
-def test_the_last_terms_count() -> None:
+def test_the_latest_terms_apply() -> None:
     house = House()
     house.put(add_request(1, 50, max_tokens=8, ignore_eos=True, tenant="a", terms=SLOW))
     house.run()
@@ -99,7 +99,7 @@ def test_the_last_terms_count() -> None:
     house.inbox.close()
 
 
-def test_of_what_was_delivered_before_nothing_is_charged_twice() -> None:
+def test_delivered_output_is_not_charged_twice() -> None:
     house = House()
     house.put(
         add_request(

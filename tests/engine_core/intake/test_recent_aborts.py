@@ -1,4 +1,4 @@
-"""What was aborted, and how long that is remembered."""
+"""Aborted ids, and how long they are remembered."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine_core.intake import recent_aborts
 from engine_core.intake.recent_aborts import KEPT_S, RecentAborts
 
 
-def test_who_is_older_than_the_abort_is_hit():
+def test_a_request_that_is_older_than_the_abort_is_found():
     aborted = RecentAborts()
     aborted.add("x", 10.0)
     assert aborted.includes("x", 9.0) and aborted.includes("x", 10.0)

@@ -1,4 +1,4 @@
-"""What the core refuses by itself: nothing that arrives on its socket may raise in the loop."""
+"""Validation in the engine core: no message on its socket may raise in the loop."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def changed(change: Callable[[AddRequest], object], **options: object) -> AddReq
     return message
 
 
-def test_a_request_is_born_whole() -> None:
+def test_a_request_has_all_fields_of_its_message() -> None:
     message = add_request(7, [10, 20, 30], n=2, max_tokens=5, min_tokens=1, stop_token_ids=[9, 4])
     message.bad_words.append(TokenIds(ids=[5, 6]))
     message.stopping.time_limit.FromMilliseconds(1500)
@@ -53,8 +53,8 @@ def test_ignored_eos_is_not_among_the_stop_tokens() -> None:
     assert request.parameters.stop_token_ids == (9,)
 
 
-def test_log_probabilities_are_wishes() -> None:
-    """That of position 0 does not exist, so that a prompt of one token has none."""
+def test_requested_log_probabilities() -> None:
+    """Position 0 has none, so a prompt of one token has none."""
     message = add_request(prompt=9, logprobs=top(3), prompt_logprobs=listed(4, 1))
     request = make(message)
     assert request.parameters.logprobs == top(3)
@@ -180,7 +180,7 @@ def test_parameters_that_forbid_every_token() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_whatever_arrives_is_a_request_or_refused(data: bytes) -> None:
+def test_any_message_is_a_request_or_refused(data: bytes) -> None:
     """A well-formed message with fields of any kind."""
     message = add_request()
     try:

@@ -86,7 +86,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("case", BAD_FRAMES)
-def test_what_cannot_be_read_is_counted_and_dropped(hub: Hub, context: Context, case: str) -> None:
+def test_an_invalid_frame_is_counted_and_dropped(hub: Hub, context: Context, case: str) -> None:
     with FakeFrontend(context, hub.address) as frontend:
         frontend.socket.send_multipart(BAD_FRAMES[case])
         frontend.send(hello=Hello(frontend_id="still here"))
@@ -109,7 +109,7 @@ def test_a_frontend_that_vanishes_becomes_an_event(hub: Hub, context: Context) -
 
 
 def test_a_slow_frontend_loses_nothing(hub: Hub, context: Context) -> None:
-    """More than ZeroMQ's queues hold waits here, in order, and others are not kept waiting."""
+    """What exceeds ZeroMQ's queues is kept in order, and delays no other frontend."""
     count = 2 * transport.HIGH_WATER_MARK + 5_000
     with FakeFrontend(context, hub.address) as slow, FakeFrontend(context, hub.address) as quick:
         for frontend in (slow, quick):
@@ -124,7 +124,7 @@ def test_a_slow_frontend_loses_nothing(hub: Hub, context: Context) -> None:
         assert not hub.inbox
 
 
-def test_a_frontend_that_never_reads_is_gone_some_day(
+def test_a_frontend_that_never_reads_counts_as_gone(
     hub: Hub, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "MAX_BACKLOG_BYTES", 1 << 20)
@@ -143,8 +143,8 @@ def test_a_frontend_that_never_reads_is_gone_some_day(
         assert kept < 1 << 20, "nothing is kept that is over"
 
 
-def test_a_full_inbox_holds_back_those_who_send(context: Context, folder: Path) -> None:
-    """What the loop does not take stays at the senders, and comes when it does."""
+def test_a_full_inbox_holds_back_senders(context: Context, folder: Path) -> None:
+    """Messages stay with the senders until the loop takes events again."""
     hub = Hub(context, folder, Inbox(max_events=10))
     with FakeFrontend(context, hub.address) as busy, FakeFrontend(context, hub.address) as other:
         for number in range(200):

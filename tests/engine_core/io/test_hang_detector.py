@@ -1,4 +1,4 @@
-"""Which worker hangs. Time is a number here."""
+"""Detection of hangs, in simulated time."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_time_begins_with_each_step() -> None:
     assert seconds_until_it_hangs(watch, ASLEEP) > PATIENCE
 
 
-def test_nothing_is_owed_by_an_idle_worker() -> None:
+def test_an_idle_worker_owes_nothing() -> None:
     watch = loaded()
     assert seconds_until_it_hangs(watch, ASLEEP) == seconds_until_it_hangs(watch) == float("inf")
     watch.sent(1)
@@ -58,7 +58,7 @@ def test_an_idle_worker_that_was_stopped() -> None:
 
 
 def test_a_large_prompt_may_take_long() -> None:
-    """As measured while loading; then as the steps are."""
+    """As measured while loading, then as in the steps."""
     watch = loaded(0.001)
     watch.sent(2000)
     assert watch.limit == 40.0
@@ -70,7 +70,7 @@ def test_a_large_prompt_may_take_long() -> None:
     assert watch.limit == PATIENCE, "a small step is none of them"
 
 
-def test_small_steps_teach_what_a_small_step_takes() -> None:
+def test_the_limit_follows_the_slowest_small_step() -> None:
     watch = loaded()
     watch.sent(1)
     watch.ended(0.5)
@@ -84,7 +84,7 @@ def test_small_steps_teach_what_a_small_step_takes() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 8, 63, 64, 256, 2048])
 def test_ten_times_slower_from_one_step_to_the_next_is_no_hang(tokens: int) -> None:
-    """With steps for which the patience alone would not do."""
+    """For steps that take longer than the patience."""
     watch = loaded()
     for _ in range(3):
         watch.sent(tokens)
@@ -93,14 +93,14 @@ def test_ten_times_slower_from_one_step_to_the_next_is_no_hang(tokens: int) -> N
     assert seconds_until_it_hangs(watch, ASLEEP) > 10.0
 
 
-def test_who_computes_gets_more_time() -> None:
+def test_a_rank_that_computes_gets_more_time() -> None:
     """A first long prompt, of which nothing was measured."""
     watch = loaded()
     watch.sent(100_000)
     assert seconds_until_it_hangs(watch, ASLEEP, share=0.9) == 5 * PATIENCE
 
 
-def test_who_has_computed_and_does_so_no_more_gets_none() -> None:
+def test_a_rank_that_has_stopped_computing_gets_no_more_time() -> None:
     watch = loaded()
     watch.sent(1)
     for number in range(20):
@@ -108,7 +108,7 @@ def test_who_has_computed_and_does_so_no_more_gets_none() -> None:
     assert seconds_until_it_hangs(watch, Vitals("S", 20 * LOOK, 0.0)) == pytest.approx(1.0, abs=LOOK)
 
 
-def test_who_gets_no_core_is_not_to_blame() -> None:
+def test_time_without_a_processor_core_does_not_count() -> None:
     watch = loaded()
     watch.sent(1)
     starved = [Vitals("R", 1.0 + 0.001 * number, 0.95 * LOOK * number) for number in range(200)]
@@ -125,11 +125,11 @@ def test_a_worker_that_loads_must_do_something() -> None:
         assert not watch.look(LOADING_PATIENCE_S / 2, ASLEEP)
 
 
-def test_of_a_worker_elsewhere_nobody_knows_what_it_does_while_it_loads() -> None:
+def test_a_remote_worker_is_not_judged_while_it_loads() -> None:
     assert seconds_until_it_hangs(HangDetector(PATIENCE), None) == float("inf")
 
 
-def test_nobody_hangs_where_nobody_minds() -> None:
+def test_with_patience_0_nothing_hangs() -> None:
     watch = HangDetector(0.0)
     assert seconds_until_it_hangs(watch, STOPPED) == float("inf")
     watch.loaded(0.0)

@@ -1,4 +1,4 @@
-"""The load that the core reports, against what its worker has and its frontend was told, step by step."""
+"""The load that the core reports, compared with its worker's state and its messages, step by step."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ BLOCKS, SIZE = 24, 4
 
 
 class Witness:
-    """What somebody knows who sees the plans and the outputs, and not the scheduler."""
+    """The figures as an observer of plans and outputs knows them, without looking at the scheduler."""
 
     def __init__(self, **settings: bool | int) -> None:
         self.house = House(blocks=BLOCKS, rows=7, budget=20, **settings)  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ class Witness:
         self.house.put(message)
 
     def load(self) -> Load:
-        """Asks, which takes a step; the answer is of before it."""
+        """Requests the load, which takes a step; the answer describes the state before it."""
         self.house.put(Utility(call_id=1, get_load=GetLoad()))
         return self.house.step()[0][1].utility_result.load
 
@@ -60,7 +60,7 @@ class Witness:
         }
 
     def preemptions(self) -> int:
-        """Of all sequences, when all is over: how often one began again."""
+        """At the end: how often a sequence began again."""
         plans = self.house.worker.plans
         begun = sum(len(plan.new_rows) + len(plan.forks) for plan in plans)
         return begun - sum(message.sampling.n for message in self.messages.values())
@@ -94,7 +94,7 @@ def figures(load: Load) -> dict[str, int]:
 
 
 def crowd(witness: Witness, most: int) -> Iterator[Load]:
-    """Requests of one to three sequences come one by one; loads until all is over."""
+    """Requests of one to three sequences arrive one by one; yields loads until all have ended."""
     handle = 0
     while handle < 20 or witness.house.scheduler.requests or witness.house.inbox:
         if handle < 20:
@@ -127,7 +127,7 @@ def test_every_figure_is_true_at_every_step(witness: Witness) -> None:
     indirect=True,
     ids=str,
 )
-def test_what_remains_when_all_is_over(witness: Witness) -> None:
+def test_the_figures_at_the_end(witness: Witness) -> None:
     """With the prefix cache, one step ahead and with a swap space: nothing runs, waits or is held, and the
     counters are what the plans say."""
     loads = list(crowd(witness, most=3))

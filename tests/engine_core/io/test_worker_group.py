@@ -139,12 +139,12 @@ def test_a_worker_that_dies_with_two_plans_under_way(
         link.await_result(60.0)
 
 
-def test_nobody_waits_longer_than_asked_for_a_result(link: WorkerGroup) -> None:
+def test_the_wait_for_a_result_is_bounded(link: WorkerGroup) -> None:
     start(link)
     link.await_result(0.001)
 
 
-def test_a_worker_that_was_killed_while_nobody_looked(link: WorkerGroup) -> None:
+def test_a_worker_that_was_killed_between_two_steps(link: WorkerGroup) -> None:
     start(link)
     os.kill(pid_of(link), signal.SIGKILL)
     with pytest.raises(WorkerDied, match="SIGKILL"):
@@ -177,7 +177,7 @@ def test_a_worker_that_hangs_is_killed(
 
 @pytest.fixture
 def watchful(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerGroup]:
-    """A link that does not wait for ever."""
+    """A group with a hang detector."""
     address = transport.workers_address(folder)
     made = WorkerGroup(context, address, stop, spawn_fake_worker, hang_timeout=1.0)
     yield made
@@ -191,7 +191,7 @@ def test_a_step_that_never_ends(watchful: WorkerGroup, monkeypatch: pytest.Monke
     watchful.on_wait = lambda: beats.append(1)
     with pytest.raises(WorkerDied, match=r"hangs: a step has taken \d\.\d s.*; it was killed"):
         one_step(watchful)
-    assert len(beats) >= 4, "whoever waits for the worker is alive"
+    assert len(beats) >= 4, "on_wait is called while the core waits"
     child = watchful._ranks[0].child
     assert child is not None and child._process.wait(60) == -signal.SIGKILL
 
@@ -203,8 +203,8 @@ def test_an_idle_worker_that_is_stopped(watchful: WorkerGroup) -> None:
         watchful.wait_for(inbox)
 
 
-def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerGroup) -> None:
-    """We may not kill it. What it says later, nobody hears."""
+def test_an_external_worker_that_hangs(watchful: WorkerGroup) -> None:
+    """The core may not kill it, and ignores what it sends later."""
     address = f"--engine={watchful._address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "hang-step"})
     try:
@@ -218,7 +218,7 @@ def test_a_worker_of_somebody_else_that_hangs(watchful: WorkerGroup) -> None:
 
 
 def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context: Context) -> None:
-    """Only the process that we have started is our worker."""
+    """Only the process that the core has started is its worker."""
     with transport.connect_dealer(context, link._address, transport.new_identity()) as stranger:
         stranger.send(transport.pack(WorkerMessage(hello=WorkerHello(pid=1))))
         stranger.send(b"garbage")
@@ -228,12 +228,12 @@ def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context:
         assert link.num_bad_frames == 3
 
 
-def test_a_worker_that_somebody_else_starts(link: WorkerGroup) -> None:
+def test_an_external_worker(link: WorkerGroup) -> None:
     worker = python("tests.engine_core.fake_worker_process", f"--engine={link._address}")
     try:
         link.start(INITIALIZE, [[]], external=True)
         assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
-        for _ in range(20):  # somebody looks whether the address is served, and goes again
+        for _ in range(20):  # a process probes the address and disconnects
             assert transport._is_served(link._address)
         one_step(link)
     finally:
@@ -243,7 +243,7 @@ def test_a_worker_that_somebody_else_starts(link: WorkerGroup) -> None:
         one_step(link)
 
 
-def test_a_worker_of_somebody_else_that_dies_in_a_step(link: WorkerGroup) -> None:
+def test_an_external_worker_that_dies_in_a_step(link: WorkerGroup) -> None:
     address = f"--engine={link._address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
     link.start(INITIALIZE, [[]], external=True)
@@ -322,7 +322,7 @@ def test_the_fault_of_a_rank_is_the_fault_of_the_group(
         one_step(watchful)
 
 
-def test_two_ranks_that_others_start_are_told_apart_by_their_numbers(link: WorkerGroup) -> None:
+def test_external_ranks_are_identified_by_their_numbers(link: WorkerGroup) -> None:
     address = f"--engine={link._address}"
     module = "tests.engine_core.fake_worker_process"
     processes = [python(module, address, f"--rank={rank}") for rank in (1, 0)]

@@ -120,7 +120,7 @@ def test_a_cleared_suspect_is_none_in_the_next_life():
     journal.change_suspect(13, Suspect(Span(0, 5), 1, 1, 2))
     found = after(memory)
     assert found.suspects.keys() == {11, 13} and found.suspects[13].strikes == 2
-    assert found.num_deaths == 1  # no request was in a step when this one ended
+    assert found.num_deaths == 1  # no request was in a step when this engine ended
 
 
 def test_what_is_done_after_death_is_not_found():

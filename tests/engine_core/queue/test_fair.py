@@ -1,4 +1,4 @@
-"""The fair queue against a naive twin, its corner cases, and what fairness it gives."""
+"""The fair queue against a naive reference, its corner cases, and the shares that result."""
 
 import dataclasses
 from collections import Counter
@@ -24,7 +24,7 @@ WEIGHTS = Weights(prompt_token=1, output_token=2, tenants={"b": 2, "c": 4})
 
 @dataclasses.dataclass(eq=False)
 class Run:
-    """A run, as the twin knows it."""
+    """A run, as the reference knows it."""
 
     sequence: Sequence
     steps: int = 0
@@ -33,7 +33,7 @@ class Run:
 
 
 class Twin:
-    """The rule as it is stated: every counter and the whole order from scratch, whenever asked."""
+    """The rule as documented: computes every counter and the whole order from scratch."""
 
     def __init__(self) -> None:
         self.base: Counter[str] = Counter()  # what runs that are over have cost, and lifts
@@ -96,7 +96,7 @@ class Twin:
 
 
 class QueueWalk(RuleBasedStateMachine):
-    """Arrivals, admissions, steps, preemptions and ends, of a queue and its twin."""
+    """Arrivals, admissions, steps, preemptions and ends, of a queue and its reference."""
 
     @initialize()
     def start(self) -> None:
@@ -131,7 +131,7 @@ class QueueWalk(RuleBasedStateMachine):
 
     @rule(chunk=st.sampled_from([1, 3, 30]))
     def step(self, chunk: int) -> None:
-        """Everybody computes; a token is made where nothing is left to compute."""
+        """All running sequences compute; those with nothing left to compute sample a token."""
         for run in self.twin.runs:
             sequence = run.sequence
             sequence.num_computed_tokens = min(sequence.num_computed_tokens + chunk, sequence.num_tokens)
@@ -193,7 +193,7 @@ def test_the_order_is_that_of_the_naive_twin() -> None:
 
 
 def test_lines_that_are_gone_leave_nothing_behind() -> None:
-    """Thousands of tenants come and go behind one that waits: memory is that of those who are there."""
+    """Thousands of tenants come and go behind one that waits: only present tenants take memory."""
     queue = FairQueue()
     queue.add(make(add_request(1, tenant="stays")).sequences[0], 0)
     for number in range(2, 3000):
@@ -222,8 +222,8 @@ def test_as_many_lines_as_there_are_tenants() -> None:
 
 
 def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:
-    """Prompts are free (--prompt-token-weight 0), and how long outputs are nobody knows: a line costs
-    nothing, and all of it comes before whoever has had as much as its tenant."""
+    """Prompts are free (--prompt-token-weight 0), and the length of outputs is not known: a line costs
+    nothing, and all of it comes before any tenant that was served as much."""
     queue = FairQueue(Weights(prompt_token=0))
     for handle, tenant in ((1, "a"), (2, "b")):
         queue.add(make(add_request(handle, prompt=5, tenant=tenant)).sequences[0], 0)

@@ -65,7 +65,7 @@ def test_siblings_share_the_prompt() -> None:
 
 
 def test_each_beam_makes_tokens_of_its_own() -> None:
-    """But for the last ones, by which the search is over: they are nobody's any more."""
+    """All but the last ones, which end the search."""
     till = Till()
     till.world.add(1, 7, beams=beam_search(3), max_tokens=3, ignore_eos=True)
     till.world.finish()
@@ -120,7 +120,7 @@ def test_who_waits_and_goes_owes_nothing() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tenants with nothing in flight only the latest are remembered; nobody is forgotten who has."""
+    """Of tenants with nothing in flight only the latest are remembered; all others stay."""
     monkeypatch.setattr(tenants, "MAX_IDLE", 3)
     world = World(rows=1)
     known = tenants_of(world)
@@ -134,7 +134,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_counters_are_read_without_looking_at_what_runs() -> None:
-    """A step changes no tenant: what runs is counted when somebody asks."""
+    """A step changes no tenant: running sequences are counted when a counter is read."""
     counters = Tenants(PRICES)
     tenant = counters.find("a")
     tenant.num_running = 4096

@@ -38,8 +38,8 @@ def test_only_the_owner_may_read(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o600
 
 
-def test_nothing_is_written_over(tmp_path: Path):
-    """A core that is started again must not destroy the recording of the one that died."""
+def test_no_file_is_overwritten(tmp_path: Path):
+    """A restarted core must not destroy the recording of the core that died."""
     for numbers in (range(3), range(5)):
         write(tmp_path / "r", numbers).close()
     assert read(tmp_path / "r")[0] == [0, 1, 2]
@@ -47,7 +47,7 @@ def test_nothing_is_written_over(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["missing/r", "link"])
-def test_where_nothing_can_be_written_it_does_not_start(tmp_path: Path, name: str):
+def test_start_up_fails_where_no_file_can_be_written(tmp_path: Path, name: str):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "r")
     if name == "link":  # it exists, and so is left alone
         open_recording(tmp_path / name).close()
@@ -59,8 +59,8 @@ def test_where_nothing_can_be_written_it_does_not_start(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("cut", [1, 5, 12, 40])
-def test_a_tail_that_was_cut_off_is_said(tmp_path: Path, cut: int):
-    """The process was killed while it wrote."""
+def test_a_tail_that_was_cut_off_is_reported(tmp_path: Path, cut: int):
+    """The process was killed while writing."""
     write(tmp_path / "r", range(100)).close()
     whole = (tmp_path / "r").read_bytes()
     (tmp_path / "r").write_bytes(whole[:-cut])
@@ -69,7 +69,7 @@ def test_a_tail_that_was_cut_off_is_said(tmp_path: Path, cut: int):
     assert "ends within the chunk at byte" in incomplete
 
 
-def test_every_changed_byte_is_noticed(tmp_path: Path):
+def test_every_changed_byte_is_detected(tmp_path: Path):
     write(tmp_path / "r", range(4)).close()
     whole = (tmp_path / "r").read_bytes()
     for at in range(len(file.MAGIC), len(whole)):
@@ -78,7 +78,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path):
         assert incomplete and numbers == list(range(len(numbers)))
 
 
-def test_a_length_beyond_reason_is_not_believed(tmp_path: Path):
+def test_an_absurd_length_is_not_trusted(tmp_path: Path):
     (tmp_path / "r").write_bytes(file.MAGIC + b"\xff" * 8)
     assert read(tmp_path / "r") == ([], "the chunk at byte 8 is damaged")
 
@@ -98,7 +98,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
 def test_a_full_disk_ends_the_recording_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """Who records goes on as if nothing had happened; what was written can be read."""
+    """The step loop continues, and what was written can be read."""
     real, left = os.write, [200]
 
     def write_until_full(fd: int, data: memoryview) -> int:
@@ -119,11 +119,11 @@ def test_a_full_disk_ends_the_recording_with_one_warning(
     assert numbers == list(range(len(numbers))) and "ends within" in incomplete
 
 
-def test_a_disk_that_hangs_holds_nobody_up(
+def test_a_disk_that_hangs_does_not_block_the_loop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """What cannot be written any more is dropped, and memory does not grow."""
-    reading, writing = os.pipe()  # a pipe that nobody reads is a disk that hangs
+    """What cannot be written is dropped, and memory does not grow."""
+    reading, writing = os.pipe()  # a pipe without a reader stands for a disk that hangs
     monkeypatch.setattr(file, "_MAX_QUEUED_CALLS", 10_000)
     os.set_blocking(reading, False)
     writer = RecordingWriter(writing, tmp_path / "r")

@@ -1,4 +1,4 @@
-"""What is in a recording, and what is not."""
+"""The content of recordings."""
 
 import dataclasses
 import zlib
@@ -53,7 +53,7 @@ def holds(data: bytes, tokens: list[int]) -> bool:
     return False
 
 
-def test_no_tokens_and_no_texts_unless_asked_for(tmp_path: Path):
+def test_no_tokens_and_no_texts_by_default(tmp_path: Path):
     _, ledger = record(tmp_path / "without")
     _, _ = record(tmp_path / "with", with_tokens=True)
     without, with_tokens = contents(tmp_path / "without"), contents(tmp_path / "with")
@@ -64,8 +64,8 @@ def test_no_tokens_and_no_texts_unless_asked_for(tmp_path: Path):
         assert b"secret" not in data and b"request-1" not in data and b"acme" in data
 
 
-def test_equal_blocks_can_be_told_but_not_across_recordings(tmp_path: Path):
-    """Their hashes have a key that the process keeps to itself."""
+def test_equal_blocks_are_recognizable_but_not_across_recordings(tmp_path: Path):
+    """Their hashes have a key that is not recorded."""
 
     def hashes(path: Path) -> list[bytes]:
         return [call.arrival.block_hashes for call in record(path)[0] if call.HasField("arrival")]
@@ -82,8 +82,8 @@ def test_with_tokens_everything_is_there(tmp_path: Path):
     assert Replay(RecordingReader(tmp_path / "r")).run().difference is None
 
 
-def test_what_a_request_is_to_a_scheduler_is_recorded():
-    """Whoever adds a field to Request decides here whether scheduling depends on it."""
+def test_all_that_scheduling_depends_on_is_recorded():
+    """A new field of Request belongs to one of these sets: does scheduling depend on it?"""
     recorded = {
         "prompt",
         "max_tokens",

@@ -1,4 +1,4 @@
-"""A scheduler that is told the same decides the same; one that does not is found, at the right step."""
+"""Equal calls give equal plans; a scheduler that differs is found, at the right step."""
 
 import ast
 import tempfile
@@ -48,7 +48,7 @@ TestRecordedWalk = RecordedWalk.TestCase
 
 
 def record_a_crowd(path: Path) -> int:
-    """24 requests, more than the pool holds; the number of steps."""
+    """24 requests, more than the pool holds. Returns the number of steps."""
     recording = open_recording(path)
     settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16}
     scheduler, worker = RecordedScheduler(recording, **settings), FakeWorker(20, 4)
@@ -60,7 +60,7 @@ def record_a_crowd(path: Path) -> int:
 
 
 class OtherScheduler(Scheduler):
-    """In step 9 it decides otherwise: two sequences change places."""
+    """In step 9 two sequences are swapped."""
 
     def schedule(self, now: float) -> Plan:
         if self.step == 8:
@@ -95,7 +95,7 @@ def test_each_kind_of_difference_is_named():
 
 
 def test_a_recording_without_its_tail_replays_as_far_as_it_goes(tmp_path: Path):
-    """The process died: what is known of sequences that still ran is gone, but not what was planned."""
+    """The process died: the ends of running sequences are missing, but not the plans."""
     path = tmp_path / "r"
     steps = record_a_crowd(path)
     calls = list(RecordingReader(path))
@@ -113,10 +113,8 @@ def test_a_recording_without_its_tail_replays_as_far_as_it_goes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("with_tokens", [False, True])
-def test_streams_that_go_on_share_what_was_delivered_also_without_their_ends(
-    tmp_path: Path, with_tokens: bool
-):
-    """A core that is killed writes no ends, which alone told which delivered blocks are equal."""
+def test_continued_streams_share_delivered_blocks_also_without_their_ends(tmp_path: Path, with_tokens: bool):
+    """A core that is killed records no ends; arrivals have the hashes of delivered blocks, too."""
     settings = {"num_blocks": 64, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
     recording = open_recording(tmp_path / "whole")
     scheduler = RecordedScheduler(recording, with_tokens=with_tokens, **settings)
@@ -144,7 +142,9 @@ def test_streams_that_go_on_share_what_was_delivered_also_without_their_ends(
         ({"format": 99, "version": "2031.1.0"}, "has format 99, .* written by pagewire 2031.1.0"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(tmp_path: Path, start: dict[str, Any] | None, message: str):
+def test_a_recording_that_cannot_be_replayed_is_refused(
+    tmp_path: Path, start: dict[str, Any] | None, message: str
+):
     recording = open_recording(tmp_path / "r")
     if start:
         recording.add().start.MergeFrom(RecordingStart(**start))

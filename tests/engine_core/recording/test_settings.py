@@ -1,4 +1,4 @@
-"""How a scheduler was made survives the way through a recording."""
+"""Settings of a scheduler in a recording."""
 
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.token_counters import Weights

@@ -1,5 +1,5 @@
-"""What if: under the settings of the recording it gives the figures of the recording; other ones differ
-as they must."""
+"""Simulations of recorded requests: with the recorded settings they give the recorded figures; other settings
+change them in the right direction."""
 
 import random
 import re
@@ -75,7 +75,7 @@ def table(path: Path, **changes: object) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("with_tokens", [False, True])
-def test_the_simulation_of_what_was_recorded_is_what_was_recorded(tmp_path: Path, with_tokens: bool):
+def test_with_the_recorded_settings_the_figures_are_the_recorded_ones(tmp_path: Path, with_tokens: bool):
     """The formula is exact here, so every figure is; with nothing changed all three columns are equal.
 
     (But for the time after the last step, which is not in the recording.)
@@ -91,8 +91,8 @@ def test_the_simulation_of_what_was_recorded_is_what_was_recorded(tmp_path: Path
         assert len(set(cells)) == 1, name
 
 
-def test_one_step_ahead_is_simulated_one_step_ahead(tmp_path: Path):
-    """What the core needs between steps is hidden, and so unknown; the rest is the same."""
+def test_a_recording_one_step_ahead_is_simulated_one_step_ahead(tmp_path: Path):
+    """The time between steps is hidden, and so unknown; the rest is the same."""
     record(tmp_path / "r", ahead=True)
     rows = table(tmp_path / "r", scheduling="sync")
     times, was_ahead = measure(RecordingReader(tmp_path / "r"))
@@ -123,7 +123,7 @@ def test_without_the_prefix_cache_more_is_computed(tmp_path: Path):
     assert int(rows["computed tokens"][2]) > int(rows["computed tokens"][1])
 
 
-def test_the_small_tenant_waits_longer_where_who_came_first_is_served_first(tmp_path: Path):
+def test_the_small_tenant_waits_longer_with_first_come_first_served(tmp_path: Path):
     record(tmp_path / "r", requests=80)
     rows = table(tmp_path / "r", policy="fcfs")
     fair, fcfs = (float(cell.split()[0]) for cell in rows["queue time of small, p50"][1:])
@@ -152,7 +152,7 @@ def test_other_block_sizes_need_tokens(tmp_path: Path):
     ("changes", "message"),
     [({"num_blocks": 3}, "needs . blocks, but there would be 3"), ({"max_num_seqs": 1}, "1 may run at once")],
 )
-def test_what_cannot_be_is_said(tmp_path: Path, changes: dict[str, int], message: str):
+def test_impossible_settings_are_refused(tmp_path: Path, changes: dict[str, int], message: str):
     record(tmp_path / "r")
     with pytest.raises(CannotTry, match=message):
         table(tmp_path / "r", **changes)

@@ -25,7 +25,8 @@ KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.penalties"),
     MODEL: (
         *("attention.attention", "attention.split_kv", "attention.store_kv", "attention.kv_prefetch_list"),
-        *("elementwise.activation", "elementwise.rms_norm", "elementwise.rotary"),
+        *("elementwise.activation", "elementwise.layer_norm", "elementwise.plain_activation"),
+        *("elementwise.rms_norm", "elementwise.rotary"),
         *("matmul.gemm", "matmul.quantize"),
         *("runtime.decide_rows", "runtime.program"),
         *("sampling.argmax", "step.check_step", "step.prepare_inputs"),

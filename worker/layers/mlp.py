@@ -3,7 +3,7 @@
 import torch
 
 from kernels.cpu.elementwise.records import GatedSiluRecord
-from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, RowKernels, activation_record, row_grain
 from kernels.ops.layers.activation import activation, gated_activation
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
@@ -29,15 +29,32 @@ class MLP(FeedForward):
     def __init__(self, up: ColumnLinear, down: RowLinear, activation_name: str) -> None:
         super().__init__()
         self.up, self.down, self.activation = up, down, activation_name
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Computes the activation with the compiled kernel if it has this one and the width fits."""
+        fits = self.activation in ACTIVATIONS and self.down.in_share % 16 == 0
+        self.kernels = kernels if fits else None
 
     @property
     def can_lower(self) -> bool:
-        """False: there are no kernels of ungated activations."""
-        return False
+        """See Layer."""
+        return self.kernels is not None and super().can_lower
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        return self.down(activation(self.up(x, batch), self.activation), batch)
+        x = self.up(x, batch)
+        if self.kernels is not None:
+            return self.down(self.kernels.activation(x, self.activation), batch)
+        return self.down(activation(x, self.activation), batch)
+
+    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
+        """See forward()."""
+        x = self.up.lower(builder, x)
+        activated = builder.buffers.output(x.shape[1])
+        record = activation_record(x, activated, self.activation)
+        builder.put(builder.rows.activate, record, row_grain(x.shape[1]), repeatable=True)
+        return self.down.lower(builder, activated)
 
 
 class GatedMLP(FeedForward):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.elementwise.records import NormRecord
+from kernels.cpu.elementwise.records import LayerNormRecord, NormRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.ops.layers.layer_norm import layer_norm
 from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
@@ -93,20 +93,50 @@ class LayerNorm(Norm):
         self.eps = eps
         self.weight = place.empty(width) if affine else None
         self.bias = place.empty(width) if affine else None
+        self.kernels: RowKernels | None = None
 
-    @property
-    def can_lower(self) -> bool:
-        """False: there is no compiled kernel."""
-        return False
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Norms with the compiled kernel if there are parameters and the width fits."""
+        fits = self.weight is not None and self.weight.shape[0] % 16 == 0
+        self.kernels = kernels if fits else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
+        if self.kernels is not None and self.weight is not None and self.bias is not None:
+            return self.kernels.layer_norm(x, None, self.weight, self.bias, self.eps)[0]
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """See Norm."""
+        if self.kernels is not None and self.weight is not None and self.bias is not None:
+            return self.kernels.layer_norm(x, residual, self.weight, self.bias, self.eps)
         total = x if residual is None else residual + x
         return self(total), total
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer."""
+        return self.kernels is not None
+
+    def lower(
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Norm."""
+        assert self.weight is not None and self.bias is not None
+        total, width = x if residual is None else residual, self.weight.shape[0]
+        normed = builder.buffers.shared("normed", width)
+        record = LayerNormRecord(
+            x=x.data_ptr(),
+            residual=0 if residual is None else residual.data_ptr(),
+            weight=self.weight.data_ptr(),
+            bias=self.bias.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=self.eps,
+        )
+        builder.put(builder.rows.layer, record, row_grain(width))
+        return normed, total
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name."""

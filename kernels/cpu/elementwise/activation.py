@@ -17,13 +17,18 @@ from kernels.cpu.isa.simd import fma, load_bf16, reciprocal, select, store_bf16
 _UNIT, _ONE, _INFINITE = (value * EXPONENT_UNIT for value in (-math.log2(math.e), BIAS, 255))
 
 
-def silu(x: f32x16) -> f32x16:
-    """NaN of NaN and, as the formula has it, of -inf."""
+def times_sigmoid(x: f32x16, y: f32x16) -> f32x16:
+    """x * sigmoid(y). NaN of NaN and, as the formula has it, of -inf."""
     infinite = f32x16(_INFINITE)
-    bits = fma(x, f32x16(_UNIT), f32x16(_ONE))
+    bits = fma(y, f32x16(_UNIT), f32x16(_ONE))
     bits = select(bits < infinite, bits, infinite)
     divisor = fma(rough_fraction(bits), rough_exponent(bits), f32x16(1.0))
     return x * reciprocal(divisor)
+
+
+def silu(x: f32x16) -> f32x16:
+    """x * sigmoid(x)."""
+    return times_sigmoid(x, x)
 
 
 @operation

@@ -31,6 +31,32 @@ class GatedSiluRecord(OperationRecord):
 
 
 @record
+class LayerNormRecord(OperationRecord):
+    """kernels.cpu.elementwise.layer_norm.layer_norm. x, residual, normed, total: [rows, width] bfloat16."""
+
+    x: Address
+    residual: Address = 0  # 0: none, and total is x
+    weight: Address  # [width] bfloat16
+    bias: Address  # [width] bfloat16
+    normed: Address
+    total: Address
+    width: i64
+    eps: f32
+
+
+@record
+class ActivationRecord(OperationRecord):
+    """kernels.cpu.elementwise.plain_activation.activation: x * sigmoid(linear * x + cubic * x ** 3), or relu
+    where linear is 0. x, out: [rows, width] bfloat16."""
+
+    x: Address
+    out: Address
+    width: i64
+    linear: f32
+    cubic: f32
+
+
+@record
 class RotaryRecord(OperationRecord):
     """kernels.cpu.elementwise.rotary.rotary.
 

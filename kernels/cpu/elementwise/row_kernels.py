@@ -7,17 +7,37 @@ the call is what costs: a norm with its addition takes 3 us instead of 16 for on
 are multiples of 16 and head sizes of 32, otherwise torch computes.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.elementwise.records import GatedSiluRecord, NormRecord, RotaryRecord
+from kernels.cpu.elementwise.records import (
+    ActivationRecord,
+    GatedSiluRecord,
+    LayerNormRecord,
+    NormRecord,
+    RotaryRecord,
+)
 from kernels.cpu.runtime.arena import Arena
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
+
+_GELU_NEW = 2 * math.sqrt(2 / math.pi)
+ACTIVATIONS = {
+    "silu": (1.0, 0.0),
+    "swish": (1.0, 0.0),
+    "quick_gelu": (1.702, 0.0),
+    "gelu_new": (_GELU_NEW, 0.044715 * _GELU_NEW),
+    "gelu_fast": (_GELU_NEW, 0.044715 * _GELU_NEW),
+    "gelu_pytorch_tanh": (_GELU_NEW, 0.044715 * _GELU_NEW),
+    "relu": (0.0, 0.0),
+}
+"""The linear and the cubic factor of kernels.cpu.elementwise.plain_activation, by the names of
+kernels.ops.layers.activation; (0, 0) stands for relu."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,8 @@ class RowKernels:
     norm: Operation[NormRecord]  # kernels.cpu.elementwise.rms_norm.rms_norm
     silu: Operation[GatedSiluRecord]  # kernels.cpu.elementwise.activation.gated_silu
     rotary: Operation[RotaryRecord]  # kernels.cpu.elementwise.rotary.rotary
+    layer: Operation[LayerNormRecord]  # kernels.cpu.elementwise.layer_norm.layer_norm
+    activate: Operation[ActivationRecord]  # kernels.cpu.elementwise.plain_activation.activation
     arena: Arena  # of the model's packed weights
     quantized: bool = False  # these are integers of 8 bits
 
@@ -71,6 +93,40 @@ class RowKernels:
         )
         self.team.run_one(self.norm, x.numel() // width, record, row_grain(width))
 
+    def layer_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The normed sum and the sum, both [..., E]. residual: None stands for zeros; then the sum is x."""
+        x, width = x.contiguous(), weight.shape[0]
+        normed, total = torch.empty_like(x), x
+        if residual is not None:
+            residual, total = residual.contiguous(), torch.empty_like(x)
+        record = LayerNormRecord(
+            x=x.data_ptr(),
+            residual=0 if residual is None else residual.data_ptr(),
+            weight=weight.data_ptr(),
+            bias=bias.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=eps,
+        )
+        self.team.run_one(self.layer, x.numel() // width, record, row_grain(width))
+        return normed, total
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """[T, I] -> [T, I]. name: one of ACTIVATIONS."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        record = activation_record(x, out, name)
+        self.team.run_one(self.activate, x.shape[0], record, row_grain(x.shape[1]))
+        return out
+
     def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]."""
         gate_up = gate_up.contiguous()
@@ -102,6 +158,12 @@ class RowKernels:
         return x
 
 
+def activation_record(x: torch.Tensor, out: torch.Tensor, name: str) -> ActivationRecord:
+    """x, out: [rows, width]. name: one of ACTIVATIONS."""
+    linear, cubic = ACTIVATIONS[name]
+    return ActivationRecord(x=x.data_ptr(), out=out.data_ptr(), width=x.shape[1], linear=linear, cubic=cubic)
+
+
 def row_grain(width: int) -> int:
     """The fewest rows that a thread takes: below a microsecond or two, another thread only costs."""
     return max(1, 4096 // width)
@@ -111,8 +173,10 @@ def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKerne
     """Call where kernels.cpu.requirements.why_not() is None. quantized: weights are packed as integers.
     arena: that of the model's weights, if they are in one."""
     from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
+    from kernels.cpu.elementwise.layer_norm import layer_norm
+    from kernels.cpu.elementwise.plain_activation import activation
     from kernels.cpu.elementwise.rms_norm import rms_norm
     from kernels.cpu.elementwise.rotary import rotary
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    return RowKernels(TEAM, rms_norm, gated_silu, rotary, arena or Arena(), quantized)
+    return RowKernels(TEAM, rms_norm, gated_silu, rotary, layer_norm, activation, arena or Arena(), quantized)

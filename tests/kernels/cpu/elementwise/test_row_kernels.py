@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
-from kernels.ops.layers.activation import gated_activation_reference
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, RowKernels, row_kernels
+from kernels.ops.layers.activation import activation_reference, gated_activation_reference
+from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import assert_close, random
@@ -104,3 +105,31 @@ def test_company_changes_nothing(kernels: RowKernels):
         assert torch.equal(kernels.add_rms_norm(x[one], residual[one], weight[0], 1e-5)[0], normed[one])
         assert torch.equal(kernels.gated_silu(x[one]), gated[one])
         assert torch.equal(kernels.rotate(heads[one].clone(), cos[one], sin[one]), turned[one])
+
+
+@pytest.mark.parametrize("width", [16, 48, 768])
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_layer_norm_is_exact_to_a_rounding(kernels: RowKernels, rows: int, width: int):
+    """Against float64, alone and after the addition; a row's bits do not depend on the others."""
+    x, residual = (random(rows, width, dtype=torch.bfloat16, seed=seed, scale=3) for seed in range(2))
+    weight, bias = (random(width, dtype=torch.bfloat16, seed=seed) for seed in (2, 3))
+    normed, total = kernels.layer_norm(x + 2, None, weight, bias, 1e-5)
+    assert torch.equal(total, x + 2)
+    expected = layer_norm_reference((x + 2).double(), weight.double(), bias.double(), 1e-5)
+    torch.testing.assert_close(normed.double(), expected, rtol=2**-8, atol=2**-8)
+    normed, total = kernels.layer_norm(x, residual, weight, bias, 1e-5)
+    assert torch.equal(total, x + residual)
+    expected = layer_norm_reference(total.double(), weight.double(), bias.double(), 1e-5)
+    torch.testing.assert_close(normed.double(), expected, rtol=2**-8, atol=2**-8)
+    alone, _ = kernels.layer_norm(x[-1:], residual[-1:], weight, bias, 1e-5)
+    assert torch.equal(alone, normed[-1:])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_plain_activations_are_exact_to_a_rounding(kernels: RowKernels, name: str):
+    """Against float64, large values of both signs and zero included; NaN stays."""
+    x = torch.cat((random(9 * 48 - 4, dtype=torch.float32, scale=4), torch.tensor([0.0, 90, -90, torch.nan])))
+    x = x.to(BF16).view(9, 48)
+    result = kernels.activation(x, name)
+    expected = activation_reference(x.double(), name)
+    torch.testing.assert_close(result.double(), expected, rtol=2**-8 + 3e-4, atol=1e-6, equal_nan=True)

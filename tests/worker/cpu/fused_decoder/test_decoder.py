@@ -26,6 +26,8 @@ FAMILIES = {
         "max_window_layers": 1,
     },
     "qwen3": {"head_dim": 32, "attention_bias": True},
+    "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
+    "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
 }
 
 

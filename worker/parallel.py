@@ -1,4 +1,4 @@
-"""The tensor-parallel group: who this worker is in it, and the two sums that layers need.
+"""The tensor-parallel group: this worker's rank, and the two collectives that layers need.
 
 A group of one works today, and its collectives do nothing. Layers are written against the group,
 so that more ranks are a matter of sizes here and of a torch.distributed backend below.
@@ -13,44 +13,44 @@ from kernels.cpu.runtime.arena import Arena
 
 @dataclass(frozen=True)
 class ParallelGroup:
-    """Rank and size; `split` and `slice` say what part of a dimension this rank holds."""
+    """Rank and size; `split` and `slice` tell which part of a dimension this rank holds."""
 
     rank: int = 0
     size: int = 1
 
     def split(self, length: int) -> int:
-        """This rank's share of a dimension that every rank gets an equal part of."""
+        """Returns the length of this rank's part of a dimension that is split evenly."""
         assert length % self.size == 0, (length, self.size)
         return length // self.size
 
     def slice(self, length: int) -> slice:
-        """Where that share is."""
+        """Returns the range of this rank's part."""
         part = self.split(length)
         return slice(self.rank * part, (self.rank + 1) * part)
 
     def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, on every rank."""
+        """Returns the sum over all ranks, on every rank."""
         assert self.size == 1, "a group of several ranks needs a backend"
         return partial
 
     def all_gather(self, part: torch.Tensor) -> torch.Tensor:
-        """The parts of all ranks side by side along the last dimension, on every rank."""
+        """Returns the parts of all ranks side by side along the last dimension, on every rank."""
         assert self.size == 1, "a group of several ranks needs a backend"
         return part
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What the parameters of a model are made of, and for which rank."""
+    """Where the parameters of a model are allocated, in which dtype, and for which rank."""
 
     dtype: torch.dtype
     device: torch.device
     group: ParallelGroup = ParallelGroup()
     arena: Arena | None = None
-    """Of matrices, on a CPU; None: torch's own memory."""
+    """Holds matrices, on a CPU; None: torch allocates them."""
 
     def empty(self, *shape: int) -> torch.nn.Parameter:
-        """A parameter that loading fills."""
+        """Returns a parameter that loading fills."""
         if self.arena is not None and len(shape) == 2:
             tensor = self.arena.matrix(*shape, self.dtype)
         else:

@@ -8,7 +8,7 @@ from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, read_activa
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config(ModelConfig):
-    """What GPT-2 needs besides."""
+    """A GPT-2 model."""
 
     inner_size: int  # I
     norm_eps: float
@@ -17,7 +17,7 @@ class GPT2Config(ModelConfig):
 
 
 def read_gpt2_config(fields: Fields, common: dict[str, Any]) -> GPT2Config:
-    """From config.json."""
+    """Reads config.json. Raises StartupError."""
     hidden_size, num_heads = fields.integer("n_embd"), fields.integer("n_head")
     num_layers = fields.integer("n_layer", most=MAX_LAYERS)
     if hidden_size % num_heads:

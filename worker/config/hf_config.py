@@ -34,15 +34,15 @@ class Fields:
         self._values, self._where = values, where
 
     def __contains__(self, name: str) -> bool:
-        """Whether the field is there, be it null."""
+        """True if the field is there, even if null."""
         return name in self._values
 
     def has(self, name: str) -> bool:
-        """Whether the field has a value."""
+        """True if the field has a value."""
         return self._values.get(name) is not None
 
     def integer(self, name: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
-        """An integer from `least` to `most`."""
+        """Returns an integer from `least` to `most`."""
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"must be an integer of at least {least}")
@@ -51,7 +51,7 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
-        """A finite number greater than `above`."""
+        """Returns a finite number greater than `above`."""
         value = self._get(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST:
             raise self.wrong(name, "must be a number")
@@ -60,35 +60,35 @@ class Fields:
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Returns a boolean."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.wrong(name, "must be true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string."""
+        """Returns a string."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, "must be a string")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of strings."""
+        """Returns a list of strings."""
         value = self._get(name, None)
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             raise self.wrong(name, "must be a list of strings")
         return value
 
     def object(self, name: str) -> "Fields":
-        """An object; absent: an empty one."""
+        """Returns an object; an empty one if absent."""
         value = self._get(name, {})
         if not isinstance(value, dict):
             raise self.wrong(name, "must be an object")
         return Fields(value, f"{self._where}, {name}")
 
     def token_ids(self, name: str) -> tuple[int, ...]:
-        """A token id or a list of them; absent: none."""
+        """Returns token ids, of one id or a list; none if absent."""
         value = self._get(name, [])
         ids = value if isinstance(value, list) else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
@@ -96,7 +96,7 @@ class Fields:
         return tuple(ids)
 
     def wrong(self, name: str, why: str) -> StartupError:
-        """An error about one field."""
+        """Returns the error to raise for one field."""
         value = json.dumps(self._values.get(name))
         shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
         return StartupError(WHAT, f"{self._where}: {name} is {shown}, but {why}")
@@ -111,7 +111,7 @@ class Fields:
 
 @dataclass(frozen=True, kw_only=True)
 class RopeConfig:
-    """How positions become angles. Fields after `kind` are None where the kind has no use for them."""
+    """How positions become angles. Fields after `kind` are None if the kind does not use them."""
 
     theta: float
     kind: str  # "default", "linear", "dynamic", "llama3" or "yarn"
@@ -127,7 +127,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What the worker needs to know of any model. Families add fields of their own."""
+    """The configuration that all families share; each adds its own fields."""
 
     architecture: str
     dtype: str | None  # None: not said; then it is that of the weights
@@ -144,12 +144,12 @@ class ModelConfig:
 
     @property
     def depends_on_prompt_len(self) -> bool:
-        """Whether keys and values of a token depend on the length of its whole prompt."""
+        """True if keys and values of a token depend on the length of its whole prompt."""
         return False
 
 
 def read_config(folder: Path) -> Fields:
-    """config.json of a folder, with a supported quantization: none. Raises StartupError."""
+    """Reads config.json of a folder. Raises StartupError, also for a quantized checkpoint."""
     fields = Fields(_read(folder, "config.json", required=True), "config.json")
     if fields.has("quantization_config"):
         raise StartupError(
@@ -161,7 +161,7 @@ def read_config(folder: Path) -> Fields:
 
 
 def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
-    """The tokens that end a sequence, by either file, in ascending order.
+    """Returns the tokens that end a sequence according to either file, in ascending order.
 
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
@@ -172,7 +172,7 @@ def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
 
 
 def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
-    """The fields of ModelConfig that all families spell alike."""
+    """Reads the fields of ModelConfig whose names all families share."""
     return {
         "architecture": architecture,
         "dtype": _dtype(fields),
@@ -182,7 +182,8 @@ def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, .
 
 
 def head_fields(fields: Fields, head_dim: int | None = None) -> dict[str, int]:
-    """Hidden size and heads, as most families spell them. head_dim: the family's default."""
+    """Reads the hidden size and heads under the names that most families use. head_dim: the family's
+    default."""
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
@@ -199,7 +200,7 @@ def head_fields(fields: Fields, head_dim: int | None = None) -> dict[str, int]:
 
 
 def read_activation(fields: Fields, name: str, default: str) -> str:
-    """The name of a function of kernels.ops.layers.activation."""
+    """Reads the name of a function of kernels.ops.layers.activation."""
     activation = fields.text(name, default)
     if activation not in ACTIVATIONS:
         raise fields.wrong(name, f"only these are known: {', '.join(ACTIVATIONS)}")
@@ -207,7 +208,7 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
 
 
 def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
-    """Rotary parameters in either spelling."""
+    """Reads rotary parameters, under their current or older names."""
     if head_dim % 2 or head_dim < 4:
         raise StartupError(
             WHAT, f"config.json: the head size is {head_dim}, which rotary positions cannot halve"
@@ -254,7 +255,8 @@ def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
 
 
 def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
-    """Context length with scaling. llama3 checkpoints state the scaled length, the others do not."""
+    """Returns the context length with scaling. llama3 checkpoints state the scaled length, the others do
+    not."""
     length = max_position
     if rope.kind in ("linear", "dynamic"):
         length = int(max_position * rope.factor)

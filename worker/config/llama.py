@@ -1,4 +1,4 @@
-"""config.json of Llama, and what its relatives spell alike."""
+"""config.json of Llama, and the fields that its relatives share."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from worker.config.hf_config import (
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(ModelConfig):
-    """What Llama needs besides."""
+    """A Llama model, or one of its relatives."""
 
     intermediate_size: int  # I
     norm_eps: float
@@ -29,14 +29,15 @@ class LlamaConfig(ModelConfig):
 
     @property
     def depends_on_prompt_len(self) -> bool:
-        """Dynamic scaling chooses its angles by it; see worker.layers.rotary."""
+        """True with dynamic scaling, whose angles depend on the prompt's length; see worker.layers.rotary."""
         return self.rope.kind == "dynamic"
 
 
 def read_common_config(
     fields: Fields, common: dict[str, Any], max_position: int, head_dim: int | None = None
 ) -> dict[str, Any]:
-    """What Llama and its relatives spell alike. max_position, head_dim: the family's defaults."""
+    """Reads the fields that Llama and its relatives have in common. max_position, head_dim: the family's
+    defaults."""
     heads = head_fields(fields, head_dim)
     trained = fields.integer("max_position_embeddings", max_position)
     rope = read_rope(fields, trained, heads["head_dim"])
@@ -54,7 +55,7 @@ def read_common_config(
 
 
 def read_llama_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json."""
+    """Reads config.json. Raises StartupError."""
     values = read_common_config(fields, common, max_position=2048)
     attention_bias = fields.boolean("attention_bias", False)
     return LlamaConfig(

@@ -7,7 +7,7 @@ from worker.config.llama import LlamaConfig, read_common_config
 
 
 def read_mistral_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json. A window that is left out is 4096; null means none."""
+    """Reads config.json. A window that is left out is 4096; null means none. Raises StartupError."""
     values = read_common_config(fields, common, max_position=131072)
     windowed = fields.has("sliding_window") or "sliding_window" not in fields
     window = fields.integer("sliding_window", 4096) if windowed else None

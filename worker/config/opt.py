@@ -11,7 +11,7 @@ POSITION_OFFSET = 2
 
 @dataclass(frozen=True, kw_only=True)
 class OPTConfig(ModelConfig):
-    """What OPT needs besides."""
+    """An OPT model."""
 
     ffn_size: int  # I
     embedding_size: int
@@ -23,7 +23,7 @@ class OPTConfig(ModelConfig):
 
 
 def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
-    """From config.json."""
+    """Reads config.json. Raises StartupError."""
     hidden_size = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)

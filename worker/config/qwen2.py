@@ -7,7 +7,8 @@ from worker.config.llama import LlamaConfig, read_common_config
 
 
 def read_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
-    """By layer: as `layer_types` says, or from layer `max_window_layers` on. For Qwen3 too."""
+    """Returns the window of each layer: as `layer_types` says, or from layer `max_window_layers` on. For
+    Qwen3 too."""
     if not fields.boolean("use_sliding_window", False) or (
         "sliding_window" in fields and not fields.has("sliding_window")
     ):
@@ -25,7 +26,7 @@ def read_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
 
 
 def read_qwen2_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json."""
+    """Reads config.json. Raises StartupError."""
     values = read_common_config(fields, common, max_position=32768)
     return LlamaConfig(
         **values,

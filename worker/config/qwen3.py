@@ -8,7 +8,7 @@ from worker.config.qwen2 import read_windows
 
 
 def read_qwen3_config(fields: Fields, common: dict[str, Any]) -> LlamaConfig:
-    """From config.json."""
+    """Reads config.json. Raises StartupError."""
     values = read_common_config(fields, common, max_position=32768, head_dim=128)
     attention_bias = fields.boolean("attention_bias", False)
     return LlamaConfig(

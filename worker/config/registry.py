@@ -24,7 +24,7 @@ READERS: dict[str, Callable[[Fields, dict[str, Any]], ModelConfig]] = {
 
 
 def find_architecture(fields: Fields) -> str:
-    """The first architecture of a config.json that is known. Raises StartupError."""
+    """Returns the first known architecture of a config.json. Raises StartupError."""
     names = fields.texts("architectures")
     for name in names:
         if name in READERS:
@@ -37,7 +37,7 @@ def find_architecture(fields: Fields) -> str:
 
 
 def read_model_config(folder: Path) -> ModelConfig:
-    """What the folder's files say of the model. Raises StartupError."""
+    """Reads the configuration of the model in a folder. Raises StartupError."""
     fields = read_config(folder)
     architecture = find_architecture(fields)
     eos_token_ids = read_eos_token_ids(folder, fields)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model on its device, with what is asked of it."""
+    """A model on its device, and what the core asked for."""
 
     initialize: worker_pb2.Initialize
     config: ModelConfig
@@ -47,13 +47,13 @@ class Loaded:
 
     @property
     def weight_bytes(self) -> int:
-        """On the device."""
+        """Bytes of the weights on the device."""
         return sum(parameter.nbytes for parameter in self.model.parameters())
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A runner, and what it is made of as far as loading wants to know."""
+    """A runner with its cache and swap space."""
 
     runner: StepExecutor[CudaBackend]
     cache: KVCache
@@ -63,7 +63,8 @@ class Parts:
 def load(
     initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None = None
 ) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
-    """device: None for what is there. Raises StartupError when anything does not fit."""
+    """Returns a runner that has been warmed up. device: None for the device that is found. Raises
+    StartupError when anything does not fit."""
     torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
     loaded = load_on_device(initialize, rank, report, device)
     watch = CompileWatch()
@@ -99,7 +100,7 @@ def load(
 def load_on_device(
     initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None
 ) -> Loaded:
-    """The model, once everything that can be refused before has been looked at. Raises StartupError."""
+    """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "cuda")
     config = read_model_config(Path(initialize.model_path))
@@ -118,13 +119,14 @@ def load_on_device(
 
 
 def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of the model, without making it."""
+    """Returns the bytes of the model's weights without allocating them."""
     model = family.build(config, Placement(dtype, torch.device("meta")))
     return sum(parameter.nbytes for parameter in model.parameters())
 
 
 def find_num_blocks(loaded: Loaded, report: Report) -> int:
-    """By a run of the largest steps, on a cache of one block. Raises StartupError."""
+    """Returns how many blocks fit beside the largest steps, which are run on a cache of one block. Raises
+    StartupError."""
     report("profile", 0.0)
     initialize, size = loaded.initialize, loaded.initialize.block_size
     memory, temporary = loaded.device.memory(), 0
@@ -158,7 +160,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
 
 
 def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
-    """A runner with so many blocks. Raises StartupError."""
+    """Returns a runner with this many blocks. Raises StartupError."""
     initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
     layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place)
     cache = KVCache(loaded.model.kv_cache_specs(), layout)

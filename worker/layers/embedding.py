@@ -94,7 +94,7 @@ class VocabEmbedding(Matrix):
         return F.embedding(indexes, self.weight) if self.packed is None else self.packed.rows(indexes)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name."""
+        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         ours = slice(self.first, self.first + self.held)
         yield Weight(f"{name}.weight", (self.vocab_size, self.width), self.weight, (ours,))
@@ -118,6 +118,6 @@ class PositionEmbedding(WeightOwner):
         return F.embedding(batch.positions + self.offset, self.weight)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name."""
+        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

@@ -129,7 +129,7 @@ class RowLinear(Matrix):
         return self.group.all_reduce(self.product(x))
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name."""
+        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         local = self.group.slice(self.in_features)
         if self.transposed:

@@ -80,7 +80,7 @@ class RMSNorm(Norm):
         return normed, total
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name."""
+        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
 
@@ -139,7 +139,7 @@ class LayerNorm(Norm):
         return normed, total
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name."""
+        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         if self.weight is not None and self.bias is not None:
             yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

@@ -109,6 +109,6 @@ def _blend(frequencies: torch.Tensor, factor: float, kept: torch.Tensor) -> torc
 
 
 def _yarn_bound(config: RopeConfig, turns: float, head_dim: int) -> float:
-    """The index i at which a frequency makes that many turns within the original context."""
+    """Returns the index i at which a frequency makes that many turns within the original context."""
     wavelength = config.original_max_position / (turns * 2 * math.pi)
     return head_dim * math.log(wavelength) / (2 * math.log(config.theta))

@@ -17,7 +17,7 @@ _LISTED_PLAN, _LISTED_ITEMS = PrefetchRecord.word("plan"), PrefetchRecord.word("
 
 
 class AttentionRecords:
-    """The layers of one kind."""
+    """The attention records of all layers of one kind."""
 
     def __init__(self, spec: KVCacheSpec) -> None:
         self.spec = spec
@@ -29,7 +29,7 @@ class AttentionRecords:
         self._num_kv_heads = 0
 
     def plan_of(self, batch: InputBatch) -> BlockAttentionPlan:
-        """The plan of a step for these layers."""
+        """Returns the plan of a step for these layers."""
         plan = batch.attention[self.spec]
         assert isinstance(plan, BlockAttentionPlan)
         return plan
@@ -47,7 +47,7 @@ class AttentionRecords:
         self._num_kv_heads = keys.shape[1]
 
     def layers(self) -> list[tuple[int, torch.Tensor]]:
-        """The index of each layer's attention, and its keys."""
+        """Returns the index of each layer's attention record, and its keys."""
         return list(zip(self._attends, self._keys, strict=True))
 
     def update(self, batch: InputBatch, records: Records) -> None:

@@ -133,7 +133,7 @@ class ProgramBuilder:
         return out
 
     def attention(self, spec: KVCacheSpec) -> AttentionRecords:
-        """The records of the layers of this kind."""
+        """Returns the attention records of the layers of this kind."""
         if spec not in self._attention:
             self._attention[spec] = AttentionRecords(spec)
             self.on_batch(self._attention[spec].update)

@@ -32,7 +32,7 @@ class DecidedRows:
         self._open = None
 
     def add(self, index: int) -> None:
-        """A record that was just put."""
+        """Notes a record that was just put."""
         if self._open is not None:
             self._targets.append((index, self._open))
 

@@ -21,7 +21,7 @@ ROWS = ProgramRecord.word("rows")
 
 
 class LoweredProgram:
-    """For one model and one cache."""
+    """The program of one model on one cache."""
 
     def __init__(
         self,

@@ -34,7 +34,8 @@ class SwapSpace:
         self._swap_in(swaps.in_host_blocks.tolist(), swaps.in_blocks.tolist())
 
     def measure_us_per_block(self) -> float:
-        """Microseconds to copy one block out or back; 0 without a swap space. Contents stay."""
+        """Returns the microseconds that one block takes to be copied out or back; 0 without a swap space.
+        Contents of the cache do not change."""
         if not self.num_blocks:
             return 0.0
         most = max(1, _MEASURED_BYTES // self._bytes_per_block)

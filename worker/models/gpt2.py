@@ -19,7 +19,7 @@ from worker.parallel import Placement
 
 
 def attention(config: GPT2Config, layer: int, place: Placement) -> SelfAttention:
-    """With the layer's scale."""
+    """Returns the attention part of a block."""
     hidden, heads, head_dim = config.hidden_size, config.num_heads, config.head_dim
     local_heads = place.group.split(heads)
     return SelfAttention(
@@ -30,7 +30,7 @@ def attention(config: GPT2Config, layer: int, place: Placement) -> SelfAttention
 
 
 def mlp(config: GPT2Config, place: Placement) -> MLP:
-    """down(f(up(x)))."""
+    """Returns the feed-forward part of a block."""
     up = column_linear(config.hidden_size, (config.inner_size,), True, place, transposed=True)
     down = RowLinear(config.inner_size, config.hidden_size, True, place, transposed=True)
     return MLP(up, down, config.activation)

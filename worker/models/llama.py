@@ -18,8 +18,8 @@ from worker.parallel import Placement
 
 
 def attention(config: LlamaConfig, layer: int, place: Placement, head_norms: bool = False) -> SelfAttention:
-    """head_norms: with a norm over each query and key head before the rotation; all heads of one kind share a
-    weight."""
+    """Returns the attention part of a block. head_norms: with a norm over each query and key head before the
+    rotation; all heads of one kind share a weight."""
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,
         config.num_heads,
@@ -37,7 +37,7 @@ def attention(config: LlamaConfig, layer: int, place: Placement, head_norms: boo
 
 
 def mlp(config: LlamaConfig, place: Placement) -> GatedMLP:
-    """down(f(gate(x)) * up(x))."""
+    """Returns the feed-forward part of a block."""
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     gate_up = column_linear(hidden, (inner, inner), bias, place)
     return GatedMLP(gate_up, RowLinear(inner, hidden, bias, place), config.activation)

@@ -21,7 +21,7 @@ NORM_EPS = 1e-5
 
 
 def attention(config: OPTConfig, layer: int, place: Placement) -> SelfAttention:
-    """Every head has its own keys and values."""
+    """Returns the attention part of a block."""
     hidden, heads, head_dim = config.hidden_size, config.num_heads, config.head_dim
     local_heads = place.group.split(heads)
     return SelfAttention(
@@ -32,7 +32,7 @@ def attention(config: OPTConfig, layer: int, place: Placement) -> SelfAttention:
 
 
 def mlp(config: OPTConfig, place: Placement) -> MLP:
-    """down(f(up(x)))."""
+    """Returns the feed-forward part of a block."""
     up = column_linear(config.hidden_size, (config.ffn_size,), config.bias, place)
     return MLP(up, RowLinear(config.ffn_size, config.hidden_size, config.bias, place), config.activation)
 

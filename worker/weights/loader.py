@@ -1,9 +1,9 @@
 """From checkpoint files to parameters: safetensors through memory maps, and only the part of each
 tensor that this rank holds.
 
-A model says where each tensor goes (`weight_table`). Then every parameter must be filled and every
-tensor of the files must be used or known to be unused; whatever does not fit is a StartupError that
-names the tensor or the file. Checkpoints in pickle form (pytorch_model.bin) are never read.
+A model says where each tensor goes (`weight_table`). Then every parameter must be filled, and every
+tensor of the files must be used or known to be unused; otherwise a StartupError names the tensor or the file.
+Checkpoints in pickle form (pytorch_model.bin) are never read.
 """
 
 import re
@@ -82,19 +82,20 @@ class Checkpoint:
         return name in self._files
 
     def names(self) -> list[str]:
-        """All tensors."""
+        """Names of all tensors."""
         return list(self._files)
 
     def file_of(self, name: str) -> str:
-        """The file that holds a tensor."""
+        """Returns the name of the file that holds a tensor."""
         return self._names[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """From the header."""
+        """Returns a tensor's shape, read from the header."""
         return tuple(self._files[name].get_slice(name).get_shape())
 
     def dtype(self, name: str) -> torch.dtype:
-        """From the header. Raises StartupError when the tensor does not hold plain floats."""
+        """Returns a tensor's dtype, read from the header. Raises StartupError if it does not hold plain
+        floats."""
         kind = self._files[name].get_slice(name).get_dtype()
         if kind not in FLOATS:
             raise StartupError(
@@ -105,12 +106,12 @@ class Checkpoint:
         return FLOATS[kind]
 
     def main_dtype(self) -> torch.dtype:
-        """Of the first tensor with more than one dimension: norms may be kept wider than the rest."""
+        """Returns the dtype of the first tensor with more than one dimension: norms may be stored wider."""
         matrices = [name for name in self._files if len(self.shape(name)) > 1]
         return self.dtype(min(matrices)) if matrices else torch.float32
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
-        """A part of a tensor; nothing else of it is read. Raises StartupError."""
+        """Reads a part of a tensor, and nothing else of it. Raises StartupError."""
         try:
             tensor: torch.Tensor = self._files[name].get_slice(name)[part or ...]
         except (SafetensorError, OSError) as error:
@@ -118,7 +119,7 @@ class Checkpoint:
         return tensor
 
     def _open(self, file_name: str, expected: list[str] | None) -> None:
-        """expected: the tensors that the index promises there."""
+        """expected: the tensors that the index lists for this file."""
         path = inside(self._folder, file_name, WHAT)
         try:
             file = self._stack.enter_context(safe_open(path, framework="pt"))
@@ -141,7 +142,7 @@ class Checkpoint:
 def load_weights(
     checkpoint: Checkpoint, table: list[Weight], unused: str, progress: Progress, optional_prefix: str = ""
 ) -> None:
-    """Fills all targets. Raises StartupError for whatever does not fit.
+    """Fills all targets. Raises StartupError if a tensor is missing, unknown, or has another shape.
 
     unused: pattern of the tensors that may be there without being needed. optional_prefix: part of
     the names that checkpoints of the bare model lack.
@@ -167,8 +168,8 @@ def load_weights(
 
 
 def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
-    """Random weights: norms near 1, all else near 0. The same for each rank of a group. Drawn where they will
-    be: a CPU takes minutes for 8 billion of them, a GPU a second, but draws others."""
+    """Fills the model with random weights: norms near 1, all else near 0, the same for each rank of a group.
+    Drawn where they will be: a CPU takes minutes for 8 billion of them, a GPU a second, but draws others."""
     for index, weight in enumerate(table):
         key = (seed * 1_000_003 + zlib.crc32(weight.name.encode())) % (1 << 63)
         where = weight.target.device
@@ -199,7 +200,7 @@ def _and_more(names: list[str]) -> str:
 
 
 def _read_index(index: dict[str, Any]) -> dict[str, list[str]]:
-    """File -> the tensors that the index promises in it."""
+    """Returns file name -> the tensors that the index lists for it."""
     try:
         weight_map = index["weight_map"]
         files: dict[str, list[str]] = {}

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _POPULATE_WRITE = 23  # of madvise(), Linux 5.14 and later; Python has no name for it
 _STEP = 2 << 20
-"""Bytes that are cleared between two looks at whether we are to stop."""
+"""Bytes that are populated between two checks for release()."""
 
 
 class WeightsMemory:
-    """Zeros, in pages of 2 MiB where the system has them."""
+    """Zeroed memory, in pages of 2 MiB where the system has them."""
 
     def __init__(self, num_bytes: int) -> None:
         """Raises OSError or ValueError where that is impossible."""
@@ -42,7 +42,7 @@ class WeightsMemory:
         return torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def release(self, unused: int) -> None:
-        """Gives back what lies behind an address, if that is in here. It stays zeros."""
+        """Returns the pages behind an address to the system, if the address is within. They read as zeros."""
         self._stopping.set()
         self._thread.join()
         first = -(-(unused - self._address) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -50,9 +50,9 @@ class WeightsMemory:
             self._memory.madvise(mmap.MADV_DONTNEED, first)
 
     def _populate(self) -> None:
-        """From the first byte to the last. Memory that is full or a kernel that knows no such thing ends it:
-        then whoever writes there waits, as ever."""
-        madvise = ctypes.CDLL(None).madvise  # Python's own would hold the interpreter's lock meanwhile
+        """Populates from the first byte to the last. Stops where memory is full or the system lacks the call:
+        pages are then populated when they are first written."""
+        madvise = ctypes.CDLL(None).madvise  # Python's own holds the interpreter's lock
         madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         for first in range(0, len(self._memory), _STEP):
             count = min(_STEP, len(self._memory) - first)
@@ -61,8 +61,8 @@ class WeightsMemory:
 
 
 def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
-    """For a CPU: as much as the checkpoint's files have bytes. None where weights do not stay as they are in
-    the files, and where there is no room; loading finds out and says so."""
+    """Returns memory of the size of the checkpoint's files, for a CPU. None if weights are not kept as the
+    files have them, or if there is no room, which loading reports."""
     if initialize.quantization or initialize.load_format == "dummy":
         return None
     try:

@@ -2,10 +2,10 @@
 is gathered.
 
 The operation, its shapes and the reference are those of kernels.ops.attention.paged_attention. What differs
-is the order of the cache within a block, which kernels.cpu.attention.store_kv writes and
+is the order of values within a block, which kernels.cpu.attention.store_kv writes and
 kernels.cpu.attention.attention reads; copying whole blocks works on both. Block sizes must be multiples of
-16, head sizes of 32, up to 512. A query's result is bitwise the same in any company, in any chunk and in any
-blocks.
+16, head sizes of 32, up to 512. A query's result has the same bits whatever else is in the batch, however the
+prompt is cut into chunks, and whichever blocks hold it.
 
 Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
 """
@@ -34,13 +34,13 @@ after this one, somebody may still be writing there."""
 
 
 class Scratch:
-    """Memory of the threads of a team, as large as any step has needed."""
+    """Scratch memory of a team's threads. It grows to the largest size that a step has needed."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def address(self, nbytes: int) -> int:
-        """Of so many bytes."""
+        """Returns the address of at least `nbytes` bytes."""
         if len(self._memory) < nbytes:
             self._memory = zeros((1 << (nbytes - 1).bit_length(),), torch.uint8)
         return self._memory.data_ptr()
@@ -48,7 +48,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class BlockKernels:
-    """The compiled operations on a cache in this order."""
+    """The compiled operations on a cache in this layout."""
 
     team: "Team"
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
@@ -72,7 +72,7 @@ class BlockKernels:
         value_cache: torch.Tensor,
         rows: torch.Tensor,
     ) -> None:
-        """As kernels.ops.attention.store_kv.store_kv."""
+        """Writes keys and values into their slots; see kernels.ops.attention.store_kv.store_kv."""
         tokens, heads, head_dim = key.shape
         if key.stride() != value.stride() or key.stride()[1:] != (head_dim, 1):
             key, value = key.contiguous(), value.contiguous()
@@ -91,7 +91,7 @@ class BlockKernels:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What the layers of one step with one window share."""
+    """What all layers with the same window share in one step."""
 
     kernels: BlockKernels
     items: Int64s  # [I, ITEM_WORDS]: kernels.cpu.attention.records.AttentionItem
@@ -108,7 +108,8 @@ class BlockPlan:
 
 
 def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
-    """None where sizes do not fit. Call where kernels.cpu.requirements.why_not() is None."""
+    """Returns the kernels for these sizes; None if they do not fit. Call only if
+    kernels.cpu.requirements.why_not() is None."""
     if dtype != torch.bfloat16 or block_size % 16 or head_dim % 32:
         return None
     from kernels.cpu.attention.attention import attention, scratch_bytes  # compiles, the first time

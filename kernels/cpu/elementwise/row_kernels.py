@@ -42,7 +42,7 @@ kernels.ops.layers.activation; (0, 0) stands for relu."""
 
 @dataclass(frozen=True)
 class RowKernels:
-    """The compiled operations."""
+    """The compiled operations, and the arena of packed weights."""
 
     team: "Team"
     norm: Operation[NormRecord]  # kernels.cpu.elementwise.rms_norm.rms_norm
@@ -63,7 +63,7 @@ class RowKernels:
     def add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normed sum and the sum, both [..., E]. Neither input is changed."""
+        """Returns the normed sum and the sum, both [..., E]. Neither input is changed."""
         x, residual = x.contiguous(), residual.contiguous()
         normed, total = torch.empty_like(x), torch.empty_like(x)
         self._norm(x, residual.data_ptr(), weight, normed, total, eps)
@@ -101,7 +101,8 @@ class RowKernels:
         bias: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normed sum and the sum, both [..., E]. residual: None stands for zeros; then the sum is x."""
+        """Returns the normed sum and the sum, both [..., E]. residual: None stands for zeros; then the sum is
+        x."""
         x, width = x.contiguous(), weight.shape[0]
         normed, total = torch.empty_like(x), x
         if residual is not None:
@@ -165,13 +166,14 @@ def activation_record(x: torch.Tensor, out: torch.Tensor, name: str) -> Activati
 
 
 def row_grain(width: int) -> int:
-    """The fewest rows that a thread takes: below a microsecond or two, another thread only costs."""
+    """Returns the fewest rows that a thread takes: about a microsecond of work, below which another thread
+    does not pay."""
     return max(1, 4096 // width)
 
 
 def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKernels:
-    """Call where kernels.cpu.requirements.why_not() is None. quantized: weights are packed as integers.
-    arena: that of the model's weights, if they are in one."""
+    """Returns the kernels, compiled if needed. Call only if kernels.cpu.requirements.why_not() is None.
+    quantized: weights are packed as integers. arena: that of the model's weights, if they are in one."""
     from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
     from kernels.cpu.elementwise.layer_norm import layer_norm
     from kernels.cpu.elementwise.plain_activation import activation

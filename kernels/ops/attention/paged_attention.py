@@ -52,7 +52,7 @@ class DecodeGroup:
 
     tokens: slice  # the group's R tokens
     tiles: torch.Tensor  # [R * K * N] int64: block * K + head
-    stale: torch.Tensor  # [X] int64: rows of the gathered [R * K * L, D] that nobody wrote
+    stale: torch.Tensor  # [X] int64: rows of the gathered [R * K * L, D] that were never written
     mask: torch.Tensor  # [R, 1, 1, L] dtype of the query: 0 or -inf
 
 
@@ -68,7 +68,7 @@ class PrefillChunk:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What the layers of one step with one window share: computed once per step."""
+    """What all layers with the same window share in one step. Made once per step."""
 
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[PrefillChunk, ...]
@@ -76,7 +76,7 @@ class AttentionPlan:
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What planning needs to know of the cache."""
+    """The sizes of a cache that planning needs."""
 
     num_kv_heads: int  # K
     head_dim: int  # D
@@ -190,7 +190,7 @@ def paged_attention(
         keys = key_tiles.index_select(0, group.tiles).view(-1, head_dim)
         values = value_tiles.index_select(0, group.tiles).view(-1, head_dim)
         # The weights of these positions are 0, but what an earlier owner of the block left there
-        # may be inf or NaN: 0 * inf would carry its bad luck into this row.
+        # may be inf or NaN, and 0 * inf is NaN.
         keys.index_fill_(0, group.stale, 0)
         values.index_fill_(0, group.stale, 0)
         if widen:
@@ -223,17 +223,16 @@ def paged_attention(
 
 
 def _padded_widths(num_blocks: Integers, block_size: int) -> Integers:
-    """Blocks that each row is padded to: a power of two times a minimum. Wastes less than half."""
+    """Returns the number of blocks that each row is padded to, a power of two times a minimum: less than half
+    is padding."""
     least = max(1, MIN_WIDTH // block_size)
     doublings = np.ceil(np.log2(np.maximum(num_blocks / least, 1))).astype(np.int64)
     return np.asarray(least << doublings)
 
 
 def _runs(widths: Integers, shape: CacheShape) -> list[int]:
-    """Lengths of the pieces to compute: equal widths in a row, each piece at most GROUP_VALUES.
-
-    A prefill row (width 0) is a piece of its own.
-    """
+    """Returns the lengths of the pieces to compute: consecutive rows of equal width, at most GROUP_VALUES
+    values each. A prefill row (width 0) is its own piece."""
     edges = np.flatnonzero(np.diff(widths)) + 1
     lengths = []
     for begin, end in zip([0, *edges], [*edges, len(widths)], strict=True):
@@ -300,6 +299,6 @@ def _prefill_chunk(
 
 
 def _mask(hidden: npt.NDArray[np.bool_], shape: CacheShape) -> torch.Tensor:
-    """0 where a query may look, -inf where it may not."""
+    """Returns the additive mask: -inf where hidden, 0 elsewhere."""
     mask = torch.zeros(hidden.shape, dtype=shape.dtype, device=shape.device)
     return mask.masked_fill_(torch.from_numpy(hidden).to(shape.device), float("-inf"))

@@ -12,10 +12,8 @@ Integers = npt.NDArray[np.integer[Any]]
 
 
 def ranges(starts: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """The integers starts[i] .. starts[i] + counts[i] - 1 for all i, and the i of each.
-
-    Returns (i, integer), both [sum of counts] int64.
-    """
+    """Returns the integers starts[i] .. starts[i] + counts[i] - 1 for all i, behind the i of each: (i,
+    integer), both [sum of counts] int64."""
     owners = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(counts) - counts
     return owners, np.arange(len(owners)) + (starts - before)[owners]

@@ -36,7 +36,7 @@ PACKED_AT_ONCE = 512 << 10
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight and its bias, as the packed product wants them."""
+    """A weight and its bias in the layout of the packed product."""
 
     pairs: torch.Tensor  # [ceil(N / 48), ceil(K / 2), 48] int32
     bias: torch.Tensor  # [ceil(N / 48) * 48] float32; zeros where there is none, which costs nothing
@@ -49,12 +49,12 @@ class PackedWeight:
 
     @property
     def halves(self) -> tuple[int, int]:
-        """Addresses of the first block, and of that where the second half begins."""
+        """Addresses of the first block and of the first block of the second half."""
         return self.pairs.data_ptr(), self.pairs[middle_block(self.out_features)].data_ptr()
 
     @property
     def nbytes(self) -> int:
-        """Of memory."""
+        """Size in memory."""
         return self.pairs.nbytes + self.bias.nbytes
 
     def record(self, x: torch.Tensor, out: torch.Tensor) -> LinearRecord:
@@ -83,14 +83,15 @@ class PackedWeight:
         return out[:, : self.in_features]
 
     def rows_record(self, indexes: int, out: int) -> PackedRowsRecord:
-        """The record that looks up rows. Addresses."""
+        """Returns the record of the operation that looks up rows. indexes, out: addresses."""
         return PackedRowsRecord(
             indexes=indexes, weight=self.pairs.data_ptr(), out=out, words=self.pairs.shape[1]
         )
 
 
 def middle_block(out_features: int) -> int:
-    """Where threads with odd numbers begin (kernels.cpu.runtime.work_split.linear_middle)."""
+    """Returns the block at which threads with odd numbers begin
+    (kernels.cpu.runtime.work_split.linear_middle)."""
     return -(-out_features // 16) // 2 // 3
 
 

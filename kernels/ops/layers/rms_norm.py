@@ -41,7 +41,7 @@ def add_rms_norm_reference(
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normed sum and the sum. Neither input is changed. Dispatches on the device."""
+    """Returns the normed sum and the sum. Neither input is changed. Dispatches on the device."""
     if uses_triton(x):
         from kernels.triton.elementwise import rms_norm as gpu
 

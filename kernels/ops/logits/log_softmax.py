@@ -18,7 +18,7 @@ import torch
 
 
 def log_softmax_reference(logits: torch.Tensor) -> torch.Tensor:
-    """Sums without rounding, in float64."""
+    """The formula in float64, with exact sums."""
     rows = []
     for row in logits.tolist():
         largest = max(row)
@@ -28,5 +28,5 @@ def log_softmax_reference(logits: torch.Tensor) -> torch.Tensor:
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Dispatches to torch."""
+    """[A, V] -> [A, V], by torch."""
     return torch.log_softmax(logits, -1)

@@ -11,7 +11,7 @@ import torch
 def add_logit_bias_reference(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
-    """The same, one token at a time, out of place."""
+    """The formula, one token at a time. Returns new logits."""
     result = logits.clone()
     for u, a in enumerate(batch_index.tolist()):
         for n, token in enumerate(token_ids[u].tolist()):

@@ -29,7 +29,7 @@ def penalties_reference(
     counts: torch.Tensor,
     strengths: torch.Tensor,
 ) -> torch.Tensor:
-    """The same, one token at a time, out of place."""
+    """The formula, one token at a time. Returns new logits."""
     result = logits.clone()
     for u, a in enumerate(batch_index.tolist()):
         repetition, frequency, presence = strengths[u]
@@ -65,22 +65,22 @@ def penalties(
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Rows of a step that are penalized, and their tables."""
+    """The rows of a step that are penalized, and their tables."""
 
-    rows: list[int]  # [U]: among those of the step
-    slots: list[int]  # [U]: where in the tables
-    lengths: list[int]  # [U]: how much of the history
+    rows: list[int]  # [U]: index into the rows of the step
+    slots: list[int]  # [U]: index into the tables
+    lengths: list[int]  # [U]: tokens in the history
     history: torch.Tensor  # [slots, L] int64
     counts: torch.Tensor  # [slots, V] int32
     strengths: torch.Tensor  # [slots, 3] float32
 
 
 class TablePenalties:
-    """The compiled functions, on tables: a row of the logits finds what it needs by its slot."""
+    """The compiled functions. A row of the logits finds its tables by its slot."""
 
     def __init__(self, kernels: SamplingKernels, vocab_size: int) -> None:
         self._kernels, self._vocab_size = kernels, vocab_size
-        # Of each thread: which tokens it has seen in a row. All 0 between rows.
+        # [threads, V]: which tokens a thread has seen in a row. All 0 between rows.
         self._seen = torch.zeros(kernels.threads.count, vocab_size, dtype=torch.uint8)
         self._seen_at = [line.data_ptr() for line in self._seen]
 
@@ -94,7 +94,7 @@ class TablePenalties:
         self._kernels.threads.run(self._kernels.penalize_rows, record, len(users.rows), values, self._seen_at)
 
     def note(self, tokens: torch.Tensor, users: Users) -> None:
-        """The users' tokens become part of their histories, in which there is room. tokens [A] int64."""
+        """Appends the rows' tokens to their histories, which have room. tokens: [A] int64."""
         assert tokens.is_contiguous() and tokens.dtype == torch.int64
         lines = _lines(users)
         record = self._record(users, lines, 0, tokens.data_ptr())

@@ -14,7 +14,7 @@ import torch
 def temperature_weights_reference(
     scores: torch.Tensor, largest: torch.Tensor, temperature: torch.Tensor
 ) -> torch.Tensor:
-    """math.exp, one score at a time."""
+    """The formula, one score at a time."""
     rows = zip(scores.tolist(), largest.tolist(), temperature.tolist(), strict=True)
     weights = [[math.exp((x - m) / t) for x in row] for row, m, t in rows]
     return torch.tensor(weights, dtype=torch.float64, device=scores.device)

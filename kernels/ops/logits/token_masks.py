@@ -14,7 +14,7 @@ would take 2 ms for 32 rows of 152,000."""
 def allow_tokens_reference(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor
 ) -> torch.Tensor:
-    """The same out of place, row by row."""
+    """The formula, row by row. Returns new logits."""
     result = logits.clone()
     for u, a in enumerate(batch_index.tolist()):
         for token in set(range(logits.shape[-1])) - set(token_ids[u].tolist()):
@@ -34,7 +34,7 @@ def allow_tokens(logits: torch.Tensor, batch_index: torch.Tensor, token_ids: tor
 def forbid_tokens_reference(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, active: torch.Tensor
 ) -> torch.Tensor:
-    """The same out of place, row by row."""
+    """The formula, row by row. Returns new logits."""
     result = logits.clone()
     for u, a in enumerate(batch_index.tolist()):
         masked = logits[a].clone()
@@ -47,7 +47,7 @@ def forbid_tokens_reference(
 def forbid_tokens(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, active: torch.Tensor
 ) -> None:
-    """Masks the given tokens where active; but a row that would be left with no token stays as it was.
+    """Masks the given tokens where active; but a row that would have no token left is unchanged.
 
     batch_index [U] int64, distinct; token_ids [U, N] int64, repeats allowed; active [U, N] bool. A
     token that occurs both active and inactive is masked.

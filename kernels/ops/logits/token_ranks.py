@@ -2,7 +2,7 @@
 
     rank(x, t) = 1 + #{ i : x_i > x_t } + #{ i < t : x_i = x_t }
 
-scores [A, V] float32, tokens [A, K] int64 -> [A, K] int64: the place of each token in
+scores [A, V] float32, tokens [A, K] int64 -> [A, K] int64: the rank of each token in
 kernels.ops.sampling.ranking, without sorting anything. Temporaries are bools, [A, V]: give it a bounded
 number of rows at a time. A token whose score is NaN has rank 1.
 
@@ -13,7 +13,7 @@ import torch
 
 
 def token_ranks_reference(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Counts, one score at a time."""
+    """The formula: counts, one score at a time."""
     ranks = [
         [1 + sum(x > row[t] or (x == row[t] and i < t) for i, x in enumerate(row)) for t in chosen]
         for row, chosen in zip(scores.tolist(), tokens.tolist(), strict=True)
@@ -22,7 +22,7 @@ def token_ranks_reference(scores: torch.Tensor, tokens: torch.Tensor) -> torch.T
 
 
 def token_ranks(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """One column of tokens after another: K is small."""
+    """Counts for one column of tokens after another, since K is small."""
     ids = torch.arange(scores.shape[1], device=scores.device)
     ranks = torch.empty_like(tokens)
     for column in range(tokens.shape[1]):

@@ -14,7 +14,7 @@ from kernels.triton.requirements import uses_triton
 
 
 def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
-    """A loop over ids."""
+    """The formula: a loop over ids."""
     tokens = []
     for row in logits.tolist():
         best = -1

@@ -19,7 +19,7 @@ import torch
 
 
 def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """A search from the left."""
+    """The formula: a linear search from the left."""
     indexes = []
     for row, x in zip(weights.tolist(), u.tolist(), strict=True):
         cdf = list(accumulate(row))
@@ -29,7 +29,7 @@ def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tenso
 
 
 def inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """Binary search in the cumulative sums."""
+    """Searches the cumulative sums by bisection."""
     cdf = weights.cumsum(-1)
     total = cdf[:, -1:].contiguous()
     drawn = torch.searchsorted(cdf, u[:, None] * total, right=True)

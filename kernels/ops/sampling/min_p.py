@@ -11,12 +11,12 @@ import torch
 
 
 def min_p_reference(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """One weight at a time."""
+    """The formula, one weight at a time."""
     rows = zip(weights.tolist(), share.tolist(), strict=True)
     kept = [[w if w >= s * max(row) else 0.0 for w in row] for row, s in rows]
     return torch.tensor(kept, dtype=torch.float64, device=weights.device)
 
 
 def min_p(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """A product, not masked_fill: at 152,000 weights 0.2 ms against 0.55 on a CPU core."""
+    """Multiplies by the mask; masked_fill is slower: at 152,000 weights 0.2 ms against 0.55 on a CPU core."""
     return weights * (weights >= (share * weights.amax(-1))[:, None])

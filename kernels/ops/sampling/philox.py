@@ -21,7 +21,7 @@ from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 def philox4x32_reference(
     counter: tuple[int, int, int, int], key: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """One block in Python integers. All words in [0, 2^32)."""
+    """The formula, one block in Python integers. All words in [0, 2^32)."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Of kernels.ops.sampling.philox, for those who do without torch."""
+"""Constants of kernels.ops.sampling.philox, for modules that do not import torch."""
 
 ROUNDS = 10
 MASK = 0xFFFFFFFF

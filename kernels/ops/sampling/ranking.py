@@ -19,13 +19,13 @@ SHORT = 4096
 
 
 def ranking_reference(scores: torch.Tensor, n: int) -> torch.Tensor:
-    """Python's sort, row by row."""
+    """The formula: Python's sort, row by row."""
     rows = [sorted(range(len(row)), key=lambda i: (-row[i], i))[:n] for row in scores.tolist()]
     return torch.tensor(rows, device=scores.device).view(len(rows), n)
 
 
 def ranking(scores: torch.Tensor, n: int) -> torch.Tensor:
-    """The n <= W highest of each row. NaN ranks in an arbitrary place."""
+    """Returns the n <= W highest of each row. The rank of NaN is arbitrary."""
     width = scores.shape[-1]
     if n < width:
         return _keys(scores).topk(n).indices

@@ -12,7 +12,7 @@ from kernels.ops.sampling.ranking import ranking, ranking_reference
 
 
 def top_k_reference(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, row by row."""
+    """The formula, row by row."""
     ids = ranking_reference(logits, n)
     masked = torch.full_like(logits, -torch.inf)
     for a, count in enumerate(k.tolist()):
@@ -22,7 +22,8 @@ def top_k_reference(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torc
 
 
 def top_k(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """k [A] int64: how many to keep. n: the largest of k, which the caller knows without asking the device.
+    """k [A] int64: how many to keep. n: the largest of k, which the caller knows without waiting for the
+    device.
 
     A row with k < n is padded by its next candidates, with the score -inf.
     """

@@ -25,7 +25,7 @@ GROWTH = 16
 
 
 def top_mass_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """Adds up until there is enough."""
+    """The formula: adds weights up until the target is reached."""
     result = torch.zeros_like(weights)
     order = ranking_reference(scores, scores.shape[-1]).tolist()
     for a, row in enumerate(weights.tolist()):
@@ -40,7 +40,7 @@ def top_mass_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch
 
 
 def top_mass(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """Dispatches on the device; see above."""
+    """See the module's docstring. Dispatches on the device."""
     width = weights.shape[-1]
     target = share * weights.cumsum(-1)[:, -1]
     tried = FIRST_WIDTH if scores.device.type == "cpu" else width

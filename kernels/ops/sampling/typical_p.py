@@ -19,7 +19,7 @@ from kernels.ops.sampling.top_p import top_mass, top_mass_reference
 
 
 def typical_p_reference(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """From probabilities, as in the paper."""
+    """The formula on probabilities, as in the paper."""
     distances = []
     for row in weights.tolist():
         p = [w / sum(row) for w in row]

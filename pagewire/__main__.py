@@ -5,18 +5,23 @@ import os
 import signal
 import sys
 
-from pagewire import cli, logs
-from pagewire.errors import PagewireError, StartupError
-from pagewire.flags import UsageError
-from pagewire.host import spawn as process
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports: no traceback
+
+from pagewire import cli, logs  # noqa: E402
+from pagewire.errors import PagewireError, StartupError  # noqa: E402
+from pagewire.flags import UsageError  # noqa: E402
+from pagewire.host import spawn as process  # noqa: E402
 
 
 def main() -> int:
-    """Runs the command on the command line; the exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    """Runs the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
-    # Else gRPC writes a line of its own, not in our format, for each handshake of a stranger's that fails.
+    # Otherwise gRPC writes lines of its own, not in our format, for each failed handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # A supervisor is asked to stop, so that it can remove its folder; its children die with it.
+    # A supervisor gets SIGTERM, so that it can remove its folder; its children die with it.
     process.die_with_parent(signal.SIGTERM if arguments[:1] == ["serve"] else signal.SIGKILL)
     try:
         return cli.run(arguments)
@@ -24,9 +29,9 @@ def main() -> int:
         logging.getLogger(__name__).debug("cannot start", exc_info=True)
         if not process.is_child():
             tell(error)
-        process.Status().failed(error)  # unless the process has already said so itself
+        process.Status().failed(error)  # unless the process has reported it already
         return 2 if isinstance(error, UsageError) else 1
-    except PagewireError as error:  # a client's
+    except PagewireError as error:  # of a client
         print(f"error: {error}", file=sys.stderr)
         if error.todo:
             print(f"do:    {error.todo}", file=sys.stderr)
@@ -36,7 +41,7 @@ def main() -> int:
 
 
 def tell(error: StartupError) -> None:
-    """What happened, why, and what to do about it, as the last lines on standard error."""
+    """Prints what happened, why, and what to do about it, as the last lines on standard error."""
     if logs.writes_json():
         logging.getLogger(__name__).error(error.what, extra={"why": error.why, "todo": error.todo})
         return

@@ -1,8 +1,8 @@
-"""Configuration: one frozen dataclass per process; the command line is made from its fields.
+"""Configuration: one frozen dataclass per process, from whose fields the command line is made.
 
-Nothing writes to a configuration. Facts that are found at start-up (block count, real context
-length) travel up in the `Ready` and `Welcome` messages. Precedence of a value: flag, environment
-variable `PAGEWIRE_NAME`, configuration file, default.
+Configurations are immutable. Facts found at start-up (block count, actual context length) are reported in the
+`Ready` and `Welcome` messages. Precedence: flag, environment variable `PAGEWIRE_NAME`, configuration file,
+default.
 """
 
 from dataclasses import dataclass, field, fields
@@ -32,12 +32,12 @@ def flag(
     at_least: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """A field that is also a flag.
+    """Declares a field that is also a flag.
 
-    common: shown by `--help`; the rest by `--help-all`.
+    common: shown by `--help`; others only by `--help-all`.
     positional: may also be given without its name.
-    pairs: NAME=NUMBER, as often as there are names; a mapping in a file.
-    at_least, at_most: the range of a number, borders included.
+    pairs: NAME=NUMBER, repeatable; a mapping in a file.
+    at_least, at_most: the range of a number, inclusive.
     """
     metadata = {
         "help": help,
@@ -53,27 +53,25 @@ def flag(
 
 @dataclass(frozen=True, kw_only=True)
 class CommonConfig:
-    """What every process takes."""
+    """Flags of every process."""
 
     log_level: LogLevel = flag("info", "least severe log lines to print")
-    log_format: LogFormat = flag("text", "of log lines; json: one object per line")
-    process_name: str = flag("", "of this process, in logs and metrics", metavar="NAME")
-    curve_key: str = flag(
-        "", "keys for tcp:// between our processes (see: pagewire keys --help)", metavar="FILE"
-    )
+    log_format: LogFormat = flag("text", "format of log lines; json: one object per line")
+    process_name: str = flag("", "name of this process in logs and metrics", metavar="NAME")
+    curve_key: str = flag("", "keys for tcp:// between processes (see: pagewire keys --help)", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeysConfig:
-    """`pagewire keys`: makes the keys for tcp:// between our processes: a file for engine cores, and one
-    for frontends and workers."""
+    """`pagewire keys`: makes the keys for tcp:// between processes: one file for engine cores, and one for
+    frontends and workers."""
 
-    folder: str = flag("", "where to write them", common=True, positional=True, metavar="FOLDER")
+    folder: str = flag("", "folder to write them to", common=True, positional=True, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedConfig(CommonConfig):
-    """What every process takes that can be watched from outside."""
+    """Flags of processes with metrics and health pages."""
 
     http_host: str = flag("127.0.0.1", "address of the HTTP port")
     http_port: int | None = flag(
@@ -83,16 +81,16 @@ class WatchedConfig(CommonConfig):
         at_least=-1,
         at_most=65535,
     )
-    http_socket: str = flag("", "Unix socket for the same, for a supervisor", metavar="PATH")
+    http_socket: str = flag("", "Unix socket for the same pages, for a supervisor", metavar="PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(WatchedConfig):
-    """What both a frontend and an engine core must agree on."""
+    """Flags on which frontends and engine cores must agree."""
 
     model: str = flag(
         DEMO_MODEL,
-        "folder of a checkpoint; default: the demo model",
+        "checkpoint folder; default: the demo model",
         common=True,
         metavar="MODEL",
         positional=True,
@@ -105,70 +103,82 @@ class FrontendConfig(ModelConfig):
 
     host: str = flag("127.0.0.1", "address to listen on", common=True)
     port: int = flag(50051, "gRPC port; 0: a free one", common=True, at_least=0, at_most=65535)
-    served_model_name: str = flag("", "name that requests use; default: the folder's name", common=True)
+    served_model_name: str = flag("", "model name in requests; default: the folder's name", common=True)
     engine: tuple[str, ...] = flag(
         (),
-        "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; @FILE: one per line, read "
-        "again when it changes",
+        "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; @FILE: one per line, "
+        "reread when the file changes",
         metavar="ADDRESS",
     )
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     tls_cert: str = flag(
-        "", "PEM file with the server's certificates, its own first: TLS", common=True, metavar="FILE"
+        "", "PEM file with the server's certificate chain; enables TLS", common=True, metavar="FILE"
     )
-    tls_key: str = flag("", "PEM file with the key of --tls-cert", common=True, metavar="FILE")
+    tls_key: str = flag("", "PEM file with the private key of --tls-cert", common=True, metavar="FILE")
     tls_client_ca: str = flag(
-        "", "PEM file with who signs clients' certificates, which are then required (mTLS)", metavar="FILE"
+        "",
+        "PEM file with the authorities of client certificates, which are then required (mTLS)",
+        metavar="FILE",
     )
-    auth_file: str = flag("", "hashed tokens: who may call (docs/security.md)", common=True, metavar="FILE")
-    reflection: bool | None = flag(None, "serve gRPC reflection; default: on, but off with --auth-file")
-    tokenizer_threads: int = flag(2, "threads that tokenize and render templates", at_least=1)
+    auth_file: str = flag(
+        "", "hashed tokens that are accepted (docs/security.md)", common=True, metavar="FILE"
+    )
+    reflection: bool | None = flag(None, "serve gRPC reflection; default: on, off with --auth-file")
+    tokenizer_threads: int = flag(2, "threads for tokenization and chat templates", at_least=1)
     max_request_bytes: int = flag(
         16 << 20, "largest gRPC message to accept", at_least=1024, at_most=(1 << 31) - 1
     )
     max_sequences: int = flag(64, "largest n, best_of and beam width of a request", at_least=1)
-    max_stop_strings: int = flag(64, "most stop strings of a request", at_least=0)
+    max_stop_strings: int = flag(64, "maximum number of stop strings per request", at_least=0)
     max_logprobs: int = flag(
-        20, "most candidates per token in log-probabilities; -1: the whole vocabulary", at_least=-1
+        20,
+        "maximum number of candidates per token in log-probabilities; -1: the whole vocabulary",
+        at_least=-1,
     )
-    max_continuations: int = flag(128, "most continuations of a request to score them", at_least=1)
+    max_continuations: int = flag(128, "maximum number of continuations per scoring request", at_least=1)
     resume_timeout: float = flag(
-        60.0, "seconds that streams wait for an engine that died; 0: they fail at once", at_least=0
+        60.0, "seconds that streams wait for an engine that has died; 0: they fail at once", at_least=0
     )
     max_concurrent_requests: int = flag(
-        4096, "requests that a frontend has at once; more are refused; 0: no bound", at_least=0
+        4096, "concurrent requests per frontend; more are refused; 0: no limit", at_least=0
     )
     max_multiplexed_requests: int = flag(
-        1024, "requests that one multiplexed stream has at once; more are refused", at_least=1
+        1024, "concurrent requests per multiplexed stream; more are refused", at_least=1
     )
     max_tokenizing_bytes: int = flag(
         64 << 20,
-        "bytes of requests that a frontend tokenizes at once; more are refused; 0: no bound",
+        "bytes of requests being tokenized per frontend; more are refused; 0: no limit",
         at_least=0,
     )
     keepalive_time: float = flag(
-        30.0, "seconds of silence after which a client is asked whether it is there", at_least=1
+        30.0, "seconds without traffic after which the server pings a client", at_least=1
     )
     keepalive_timeout: float = flag(
-        10.0, "seconds that it gets to answer; then it is gone, and its requests are ended", at_least=0.1
+        10.0,
+        "seconds to wait for the answer before the connection is closed and its requests end",
+        at_least=0.1,
     )
     write_timeout: float = flag(
-        60.0, "seconds that a client may take for a message before its stream is ended; 0: any", at_least=0
+        60.0,
+        "seconds that a client may take to read a message before its stream ends; 0: no limit",
+        at_least=0,
     )
     otlp_endpoint: str = flag(
-        "", "collector of traces: http://HOST:PORT (needs pagewire[tracing])", metavar="URL"
+        "", "OTLP collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
     )
     trace_sample_rate: float = flag(
-        1.0, "part of the requests to trace that do not come with a trace", at_least=0, at_most=1
+        1.0, "share of the requests without a trace context to trace", at_least=0, at_most=1
     )
-    chat_template: str = flag("", "file with a chat template that replaces the checkpoint's", metavar="FILE")
+    chat_template: str = flag(
+        "", "file with a chat template to use instead of the checkpoint's", metavar="FILE"
+    )
     drain_delay: float = flag(
         0.0,
-        "seconds between NOT_SERVING and the first refusal, for balancers to notice; 0: there is none",
+        "seconds between NOT_SERVING and the first refusal, for load balancers to notice; 0: none",
         at_least=0,
     )
     shutdown_grace: float = flag(
-        1.0, "seconds that running streams get after the drain delay of a SIGTERM", at_least=0
+        1.0, "seconds for running streams to end after SIGTERM and --drain-delay", at_least=0
     )
 
 
@@ -178,13 +188,11 @@ class EngineConfig(ModelConfig):
 
     listen: str = flag("", "address for frontends (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     listen_workers: str = flag("", "address for workers (ipc:///folder/workers.ipc)", metavar="ADDRESS")
-    external_workers: bool = flag(False, "wait for workers that somebody else starts")
-    device: Device = flag("auto", "where to compute; simulated: tokens without a model", common=True)
-    profile: str = flag("h200", "machine to simulate: h200, cpu or instant", metavar="NAME")
+    external_workers: bool = flag(False, "wait for workers that are started separately")
+    device: Device = flag("auto", "where to compute; simulated: without a model", common=True)
+    profile: str = flag("h200", "hardware to simulate: h200, cpu or instant", metavar="NAME")
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
-    quantization: Quantization = flag(
-        "none", "int8: a CPU computes with weights of 8 bits, made at load from bfloat16"
-    )
+    quantization: Quantization = flag("none", "int8: 8-bit weights on a CPU, converted from bfloat16 at load")
     cpu_kernels: str = flag(
         "auto",
         "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16;"
@@ -193,64 +201,66 @@ class EngineConfig(ModelConfig):
     )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
-    max_num_seqs: int = flag(256, "sequences that run at once", common=True, at_least=1)
-    max_num_batched_tokens: int = flag(2048, "tokens per step", common=True, at_least=1)
+    max_num_seqs: int = flag(256, "maximum number of running sequences", common=True, at_least=1)
+    max_num_batched_tokens: int = flag(2048, "maximum number of tokens per step", common=True, at_least=1)
     max_num_queued_reqs: int = flag(
-        2048, "requests that may wait; more are refused, with the time to come back; 0: no bound", at_least=0
-    )
-    max_num_queued_tokens: int = flag(
-        4_000_000, "tokens that may wait to be computed; more are refused; 0: no bound", at_least=0
-    )
-    max_queue_wait: float = flag(
-        60.0, "seconds; who would wait longer, as predicted, is refused at once; 0: no bound", at_least=0
-    )
-    block_size: int = flag(16, "tokens per KV block", at_least=1)
-    num_blocks: int = flag(0, "KV blocks; 0: what fits", common=True, at_least=0)
-    threads: int = flag(
-        0,
-        "CPU threads of the worker; 0: one for each core that it may use, one for a small model",
+        2048,
+        "maximum number of queued requests; more are refused with a retry delay; 0: no limit",
         at_least=0,
     )
-    worker_cores: str = flag("", "cores of the worker, such as 1-3,6; default: any", metavar="LIST")
-    gpu_memory_utilization: float = flag(0.9, "part of the GPU's memory to use", at_least=0.05, at_most=1)
+    max_num_queued_tokens: int = flag(
+        4_000_000, "maximum number of queued tokens; more are refused; 0: no limit", at_least=0
+    )
+    max_queue_wait: float = flag(
+        60.0, "seconds; requests predicted to wait longer are refused at once; 0: no limit", at_least=0
+    )
+    block_size: int = flag(16, "tokens per KV block", at_least=1)
+    num_blocks: int = flag(0, "KV blocks; 0: as many as fit", common=True, at_least=0)
+    threads: int = flag(
+        0,
+        "CPU threads of the worker; 0: one per core that it may use, one for a small model",
+        at_least=0,
+    )
+    worker_cores: str = flag("", "CPU cores of the worker, such as 1-3,6; default: all", metavar="LIST")
+    gpu_memory_utilization: float = flag(0.9, "share of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(
         0.0,
-        "GiB of host memory for the KV blocks of preempted sequences; 0: compute them again",
+        "GiB of host memory for KV blocks of preempted sequences; 0: recompute them",
         at_least=0,
         at_most=1 << 20,
     )
     data_parallel_size: int = flag(
-        1, "engine cores on this host, which share its processors and memory", at_least=1, at_most=64
+        1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
     )
     tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
-    enforce_eager: bool = flag(False, "no captured graphs")
-    no_prefix_cache: bool = flag(False, "do not reuse the keys and values of equal prefixes")
-    scheduling: Scheduling = flag("ahead", "ahead: send a step while the one before it runs; sync: after it")
-    record: str = flag("", "write what the scheduler sees and decides to this file", metavar="FILE")
-    record_tokens: bool = flag(False, "with --record: token ids, too; they are what people wrote")
+    enforce_eager: bool = flag(False, "do not capture CUDA graphs")
+    no_prefix_cache: bool = flag(False, "do not reuse keys and values of common prefixes")
+    scheduling: Scheduling = flag("ahead", "ahead: submit a step while the previous one runs; sync: after it")
+    record: str = flag("", "record the scheduler's inputs and decisions to this file", metavar="FILE")
+    record_tokens: bool = flag(False, "with --record: also token ids, which reveal prompts and outputs")
     policy: Policy = flag(
-        "fair", "who is next: fair: priority, then the tenant that was given least; fcfs: who came first"
+        "fair", "queue order; fair: priority, then the tenant served least; fcfs: first come, first served"
     )
     tenant_weight: tuple[str, ...] = flag(
         (),
-        "share of a tenant, others have 1; may be repeated; a mapping in a file",
+        "weight of a tenant (default 1); may be repeated; a mapping in a file",
         pairs=True,
         metavar="NAME=X",
         at_least=0.001,
         at_most=1000,
     )
     prompt_token_weight: float = flag(
-        1.0, "what a computed token of a prompt counts for its tenant", at_least=0, at_most=1000
+        1.0, "cost of a computed prompt token in fair queueing", at_least=0, at_most=1000
     )
     output_token_weight: float = flag(
-        2.0, "what a token of output counts for its tenant", at_least=0.001, at_most=1000
+        2.0, "cost of an output token in fair queueing", at_least=0.001, at_most=1000
     )
     hang_timeout: float = flag(
         3.0,
-        "seconds without progress after which a process counts as hung, and is killed; a long step of the"
-        " worker gets more; 0: never",
+        "seconds without progress after which a process counts as hung and is killed; longer for long steps "
+        "of the worker; 0: never",
         at_least=0,
         metavar="SECONDS",
     )
@@ -264,34 +274,32 @@ class EngineConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(CommonConfig):
-    """`pagewire worker`: everything else arrives in the core's Initialize."""
+    """`pagewire worker`: executes the steps of an engine core, which sends all other settings."""
 
     engine: str = flag("", "address of the engine core (ipc:///folder/workers.ipc)", metavar="ADDRESS")
     rank: int = flag(0, "rank in the parallel group", at_least=0)
-    threads: int = flag(0, "CPU threads; 0: the cores that this process may use", at_least=0)
-    cores: str = flag(
-        "", "cores that are for this process alone, such as 1-3,6; default: any", metavar="LIST"
-    )
-    # For tests of whoever depends on a worker; only where the device is simulated, or a CPU.
+    threads: int = flag(0, "CPU threads; 0: one per core that this process may use", at_least=0)
+    cores: str = flag("", "CPU cores reserved for this process, such as 1-3,6; default: all", metavar="LIST")
+    # For tests of processes that depend on a worker; simulated devices and CPUs only.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
     fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)
     fault_hold_gil_at_step: int = flag(
-        0, "test: stop answering at this step, and stop all of its threads; 0: never", at_least=0
+        0, "test: stop answering at this step, with all threads stopped; 0: never", at_least=0
     )
-    fault_slow_factor: float = flag(1.0, "test: make steps this much longer", at_least=0)
+    fault_slow_factor: float = flag(1.0, "test: multiply the duration of steps", at_least=0)
     fault_die_on_token: int | None = flag(
-        None, "test: kill itself when a prompt holds this token", at_least=0, metavar="ID"
+        None, "test: kill itself when a prompt contains this token", at_least=0, metavar="ID"
     )
     fault_die_at_output: int = flag(
-        0, "test: with the one above: not before such a request has made so many tokens", at_least=0
+        0, "test: with --fault-die-on-token: after this many output tokens", at_least=0
     )
     fault_die_probability: float = flag(
-        1.0, "test: how likely it kills itself when it might", at_least=0, at_most=1
+        1.0, "test: probability of the two faults above", at_least=0, at_most=1
     )
 
     @property
     def fails_on_purpose(self) -> bool:
-        """Whether any --fault flag is switched on."""
+        """True if any --fault flag is set."""
         faults = [field for field in fields(self) if field.name.startswith("fault_")]
         return any(getattr(self, field.name) != field.default for field in faults)
 
@@ -303,19 +311,21 @@ class ServeConfig(FrontendConfig, EngineConfig):
     frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
     data_parallel_size: int = flag(
         1,
-        "engine cores; streams of a dead one go on at another",
+        "engine cores; streams survive the death of one",
         common=True,
         at_least=1,
         at_most=64,
     )
     no_pinning: bool = flag(
         False,
-        "let all processes use all cores; default: a worker on a CPU has its own, where there are enough",
+        "let all processes use all CPU cores; default: reserve cores for workers, if there are enough",
     )
     no_restart: bool = flag(False, "end the service when one of its processes dies")
-    max_deaths: int = flag(5, "deaths of one process within a minute that end the service", at_least=1)
+    max_deaths: int = flag(
+        5, "deaths of one process within a minute after which the service ends", at_least=1
+    )
     max_restart_pause: float = flag(
-        10.0, "longest pause before a process starts again that has died again", at_least=0, metavar="SECONDS"
+        10.0, "longest pause before a process is restarted", at_least=0, metavar="SECONDS"
     )
 
     DECIDED: ClassVar[frozenset[str]] = frozenset(
@@ -331,7 +341,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "worker_cores",
         }
     )
-    """Fields that the supervisor decides for its children: not flags of `pagewire serve`."""
+    """Fields that the supervisor sets for its children: no flags of `pagewire serve`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,32 +353,38 @@ class DemoConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    """What every command takes that talks to a running service."""
+    """Flags of commands that call a running service."""
 
     address: str = flag("127.0.0.1:50051", "HOST:PORT of the service", common=True, metavar="ADDRESS")
-    token_file: str = flag("", "file with the token; default: the variable PAGEWIRE_TOKEN", metavar="FILE")
-    tls: bool = flag(False, "TLS, with the authorities that gRPC trusts by itself")
-    tls_ca: str = flag("", "TLS, with the authorities of this PEM file", metavar="FILE")
-    tls_cert: str = flag("", "PEM file with a certificate of one's own, for mTLS", metavar="FILE")
-    tls_key: str = flag("", "PEM file with its key", metavar="FILE")
-    tls_server_name: str = flag(
-        "", "name in the server's certificate; default: of the address", metavar="NAME"
+    token_file: str = flag(
+        "", "file with the token; default: environment variable PAGEWIRE_TOKEN", metavar="FILE"
     )
+    tls: bool = flag(False, "use TLS with gRPC's default certificate authorities")
+    tls_ca: str = flag("", "use TLS with the certificate authorities in this PEM file", metavar="FILE")
+    tls_cert: str = flag("", "PEM file with the client's certificate, for mTLS", metavar="FILE")
+    tls_key: str = flag("", "PEM file with the private key of --tls-cert", metavar="FILE")
+    tls_server_name: str = flag("", "name in the server's certificate; default: the address", metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(ClientConfig):
-    """How `generate` and `chat` sample; what is left out is the model's default."""
+    """Sampling flags of `generate` and `chat`; the default is the model's."""
 
     model_name: str = flag("", "served model name; default: the only one", metavar="NAME")
-    max_tokens: int | None = flag(None, "longest answer in tokens", common=True, at_least=1)
-    temperature: float | None = flag(None, "0: always the likeliest token", common=True, at_least=0)
-    top_p: float | None = flag(None, "sample from the likeliest tokens with this mass", common=True)
-    top_k: int | None = flag(None, "sample from this many tokens; 0: all", at_least=0)
-    min_p: float | None = flag(None, "least probability relative to the likeliest token", at_least=0)
-    repetition_penalty: float | None = flag(None, "above 1: repeat less")
-    seed: int | None = flag(None, "same seed, same answer", common=True, at_least=0, at_most=(1 << 64) - 1)
-    stop: tuple[str, ...] = flag((), "stop before this text; may be repeated", common=True, metavar="TEXT")
+    max_tokens: int | None = flag(None, "maximum number of output tokens", common=True, at_least=1)
+    temperature: float | None = flag(None, "0: always the most probable token", common=True, at_least=0)
+    top_p: float | None = flag(
+        None, "sample from the most probable tokens with this cumulative probability", common=True
+    )
+    top_k: int | None = flag(None, "sample from this many of the most probable tokens; 0: all", at_least=0)
+    min_p: float | None = flag(None, "minimum probability relative to the most probable token", at_least=0)
+    repetition_penalty: float | None = flag(None, "values above 1 reduce repetition")
+    seed: int | None = flag(
+        None, "seed; equal seeds give equal answers", common=True, at_least=0, at_most=(1 << 64) - 1
+    )
+    stop: tuple[str, ...] = flag(
+        (), "end the output before this text; may be repeated", common=True, metavar="TEXT"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +392,7 @@ class GenerateConfig(SamplingConfig):
     """`pagewire generate`: streams the continuation of a prompt."""
 
     prompt: str = flag("-", "text to continue; - reads standard input", positional=True, metavar="PROMPT")
-    n: int | None = flag(None, "continuations", common=True, at_least=1)
+    n: int | None = flag(None, "number of continuations", common=True, at_least=1)
     usage: bool = flag(False, "print token counts and speed to standard error", common=True)
 
 
@@ -389,39 +405,45 @@ class ChatConfig(SamplingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig(ClientConfig):
-    """`pagewire health`: exits 0 when the service takes requests."""
+    """`pagewire health`: exits 0 when the service accepts requests."""
 
-    wait: float = flag(0.0, "seconds to wait for that", common=True, metavar="SECONDS", at_least=0)
+    wait: float = flag(0.0, "seconds to wait until it does", common=True, metavar="SECONDS", at_least=0)
     http: str = flag(
         "",
-        "HOST:PORT of a process's HTTP port: asks /healthz there; for an engine of its own, without gRPC",
+        "HOST:PORT of a process's HTTP port: checks /healthz there, for an engine core without gRPC",
         metavar="ADDRESS",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenConfig:
-    """`pagewire token`: makes a token, which is printed once; a server gets its hash."""
+    """`pagewire token`: makes a token and prints it once; servers store its hash."""
 
-    action: str = flag("new", "new: make one", positional=True, metavar="new")
-    tenant: str = flag("", "whose it is", common=True, metavar="NAME")
-    auth_file: str = flag("", "add its line to this file; default: print it", common=True, metavar="FILE")
-    role: Literal["user", "admin"] = flag("user", "admin: AdminService, too", common=True)
-    weight: float | None = flag(
-        None, "the tenant's share among all, relative to 1", common=True, at_least=0.001, at_most=1000
+    action: str = flag("new", "new: make a token", positional=True, metavar="new")
+    tenant: str = flag("", "tenant of the token", common=True, metavar="NAME")
+    auth_file: str = flag(
+        "", "file to add its entry to; default: print the entry", common=True, metavar="FILE"
     )
-    max_requests: int | None = flag(None, "in flight at an engine", common=True, at_least=1)
-    max_tokens_per_minute: int | None = flag(None, "of prompt and output", common=True, at_least=1)
-    expires: str = flag("", "date or time (UTC) from which on it is refused", common=True, metavar="DATE")
+    role: Literal["user", "admin"] = flag("user", "admin: may also call AdminService", common=True)
+    weight: float | None = flag(
+        None, "the tenant's weight in fair queueing; default 1", common=True, at_least=0.001, at_most=1000
+    )
+    max_requests: int | None = flag(
+        None, "maximum number of requests in flight per engine core", common=True, at_least=1
+    )
+    max_tokens_per_minute: int | None = flag(
+        None, "maximum number of prompt and output tokens per minute", common=True, at_least=1
+    )
+    expires: str = flag("", "date or time (UTC) at which it expires", common=True, metavar="DATE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainConfig(ClientConfig):
-    """`pagewire drain`: tells one frontend to take nothing new."""
+    """`pagewire drain`: makes one frontend refuse new requests."""
 
     end_after: float | None = flag(
         None,
-        "seconds until what is left ends, to be continued elsewhere; default: never",
+        "seconds after which remaining streams end, to continue on another frontend; default: never",
         common=True,
         metavar="SECONDS",
         at_least=0,
@@ -436,18 +458,18 @@ class ResumeConfig(ClientConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """`pagewire replay`: compares plans with those of a recording; with settings, answers "what if"."""
+    """`pagewire replay`: repeats a recording and compares the plans; with settings, answers "what if"."""
 
-    recording: str = flag("", "file that --record has written", common=True, positional=True, metavar="FILE")
-    policy: Literal["recorded", "fair", "fcfs"] = flag("recorded", "what if: who is next", common=True)
+    recording: str = flag("", "file written by --record", common=True, positional=True, metavar="FILE")
+    policy: Literal["recorded", "fair", "fcfs"] = flag("recorded", "what if: queue order", common=True)
     scheduling: Literal["recorded", "sync", "ahead"] = flag(
-        "recorded", "what if: when a step is planned", common=True
+        "recorded", "what if: when steps are planned", common=True
     )
     num_blocks: int | None = flag(None, "what if: KV blocks", common=True, at_least=1)
     num_host_blocks: int | None = flag(None, "what if: blocks of the swap space", common=True, at_least=0)
-    max_num_seqs: int | None = flag(None, "what if: sequences that run at once", common=True, at_least=1)
+    max_num_seqs: int | None = flag(None, "what if: running sequences", common=True, at_least=1)
     max_num_batched_tokens: int | None = flag(None, "what if: tokens per step", common=True, at_least=1)
-    no_prefix_cache: bool = flag(False, "what if: no reuse of equal prefixes", common=True)
+    no_prefix_cache: bool = flag(False, "what if: no prefix cache", common=True)
     block_size: int | None = flag(
         None, "what if: tokens per block (needs --record-tokens)", common=True, at_least=1
     )

@@ -27,6 +27,7 @@ COMMANDS = {
     "keys": "make keys for tcp:// between processes",
     "version": "print the version",
 }
+_WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""
 
@@ -34,6 +35,8 @@ INTERNAL = frozenset({"reader"})
 def run(arguments: Sequence[str]) -> int:
     """Runs `pagewire ARGUMENTS`; returns the exit code. Raises UsageError and StartupError."""
     command = arguments[0] if arguments else "--help"
+    if command in _WITHOUT_ARGUMENTS and len(arguments) > 1:
+        raise UsageError(f"pagewire {command} takes no arguments", todo="pagewire COMMAND --help")
     if command in ("--help", "-h", "help"):
         print(_overview())
         return 0

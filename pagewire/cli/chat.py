@@ -6,16 +6,20 @@ import sys
 from pagewire.cli.connect import connect
 from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
-from pagewire.client.params import Message
+from pagewire.client.errors import RpcError
+from pagewire.client.params import Message, SamplingParams
+from pagewire.client.sync import Client
 from pagewire.config import ChatConfig
 
 CONFIG = ChatConfig
 
 
 def run(config: ChatConfig) -> int:
-    """Reads a line, streams the answer, until end of input. Ctrl-C ends the answer, not the chat."""
+    """Reads lines and streams answers until the end of input. Ctrl-C ends an answer, not the conversation; an
+    error drops its question. Returns 1 if a question in a script failed."""
     params = sampling_params(config)
     messages: list[Message] = []
+    failed = False
     if config.system:
         messages.append({"role": "system", "content": config.system})
     if sys.stdin.isatty():
@@ -27,13 +31,29 @@ def run(config: ChatConfig) -> int:
             try:
                 line = input("> " if sys.stdin.isatty() else "")
             except EOFError:
-                return 0
+                return int(failed and not sys.stdin.isatty())
             messages.append({"role": "user", "content": line})
-            stream = client.stream(messages, params)
             try:
-                for delta in interruptible(stream):
-                    print(delta.text, end="", flush=True)
-            except KeyboardInterrupt:
-                stream.close()
-            print()
-            messages.append({"role": "assistant", "content": stream.generation.text})
+                answer = _stream(client, messages, params)
+            except RpcError as error:
+                failed = True
+                del messages[-1]
+                print(f"error: {error}", file=sys.stderr)
+                print(
+                    f"do:    {error.todo or 'ask differently; this question is forgotten'}", file=sys.stderr
+                )
+            else:
+                messages.append({"role": "assistant", "content": answer})
+
+
+def _stream(client: Client, messages: list[Message], params: SamplingParams) -> str:
+    """Prints an answer as it is generated, and returns its text. Raises RpcError."""
+    stream = client.stream(messages, params)
+    try:
+        for delta in interruptible(stream):
+            print(delta.text, end="", flush=True)
+    except KeyboardInterrupt:
+        stream.close()
+    finally:
+        print()
+    return stream.generation.text

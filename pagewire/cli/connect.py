@@ -1,4 +1,4 @@
-"""Clients of the commands that talk to a service."""
+"""Makes the client of a command."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ from pagewire.config import ClientConfig
 from pagewire.flags import UsageError
 
 TOKEN = "PAGEWIRE_TOKEN"
-"""Not a flag: who lists processes sees their flags."""
+"""An environment variable: flags are visible to all users in the process list."""
 
 
 def connect(config: ClientConfig, model: str = "") -> Client:
-    """A client as the flags say. Raises UsageError, which has no token in it."""
+    """Returns the client that the flags describe. Raises UsageError, without the token in its text."""
     if bool(config.tls_cert) != bool(config.tls_key):
         raise UsageError("--tls-cert and --tls-key are needed together")
     for name in ("tls_ca", "tls_cert", "tls_key"):
@@ -33,7 +33,7 @@ def connect(config: ClientConfig, model: str = "") -> Client:
 
 
 def _read(name: str, path: str) -> str:
-    """What a flag's file holds; nothing where the flag is not set."""
+    """Returns the content of a flag's file, or an empty string if the flag is not set."""
     if not path:
         return ""
     try:

@@ -20,13 +20,13 @@ _ANSWER = SamplingParams(temperature=0, max_tokens=60)
 
 
 def run(config: DemoConfig) -> int:
-    """Starts a service, streams a few answers, stops it. Returns 0 when everything went well."""
+    """Starts a service, streams a few answers and stops it. Returns 0."""
     logs.setup("demo", config.log_level)
     require_worker("start the demo")
     line = LoadingLine(sys.stderr)
     print("starting a frontend, an engine core and a worker on the demo model", flush=True)
     start = time.monotonic()
-    # On a GPU it would compile kernels for a minute first; on a CPU it is there at once.
+    # A GPU worker would compile kernels for a minute first.
     options = ServeConfig(port=0, http_port=-1, device="cpu", log_level=config.log_level)
     with Service(options, line.show) as service:
         line.clear()
@@ -38,7 +38,7 @@ def run(config: DemoConfig) -> int:
 
 
 def _talk(client: Client) -> tuple[int, float]:
-    """Streams three completions and one chat of three turns; tokens made, and seconds."""
+    """Streams three completions and a chat of three turns. Returns the number of tokens, and the seconds."""
     start = time.monotonic()
     tokens = 0
     for prompt in _PROMPTS:
@@ -55,7 +55,7 @@ def _talk(client: Client) -> tuple[int, float]:
 
 
 def _show(client: Client, prompt: PromptLike, params: SamplingParams) -> tuple[str, int]:
-    """Prints an answer as it is generated, in bold on a terminal; its text and number of tokens."""
+    """Prints an answer as it is generated, in bold on a terminal. Returns its text and number of tokens."""
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
     with client.stream(prompt, params) as stream:
         for delta in stream:

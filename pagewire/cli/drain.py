@@ -7,7 +7,7 @@ CONFIG = DrainConfig
 
 
 def run(config: DrainConfig) -> int:
-    """Says how many requests are in flight. Raises RpcError."""
+    """Starts a drain and prints the number of requests in flight. Raises RpcError."""
     with connect(config) as client:
         print(f"draining: {client.drain(config.end_after)} requests in flight")
     return 0

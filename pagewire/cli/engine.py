@@ -8,7 +8,7 @@ CONFIG = EngineConfig
 
 
 def run(config: EngineConfig) -> int:
-    """Schedules until a signal; returns the exit code."""
+    """Runs an engine core until a signal; returns the exit code."""
     if not config.external_workers:
         require_worker("start the engine's worker", config.device)
     logs.setup(config.process_name or "engine", config.log_level, config.log_format)

@@ -13,6 +13,6 @@ def run(config: FrontendConfig) -> int:
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
     from frontend.main import run as run_frontend
 
-    if not process.is_child():  # else the supervisor says it, once
+    if not process.is_child():  # otherwise the supervisor logs it, once
         log_exposure(config)
     return run_frontend(config)

@@ -14,11 +14,11 @@ CONFIG = GenerateConfig
 
 
 def run(config: GenerateConfig) -> int:
-    """Streams the text to standard output as it is made; several continuations one after another."""
+    """Streams the text to standard output; several continuations are printed at the end."""
     prompt = config.prompt
     if prompt == "-":
         if sys.stdin.isatty():
-            raise UsageError("there is no PROMPT", todo="pagewire generate 'The capital of France is'")
+            raise UsageError("PROMPT is missing", todo="pagewire generate 'The capital of France is'")
         prompt = sys.stdin.read()
     start = time.monotonic()
     with connect(config, config.model_name) as client:
@@ -38,7 +38,7 @@ def run(config: GenerateConfig) -> int:
 
 
 def summary(result: Generation, seconds: float) -> str:
-    """Token counts and speed, in one line."""
+    """Returns token counts and speed in one line."""
     tokens = result.usage.completion_tokens
     ends = ", ".join(output.finish_reason or "broken off" for output in result.outputs)
     return (

@@ -1,4 +1,4 @@
-"""`pagewire health`: for scripts, containers and people."""
+"""`pagewire health`."""
 
 import http.client
 import sys
@@ -15,7 +15,7 @@ _POLL_S = 0.2
 
 
 def run(config: HealthConfig) -> int:
-    """Returns 0 when the service takes requests, 1 when it does not within --wait seconds."""
+    """Returns 0 if the service accepts requests, 1 if it does not within --wait seconds."""
     where = config.http or config.address
     problem = _ask_http(config.http, config.wait) if config.http else _ask_service(config)
     if problem:
@@ -26,7 +26,7 @@ def run(config: HealthConfig) -> int:
 
 
 def _ask_service(config: HealthConfig) -> str:
-    """What is wrong; empty: nothing."""
+    """Returns the problem, or an empty string."""
     with connect(config) as client:
         try:
             client.wait_ready(config.wait)
@@ -36,16 +36,16 @@ def _ask_service(config: HealthConfig) -> str:
 
 
 def _ask_http(address: str, wait: float) -> str:
-    """The same, of one process by its HTTP port."""
+    """Returns the problem of one process by its HTTP port, or an empty string."""
     deadline = time.monotonic() + wait
-    while problem := _look(address):
+    while problem := _check(address):
         if time.monotonic() + _POLL_S > deadline:
             break
         time.sleep(_POLL_S)
     return problem
 
 
-def _look(address: str) -> str:
+def _check(address: str) -> str:
     connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost."""
+"""Reliable Ctrl-C."""
 
 import signal
 from collections.abc import Iterable, Iterator
@@ -9,22 +9,22 @@ T = TypeVar("T")
 
 
 def interruptible(items: Iterable[T]) -> Iterator[T]:
-    """The items; raises KeyboardInterrupt at the next one after a Ctrl-C at the latest.
+    """Yields items; raises KeyboardInterrupt before the next one after a Ctrl-C, at the latest.
 
-    Python raises it wherever the main thread is. Where that is code that cannot raise, such as a callback
-    within gRPC, it is gone: so it is remembered here. Call it in the main thread.
+    Python raises KeyboardInterrupt wherever the main thread happens to be. In code that ignores exceptions,
+    such as a callback of gRPC, it would be lost: so it is remembered here. Main thread only.
     """
-    came = False
+    received = False
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
+        nonlocal received
+        received = True
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, handle)
     try:
         for item in items:
-            if came:
+            if received:
                 raise KeyboardInterrupt
             yield item
     finally:

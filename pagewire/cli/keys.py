@@ -10,9 +10,9 @@ CONFIG = KeysConfig
 
 
 def run(config: KeysConfig) -> int:
-    """Writes the two files and says what they are for; returns the exit code."""
+    """Writes the two key files and prints how to use them; returns the exit code."""
     if not config.folder:
-        raise UsageError("no folder was given", todo="pagewire keys FOLDER")
+        raise UsageError("FOLDER is missing", todo="pagewire keys FOLDER")
     engine, client = make_keys(Path(config.folder))
     print(f"{engine}  for engine cores: --curve-key {engine}")
     print(f"{client}  for frontends and workers: --curve-key {client}")

@@ -1,4 +1,4 @@
-"""`pagewire reader`: for frontends, not for people."""
+"""`pagewire reader`: internal, started by frontends."""
 
 from pagewire import logs
 from pagewire.config import FrontendConfig
@@ -7,7 +7,7 @@ CONFIG = FrontendConfig
 
 
 def run(config: FrontendConfig) -> int:
-    """Reads prompts for the frontend that started it; returns the exit code."""
+    """Tokenizes prompts for the frontend that started it; returns the exit code."""
     logs.setup("reader", config.log_level)
     from frontend.prompt_process import run as run_reader
 

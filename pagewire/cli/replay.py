@@ -1,4 +1,4 @@
-"""`pagewire replay`: exits 0 when a recording's plans are the same again, 1 when one differs."""
+"""`pagewire replay`: exits 0 if the plans equal those of the recording, 1 if one differs."""
 
 import sys
 from dataclasses import asdict
@@ -15,13 +15,13 @@ CONFIG = ReplayConfig
 
 
 def run(config: ReplayConfig) -> int:
-    """Prints what came out; returns the exit code. Raises BadRecording, and CannotTry."""
+    """Prints the result; returns the exit code. Raises BadRecording and CannotTry."""
     from engine_core.recording.analysis.compare import compare
     from engine_core.recording.file import RecordingReader
     from engine_core.recording.replay import Replay
 
     if not config.recording:
-        raise UsageError("no recording is named", todo="pagewire replay FILE; --record FILE writes one")
+        raise UsageError("FILE is missing", todo="pagewire replay FILE; --record FILE writes one")
     recording = RecordingReader(Path(config.recording))
     outcome = Replay(recording).run()
     if recording.incomplete:
@@ -38,7 +38,7 @@ def run(config: ReplayConfig) -> int:
 
 
 def _changes(config: ReplayConfig) -> dict[str, Any]:
-    """What the flags say that the recording does not."""
+    """Returns the settings that differ from the recording."""
     values = asdict(config)
     del values["recording"]
     if values.pop("no_prefix_cache"):

@@ -1,11 +1,11 @@
-"""Sampling flags of `generate` and `chat`."""
+"""The sampling parameters of `generate` and `chat`."""
 
 from pagewire.client.params import SamplingParams
 from pagewire.config import SamplingConfig
 
 
 def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingParams:
-    """What the flags say; what they leave out stays the model's default."""
+    """Returns the parameters given as flags; the others keep the model's defaults."""
     return SamplingParams(
         max_tokens=config.max_tokens,
         temperature=config.temperature,

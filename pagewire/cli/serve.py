@@ -14,8 +14,8 @@ from pagewire.supervisor.supervisor import Supervisor
 
 CONFIG = ServeConfig
 
-_NOT_FOR_PEOPLE = ("address", "port", "suspects")
-"""Facts that the ready line has elsewhere, or that are for the supervisor."""
+_HIDDEN_FACTS = ("address", "port", "suspects")
+"""Facts that the ready line shows elsewhere, or that are for the supervisor."""
 
 _HOW_TO_CALL = """\
 call it:
@@ -26,7 +26,7 @@ stop it:   Ctrl-C"""
 
 
 def run(config: ServeConfig) -> int:
-    """Runs the whole service until a signal; returns 0 then, Ctrl-C included."""
+    """Runs the whole service until a signal, such as Ctrl-C; returns 0 then."""
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     checkpoint_folder(config.model)
@@ -34,7 +34,7 @@ def run(config: ServeConfig) -> int:
 
 
 def _announce(config: ServeConfig, facts: Facts) -> None:
-    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _NOT_FOR_PEOPLE)
+    rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _HIDDEN_FACTS)
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
     log_exposure(config)
     if not process.is_child() and not logs.writes_json():

@@ -12,8 +12,7 @@ CONFIG = TokenConfig
 
 
 def run(config: TokenConfig) -> int:
-    """The token goes to standard output and nowhere else; its line for --auth-file to that file, or to
-    standard error."""
+    """Prints the token to standard output only; its entry goes to --auth-file, or to standard error."""
     from frontend.auth.token_list import BadTokenList, entry_line, tenant_problem
     from frontend.auth.tokens import digest_of, new_token
 
@@ -28,7 +27,7 @@ def run(config: TokenConfig) -> int:
         line = entry_line(digest_of(token), config.tenant, _fields(config))
         if config.auth_file:
             _add(Path(config.auth_file), line)
-            print(f"added to {config.auth_file}; the token, which is nowhere else:", file=sys.stderr)
+            print(f"added to {config.auth_file}; the token, which is stored nowhere else:", file=sys.stderr)
         else:
             print(f"for the list `tokens:` of --auth-file:\n{line}and the token:", file=sys.stderr)
     except BadTokenList as error:
@@ -38,7 +37,7 @@ def run(config: TokenConfig) -> int:
 
 
 def _fields(config: TokenConfig) -> dict[str, Any]:
-    """What is not left out."""
+    """Returns the optional fields that are set."""
     names = ("weight", "max_requests", "max_tokens_per_minute")
     fields = {name: value for name in names if (value := getattr(config, name)) is not None}
     if config.role != "user":

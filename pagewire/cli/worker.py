@@ -8,8 +8,8 @@ CONFIG = WorkerConfig
 
 
 def run(config: WorkerConfig) -> int:
-    """Computes until its engine core ends; returns the exit code."""
-    require("worker", ("numpy",), "start a worker")  # of torch it hears when the core says what to do
+    """Runs a worker until its engine core ends; returns the exit code."""
+    require("worker", ("numpy",), "start a worker")  # whether it needs torch, the core's Initialize says
     logs.setup(config.process_name or "worker", config.log_level, config.log_format)
     from worker.main import run as run_worker
 

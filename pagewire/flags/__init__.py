@@ -1,8 +1,7 @@
-"""Command lines made from configurations.
+"""Command lines made from configuration classes.
 
-Every field of a configuration is a flag, an environment variable and a key of a configuration
-file. A value comes from the first of these that has it: flag, PAGEWIRE_NAME, file, default. What
-nobody knows is an error that names it.
+Every field is a flag, an environment variable and a key of a configuration file. A value comes from the first
+of these that has it: flag, PAGEWIRE_NAME, file, default. Unknown names are errors.
 """
 
 import dataclasses
@@ -28,9 +27,9 @@ def parse(
     command: str,
     environment: Mapping[str, str] = os.environ,
 ) -> C:
-    """A configuration from the arguments of `pagewire COMMAND`. Raises UsageError.
+    """Returns a configuration from the arguments of `pagewire COMMAND`. Raises UsageError.
 
-    `--help` and `--help-all` print what they say and raise SystemExit(0).
+    `--help` and `--help-all` print the help and raise SystemExit(0).
     """
     flags = flags_of(config_class)
     given = Parser(config_class, flags, command).given(arguments)
@@ -43,8 +42,8 @@ def parse(
 
 
 def to_arguments(config: Any, config_class: type[Any]) -> list[str]:
-    """The flags that give a child its configuration: fields of `config_class` that `config` has
-    with a value that is not the child's default."""
+    """Returns the flags that pass a configuration to a child: the fields of `config_class` for which `config`
+    has another value than the default."""
     arguments: list[str] = []
     for flag in flags_of(config_class).values():
         value = getattr(config, flag.name, flag.default)
@@ -58,10 +57,10 @@ def to_arguments(config: Any, config_class: type[Any]) -> list[str]:
 
 
 def forget_environment(config_class: type[Any]) -> None:
-    """Removes the variables that `config_class` reads from this process's environment.
+    """Removes the variables of `config_class` from this process's environment.
 
-    A process that passes its configuration to its children as flags does this first: otherwise a
-    child would read a variable that a flag of its parent has overruled.
+    Called by a process that passes its configuration to its children as flags: otherwise a child would read a
+    variable that a flag of its parent has overridden.
     """
     for name in [field.name for field in dataclasses.fields(config_class)] + ["config"]:
         os.environ.pop(PREFIX + name.upper(), None)

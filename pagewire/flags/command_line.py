@@ -1,4 +1,4 @@
-"""Flags on the command line: argparse with our errors and our help."""
+"""Command-line flags: argparse with UsageError and a compact help."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from pagewire.flags.flag import Flag
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads flags; what is not given leaves no trace."""
+    """Parses flags; flags that are not given are absent from the result."""
 
     def __init__(self, config_class: type[Any], flags: Mapping[str, Flag], command: str) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--help-all", action="store_true", dest="_help_all")
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The values on the command line; raises UsageError, and SystemExit(0) after printing help."""
+        """Returns the given values. Raises UsageError, and SystemExit(0) after printing the help."""
         namespace, unknown = self.parse_known_args(arguments)
         values = dict(vars(namespace))
         short, everything = values.pop("_help", False), values.pop("_help_all", False)
@@ -55,16 +55,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def help_text(prog: str, description: str, flags: Iterable[Flag], everything: bool) -> str:
-    """What --help (the common flags, one screen) and --help-all (every flag) print."""
+    """Returns the text of --help (common flags, one screen) or --help-all (every flag)."""
     flags = list(flags)
     words = " ".join(f"[{flag.metavar}]" for flag in flags if flag.positional)
     rows = [(_usage_of(flag), flag.help + _default_of(flag)) for flag in flags if everything or flag.common]
-    rows.append(("--config FILE", "YAML or TOML file with the same names"))
-    rows.append(("--help, --help-all", "the common flags, every flag"))
+    rows.append(("--config FILE", "YAML or TOML file with values of flags"))
+    rows.append(("--help, --help-all", "show the common flags, or every flag"))
     width = max(len(left) for left, _ in rows)
     lines = [f"usage: {prog} {words}{' ' if words else ''}[--flag VALUE ...]", "", _sentence(description), ""]
     lines += [f"  {left:<{width}}  {right}" for left, right in rows]
-    lines += ["", "A flag --some-name may also be given as PAGEWIRE_SOME_NAME or in the file."]
+    lines += ["", "A flag --some-name can also be set as PAGEWIRE_SOME_NAME or in the file."]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, a variable or a file."""
+"""Errors in a command line, an environment variable or a configuration file."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ class UsageError(StartupError):
 
 
 def did_you_mean(word: str, *candidates: Iterable[str]) -> str:
-    """Words to add to an error; the first of the lists that has something similar is used."""
+    """Returns a hint to append to an error, from the first list with a similar word."""
     for names in candidates:
         if close := difflib.get_close_matches(word, list(names), n=1):
             return f" (did you mean {close[0]}?)"

@@ -1,4 +1,4 @@
-"""A field of a configuration, seen from outside."""
+"""A configuration field as a flag."""
 
 import dataclasses
 import types
@@ -13,7 +13,7 @@ _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """Name, type, default and help of a field, and how a text becomes its value."""
+    """Name, type, default and help of a field, and the conversion of text to its value."""
 
     name: str
     hint: Any
@@ -38,7 +38,7 @@ class Flag:
 
     @property
     def negative(self) -> str:
-        """What switches a boolean off: --no-x for --x, and --x for --no-x."""
+        """The option that disables a boolean: --no-x for --x, and --x for --no-x."""
         return "--" + self.option[5:] if self.option.startswith("--no-") else "--no-" + self.option[2:]
 
     @property
@@ -50,11 +50,11 @@ class Flag:
 
     @property
     def many(self) -> bool:
-        """Whether it may be repeated."""
+        """True if the flag may be repeated."""
         return get_origin(self.kind) is tuple
 
     def convert(self, value: object) -> Any:
-        """A value of the field's type from text or from what a file holds. Raises ValueError."""
+        """Converts text, or a value from a file, to the field's type. Raises ValueError."""
         kind = self.kind
         if self.many:
             if self.pairs and isinstance(value, dict):
@@ -71,7 +71,7 @@ class Flag:
         return self._number(value)
 
     def convert_part(self, value: object) -> str:
-        """One of the values of a flag that may be repeated. Raises ValueError."""
+        """Converts one value of a repeatable flag. Raises ValueError."""
         text = str(value)
         if self.pairs:
             _, sign, number = text.rpartition("=")
@@ -100,7 +100,7 @@ class Flag:
 
 
 def flags_of(config_class: type[Any]) -> dict[str, Flag]:
-    """The flags of a configuration, by field name, in the order of its fields."""
+    """Returns the flags of a configuration class by field name, in the order of its fields."""
     hints = get_type_hints(config_class)
     decided: frozenset[str] = getattr(config_class, "DECIDED", frozenset())
     return {

@@ -1,4 +1,4 @@
-"""Values from a configuration file and from the environment."""
+"""Reads values from a configuration file and from the environment."""
 
 import dataclasses
 import re
@@ -13,7 +13,7 @@ from pagewire.flags.flag import PREFIX, Flag
 
 _RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID", "PAGEWIRE_TOKEN"}
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
-"""Kubernetes adds such variables for every service; one called `pagewire` makes PAGEWIRE_PORT_..."""
+"""Variables that Kubernetes sets for every service; one called `pagewire` yields PAGEWIRE_PORT_..."""
 _ALL = (
     configs.ServeConfig,
     configs.WorkerConfig,
@@ -26,8 +26,8 @@ _ALL = (
 
 
 def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """Values by field name. Keys of other processes are left out. Raises UsageError."""
-    import yaml  # 20 ms that only a start with a file shall pay
+    """Returns values by field name, without keys for other processes. Raises UsageError."""
+    import yaml  # takes 20 ms; needed with a file only
 
     what = f"cannot use the configuration file {path}"
     try:
@@ -43,14 +43,14 @@ def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError(what, "it does not hold NAME: VALUE pairs")
+        raise UsageError(what, "it does not consist of NAME: VALUE pairs")
     known = _known_names()
     values = {}
     for key, value in content.items():
         name = str(key).replace("-", "_")
         if name not in known:
             raise UsageError(what, f"unknown key {key!r}{did_you_mean(name, flags, known)}")
-        if name in flags:  # else another process's: one file may configure them all
+        if name in flags:  # else of another process: one file may configure all
             try:
                 values[name] = flags[name].convert(value)
             except ValueError as error:
@@ -59,7 +59,7 @@ def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
 
 
 def from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> dict[str, Any]:
-    """Values by field name. Variables of other processes are left out. Raises UsageError."""
+    """Returns values by field name, without variables for other processes. Raises UsageError."""
     ours = [flag.variable for flag in flags.values()]
     known = {PREFIX + name.upper() for name in _known_names()} | {PREFIX + "CONFIG"} | _RESERVED
     values = {}

@@ -4,6 +4,7 @@ import ipaddress
 import logging
 
 from pagewire.config import FrontendConfig
+from pagewire.telemetry.watch import NO_PORT
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +19,8 @@ def is_loopback(host: str) -> bool:
 
 def log_exposure(config: FrontendConfig) -> None:
     """Logs a warning when other machines can call the service without a token or read its traffic."""
+    if config.http_port != NO_PORT and not is_loopback(config.http_host):
+        log.warning("any host that reaches %s may read the metrics of this service", config.http_host)
     warning = exposure(config)
     if warning is not None:
         log.warning("%s", warning)

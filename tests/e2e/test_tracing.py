@@ -115,7 +115,7 @@ def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(StartupError, match="opentelemetry") as error:
         make_tracer(FrontendConfig(otlp_endpoint="http://127.0.0.1:1"))
-    assert "pagewire[tracing]" in error.value.todo
+    assert ".[tracing]" in error.value.todo
 
 
 def test_without_an_endpoint_there_is_no_tracer():

@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import grpc
 import pytest
 
 from pagewire import __version__, cli
@@ -94,7 +95,7 @@ def test_commands_that_compute_name_the_extra(command: str, missing: str, extra:
         [sys.executable, "-c", code, *command.split()], cwd=ROOT, capture_output=True, text=True
     )
     assert run.returncode == 1, run.stderr
-    assert f"{missing} is not installed" in run.stderr and f"pagewire[{extra}]" in run.stderr
+    assert f"{missing} is not installed" in run.stderr and f"pip install '.[{extra}]'" in run.stderr
 
 
 @pytest.fixture
@@ -136,6 +137,33 @@ def test_chat_keeps_the_conversation(service):
     assert texts == ["be brief", "one", "Hello", "two"]
 
 
+def test_chat_survives_an_error(service):
+    """The question is dropped, the conversation goes on; a script learns of it by the exit code."""
+    words = service.respond
+
+    def fails_second(request, context):
+        if len(service.requests) == 2:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "prompt: 1053 tokens leave no room for output")
+        return words(request, context)
+
+    service.respond = fails_second
+    run = pagewire("chat", "--address", service.address, stdin="one\ntwo\nthree\n")
+    assert run.returncode == 1 and "leave no room" in run.stderr and "do:    " in run.stderr
+    texts = [message.content[0].text for message in service.requests[2].prompt.chat.messages]
+    assert texts == ["one", "Hello", "three"]
+
+
+@pytest.mark.parametrize("command", ["version", "help", "--version"])
+def test_commands_without_arguments_refuse_them(command):
+    run = pagewire(command, "extra")
+    assert run.returncode == 2 and "takes no arguments" in run.stderr
+
+
+def test_an_empty_address_is_a_usage_error():
+    run = pagewire("generate", "hi", "--address=")
+    assert run.returncode == 2 and "the address to connect to is empty" in run.stderr
+
+
 def test_health_of_a_running_service(service):
     service.set_serving(True)
     run = pagewire("health", "--address", service.address)
@@ -154,7 +182,7 @@ def test_health_of_a_process_by_its_http_port(status):
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nobody wants to know."""
+            """Keeps standard error clean."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)

@@ -1,4 +1,4 @@
-"""What is said at the start of who can come in."""
+"""The warning about services that other machines can reach."""
 
 import logging
 
@@ -40,3 +40,11 @@ def test_elsewhere_there_is_one_line(host, flags, words, caplog):
     if words:
         assert ("--auth-file" in words) == ("--auth-file" in caplog.text)
         assert ("--tls-cert" in words) == ("--tls-cert" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "warns"), [({}, True), ({"http_port": -1}, False), ({"http_host": "::1"}, False)]
+)
+def test_open_metrics_are_warned_of(flags, warns, caplog):
+    log_exposure(FrontendConfig(**{"http_host": "0.0.0.0", **flags}))
+    assert ("may read the metrics" in caplog.text) == warns

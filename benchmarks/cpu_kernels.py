@@ -2,8 +2,10 @@
 
     python benchmarks/cpu_kernels.py                    # one thread, CPU time
     python benchmarks/cpu_kernels.py --threads 2        # wall time
+    python benchmarks/cpu_kernels.py --cpu-kernels avx2 # another instruction set than the best one
 
-With one thread, times are CPU time of the process: what else the machine does then shows less. Torch and
+With one thread, times are CPU time of the process: what else the machine does then shows less; and each
+shape is preceded by what the core does at most (benchmarks/cpu_peaks.py). Torch and
 our kernels take turns, and every figure is a median. Each product goes through as many weights as the
 model has layers, so that they come from memory. Steps have random weights: time does not depend on them.
 """
@@ -25,6 +27,7 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
+from kernels.cpu.isa.sets import select  # noqa: E402
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.requirements import why_not  # noqa: E402
 from kernels.ops.layers.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
@@ -103,11 +106,20 @@ def times(x: torch.Tensor, weight: CompactWeight | PackedWeight) -> torch.Tensor
     return weight.multiply(x)
 
 
+def print_peaks(clock: Clock) -> None:
+    """Of one core, in the instruction set of the kernels."""
+    from benchmarks.cpu_peaks import peak_gflops, peak_read  # compiles
+
+    print(f"peaks: {peak_gflops(clock):.0f} GFLOP/s in float32, {peak_read(clock):.1f} GB/s", flush=True)
+
+
 def products(name: str, repeats: int, clock: Clock) -> None:
     """Prints a line per shape and number of tokens."""
     config = MODELS[name]
     layers = int(config["num_hidden_layers"])
     for product, (rows, columns) in shapes(config).items():  # type: ignore[arg-type]
+        if clock is time.process_time:
+            print_peaks(clock)
         plain = [torch.randn(rows, columns).to(torch.bfloat16) for _ in range(layers)]
         packed = [pack_weight(weight, None) for weight in plain]
         narrow = [compact_weight(weight, None) for weight in plain]
@@ -197,10 +209,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--batch", default="1,32")
     options = parser.parse_args()
+    select(options.cpu_kernels)
     missing = why_not()
     if missing is not None:
         parser.exit(1, f"our CPU kernels cannot run: {missing}\n")

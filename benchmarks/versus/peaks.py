@@ -4,7 +4,7 @@
 
 Reading is the sum of an array that no cache holds; products are a loop of vdpbf16ps and vpdpbusd that never
 leaves the registers, twelve sums at a time. Each is the best of some tries: a limit is what was reached once.
-On a CPU without these instructions the peaks are those of torch's matrix product, which may be exceeded.
+On a CPU without these instructions the peaks are those of torch's product of float32, which may be exceeded.
 """
 
 import json
@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from benchmarks.versus.roof import Limits
-from kernels.cpu.requirements import why_not
+from kernels.cpu.isa.sets import AVX512_BF16, selected_set
 
 BYTES = 1 << 30
 """Of the array."""
@@ -122,11 +122,11 @@ def instruction_peaks(threads: int) -> tuple[float, float]:
 
 
 def torch_peaks(threads: int) -> tuple[float, float]:
-    """What a large product reaches, taken for both."""
+    """What a large product of float32 reaches, taken for both."""
     import torch
 
     torch.set_num_threads(threads)
-    matrix = torch.randn(2048, 2048).to(torch.bfloat16)
+    matrix = torch.randn(2048, 2048)
     peak = 2 * 2048**3 / _best(TRIES, lambda: matrix @ matrix)
     return peak, peak
 
@@ -134,7 +134,8 @@ def torch_peaks(threads: int) -> tuple[float, float]:
 def measure(threads: int) -> Limits:
     """On so many threads; takes some seconds."""
     set_num_threads(threads)
-    peaks = torch_peaks(threads) if why_not() else instruction_peaks(threads)
+    has_both = selected_set() is AVX512_BF16
+    peaks = instruction_peaks(threads) if has_both else torch_peaks(threads)
     return Limits(bandwidth(threads), *peaks)
 
 

@@ -1,0 +1,136 @@
+"""Every instruction set that this host has: its kernels pass the same tests, give the same bits, and use no
+instruction of another set. A process computes with one set, so that each has processes of its own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.cpu.isa.sets import AVX2, SETS, InstructionSet, host_sets
+
+pytestmark = [pytest.mark.cpu_kernels, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).parents[4]
+KERNELS = ["isa/test_operations.py", "matmul", "elementwise", "attention/test_block_attention.py"]
+ALL_KERNELS = ["isa/test_operations.py", "matmul", "elementwise", "attention", "runtime", "sampling"]
+SELECTION = "tests/worker/cpu/test_kernel_selection.py"
+MODELS = [
+    f"{SELECTION}::test_logits_are_bitwise_the_same_in_any_company[{name}]"
+    for name in ("llama-", "qwen2-int8")
+]
+ALL_MODELS = [SELECTION, "tests/worker/cpu/fused_decoder", "tests/worker/test_greedy_steps.py"]
+
+
+def run(*command: str) -> str:
+    """Python's output. Fails with it where it fails."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def of_host(one: InstructionSet) -> InstructionSet:
+    if one not in host_sets():
+        pytest.skip(f"this host lacks {one.title}")
+    return one
+
+
+@pytest.mark.parametrize("one", SETS, ids=lambda one: one.name)
+def test_the_same_tests_pass(one: InstructionSet, pytestconfig: pytest.Config):
+    """All of them in the lowest set, of which every other one is a variant."""
+    if pytestconfig.option.cpu_kernels != "auto" or one is host_sets()[0]:
+        pytest.skip("they run in this process")
+    kernels, models = (ALL_KERNELS, ALL_MODELS) if of_host(one) is AVX2 else (KERNELS, MODELS)
+    paths = [f"tests/kernels/cpu/{name}" for name in kernels]
+    options = "-q", "-x", "-p", "no:cacheprovider", f"--cpu-kernels={one.name}"
+    printed = run("-m", "pytest", *options, *paths, "tests/kernels/ops/layers/test_linear.py", *models)
+    assert re.search(r"\d+ passed", printed)
+
+
+DIGESTS = """
+import hashlib, sys
+import numpy as np
+import torch
+from kernels.cpu.isa.sets import select
+select(sys.argv[1])
+from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
+from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.matmul.int8 import quantize_weight
+from kernels.cpu.matmul.packed12 import compact_weight
+from kernels.ops.layers.linear import pack_weight
+
+def random(*shape):
+    return torch.randn(*shape, generator=generator).bfloat16()
+
+def tell(name, *tensors):
+    contents = b"".join(tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in tensors)
+    print(name, hashlib.sha256(contents).hexdigest())
+
+generator = torch.Generator().manual_seed(1)
+for n, k in ((100, 66), (576, 1536)):
+    weight, bias = random(n, k), random(n)
+    for rows in (1, 2, 5, 7, 33):
+        x = random(rows, k)
+        tell("product", pack_weight(weight.clone(), bias).multiply(x, True))
+        tell("compact", compact_weight(weight.clone(), bias).multiply(x))
+        tell("int8", quantize_weight(weight, bias).multiply(x))
+rows = row_kernels()
+tell("norm", *rows.add_rms_norm(random(9, 576), random(9, 576), random(576), 1e-5))
+tell("rotary", rows.rotate(random(9, 4, 64), random(9, 64).float(), random(9, 64).float()))
+tell("silu", rows.gated_silu(random(9, 1152)))
+for group in (1, 3, 4, 7):
+    keys, values = random(70, 2, 16, 64), random(70, 2, 16, 64)
+    starts, counts = np.array([600, 17, 0, 100]), np.array([1, 1, 37, 5])
+    tables = np.arange(256).reshape(4, 64) % 70
+    plan = plan_blocks(block_kernels(torch.bfloat16, 16, 64, group), starts, counts, tables, None, 64, 2)
+    tell("attention", block_attention(random(44, 2 * group, 64), keys, values, plan, 0.125))
+"""
+
+
+def test_bits_are_the_same():
+    """In all sets; but AVX512-BF16 has an approximate reciprocal for silu()."""
+    digests = {one.name: run("-c", DIGESTS, one.name).splitlines() for one in host_sets()}
+    best, *others = digests.values()
+    for other in others:
+        assert len(best) == len(other) == 37
+        for line, expected in zip(other, others[-1], strict=True):
+            assert line == expected
+        for line, expected in zip(other, best, strict=True):
+            assert line == expected or line.startswith("silu")
+
+
+ASSEMBLY = """
+import sys
+import llvmlite.binding as llvm
+from kernels.cpu.isa.sets import select
+select(sys.argv[1])
+from kernels.cpu.compiler import cache, llvm as compiler
+from kernels.cpu.compiler.lowering import lower
+cache.is_cached = lambda: False
+assemble = cache.assemble
+
+def show(code):
+    module = llvm.parse_assembly(code)
+    machine = compiler.target_machine()
+    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    print(machine.emit_assembly(module))
+    return assemble(code)
+
+cache.assemble = show
+import kernels.cpu.elementwise.activation
+import kernels.cpu.matmul.quantize
+"""
+
+
+@pytest.mark.parametrize("one", SETS[1:], ids=lambda one: one.name)
+def test_no_instruction_of_another_set(one: InstructionSet):
+    """Registers of 512 bits and masks are those of AVX-512."""
+    assembly = run("-c", ASSEMBLY, of_host(one).name)
+    assert "vfmadd" in assembly
+    assert bool(re.search("%zmm|%k[1-7]", assembly)) == one.name.startswith("avx512")
+    assert "bf16" not in assembly

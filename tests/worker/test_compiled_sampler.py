@@ -82,7 +82,7 @@ def test_what_the_kernel_does_not_know() -> None:
 
 
 def test_scores_see_the_logits_before_they_change() -> None:
-    """Where somebody wants log-probabilities, rows are worked on in pieces, as by torch."""
+    """Where log-probabilities are requested, rows are processed in pieces, as by torch."""
     requests = LogprobRequests(64)
     cases = many_cases(7, 64)
     samplers = both(7, 64)

@@ -21,7 +21,7 @@ NO_TOKEN_COLUMN = 0xFFFFFFFF
 
 
 class Counted(Driver):
-    """Notes for how many rows the sampler was asked, each time."""
+    """Records the number of rows of each call of the sampler."""
 
     def __init__(self, folder: Path, **changes: object) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ def outputs(driver: Counted, rows: list[tuple[generation_pb2.SamplingParams, int
 
 
 def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin."""
+    """The reference."""
     monkeypatch.setattr(FusedDecoder, "greedy_tokens", lambda model, hidden: None)
 
 
@@ -66,9 +66,9 @@ def test_greedy_rows(folder: Path, rows: int, quantization: str, monkeypatch: py
     tokens = outputs(driver, wanted)
     assert driver.asked == [rows]
     no_program_chooses(monkeypatch)
-    twin = Counted(folder, quantization=quantization)
-    assert outputs(twin, wanted) == tokens
-    assert len(twin.asked) == 12 + rows - 1
+    reference = Counted(folder, quantization=quantization)
+    assert outputs(reference, wanted) == tokens
+    assert len(reference.asked) == 12 + rows - 1
 
 
 @pytest.mark.parametrize("other", [DRAWN, PENALIZED, resolved_params(top_k=3, temperature=0.5)])
@@ -119,7 +119,7 @@ def test_log_probabilities(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_positions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampler counts the tokens of each row, whoever has chosen them."""
+    """The sampler counts the tokens of each row, no matter which kernel chose them."""
 
     def positions(driver: Counted) -> list[int]:
         driver.add([3, 4, 5], 6)
@@ -135,7 +135,7 @@ def test_positions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN: no token, whoever chooses."""
+    """NaN: no token, no matter which kernel chooses."""
 
     def tokens(driver: Counted) -> list[list[int]]:
         sequences = [driver.add([3, 4, number], 4)[0] for number in range(3)]

@@ -9,7 +9,7 @@ SECONDS = 1.0
 
 
 class Device:
-    """Takes a second for each step, in order. Time passes only when somebody waits."""
+    """Takes a second for each step, in order. Time passes only in waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Device:
 
 
 class ScriptedCore:
-    """Has so many plans under way, and needs a tenth of a step to make the next one."""
+    """Keeps `under_way` plans in flight, and needs a tenth of a step to make the next one."""
 
     def __init__(self, device: Device, steps: int, under_way: int) -> None:
         self.device = device

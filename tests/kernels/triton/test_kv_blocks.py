@@ -18,8 +18,8 @@ SHAPES = [(1, 1, 16, 4), (6, 2, 24, 4), (9, 9, 80, 16), (14, 2, 64, 3), (2, 1, 2
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "block_size"), SHAPES)
 def test_rotation_and_store(where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int):
-    """From views of one projection. A token without a slot, -1, is padding: nothing is stored, nobody's
-    slot is touched; and the key itself stays."""
+    """From views of one projection. A token without a slot, -1, is padding: it is not stored, and no
+    slot changes; the key itself stays."""
     slots = torch.tensor([3, 4 * block_size - 1, 2 * block_size, -1, 0])
     fused = random(5, heads + 2 * kv_heads, head_dim, dtype=where.dtype)
     before = fused.clone()

@@ -1,4 +1,4 @@
-"""Inputs made in one call, beside their twin."""
+"""Inputs made in one call, beside their reference."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -64,24 +64,24 @@ def step_of(
 
 
 def check(batch: StepBatch, step: Step, rows: RowTable, kernels: BlockKernels) -> None:
-    """Against the twin, whose rows stand in another order."""
+    """Against the reference, whose rows stand in another order."""
     work = step.rows, step.starts, step.counts
-    twin = build_input_batch(rows, *work, step.sample_sources, SPECS, LAYOUT)
+    reference = build_input_batch(rows, *work, step.sample_sources, SPECS, LAYOUT)
     places = torch.from_numpy(
         np.concatenate(
-            [np.arange(at, at + count) for at, count in zip(twin.row_starts, step.counts, strict=True)]
+            [np.arange(at, at + count) for at, count in zip(reference.row_starts, step.counts, strict=True)]
         )
     )
     for one, other in (
-        (batch.token_ids, twin.token_ids),
-        (batch.positions, twin.positions),
-        (batch.prompt_lens, twin.prompt_lens),
-        (slot_rows(batch), slot_rows(twin)),
+        (batch.token_ids, reference.token_ids),
+        (batch.positions, reference.positions),
+        (batch.prompt_lens, reference.prompt_lens),
+        (slot_rows(batch), slot_rows(reference)),
     ):
         assert torch.equal(one, other[places])
-    assert twin.logit_tokens is not None
+    assert reference.logit_tokens is not None
     logit_tokens = torch.arange(len(places)) if batch.logit_tokens is None else batch.logit_tokens
-    assert torch.equal(places[logit_tokens], twin.logit_tokens)
+    assert torch.equal(places[logit_tokens], reference.logit_tokens)
     assert batch.row_starts.tolist() == (np.cumsum(step.counts) - step.counts).tolist()
     for spec in SPECS:
         _check_attention(plan_of(batch, spec), step, rows, kernels, spec.window)
@@ -178,7 +178,7 @@ def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, kernels: Block
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_with_a_common_prefix(seed: int):
-    """The same rows share an item as in the twin, beside prompts, in any order of rows."""
+    """The same rows share an item as in the reference, beside prompts, in any order of rows."""
     rng = np.random.default_rng(seed)
     kernels = block_kernels(torch.bfloat16, 16, 64, group=3)
     assert kernels is not None
@@ -199,15 +199,15 @@ def test_rows_with_a_common_prefix(seed: int):
         work = chosen, [starts[at] for at in number], [counts[at] for at in number]
         step = step_of(rows, work, [], kernels)
         plan = plan_of(inputs.build(step), WIDE)
-        twin = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], None, 64, 2)
-        assert _pairs_of(plan) == _pairs_of(twin)
+        reference = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], None, 64, 2)
+        assert _pairs_of(plan) == _pairs_of(reference)
         assert len(chosen) < 60 or len(plan.items) > plan.made[0]
     kernels.team.set_threads(before)
 
 
 def test_another_number_of_items_is_another_batch(kernels: BlockKernels):
-    """Who writes down where a batch lies does it again then. Five rows and seven are five pairs, until the
-    five have come to the second part of 512 positions too."""
+    """A program that holds the addresses of a batch then writes them again. Five rows and seven
+    are five pairs, until the five have come to the second part of 512 positions too."""
     kernels = replace(kernels, joins=True)
     before = kernels.team.threads
     kernels.team.set_threads(1)

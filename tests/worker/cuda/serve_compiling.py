@@ -25,7 +25,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import make_checkpoint
-from tests.worker.cuda.twin import parts_on
+from tests.worker.cuda.host_devices import parts_on
 from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
 from worker.cuda.compile_watch import CompileWatch

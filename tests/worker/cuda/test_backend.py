@@ -19,7 +19,7 @@ from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
-from tests.worker.cuda.twin import SMALL, LateDevice, interpret, load_on_a_twin, parts_on
+from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on_the_host, parts_on
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
 from worker.cuda.rows import DeviceRows
@@ -161,7 +161,7 @@ def test_a_plan_has_its_rows_in_any_order(checkpoint: Checkpoints, monkeypatch: 
     interpret(monkeypatch)
     command = initialize(checkpoint("llama", **SHALLOW), **SMALL)
     prompts = [PROMPT[:5], PROMPT[2:3], PROMPT[4:8], PROMPT[1:2]]
-    runner = load_on_a_twin(command)[0]
+    runner = load_on_the_host(command)[0]
     alone = []
     for prompt in prompts:
         alone += unpack_u32(runner.execute(begin([prompt])).token_ids)
@@ -173,7 +173,7 @@ def test_a_plan_has_its_rows_in_any_order(checkpoint: Checkpoints, monkeypatch: 
 def test_a_row_without_a_token(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     """NaN logits of one row: it alone gets no token, and its next step is as good as any."""
     interpret(monkeypatch)
-    runner = load_on_a_twin(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
+    runner = load_on_the_host(initialize(checkpoint("llama", **SHALLOW), **SMALL))[0]
     real = runner.backend.model.logits
     runner.backend.model.logits = lambda hidden: real(hidden).index_fill_(0, torch.tensor([1]), torch.nan)  # type: ignore[method-assign]
     tokens = unpack_u32(runner.execute(prefill_plan([2, 3], 16)).token_ids)

@@ -15,8 +15,8 @@ from kernels.triton import requirements as support
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
+from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, parts_on
 from tests.worker.cuda.serve_compiling import MEMORY
-from tests.worker.cuda.twin import GIB, SMALL, interpret, parts_on, twin
 from tests.worker.fakes import initialize
 from worker.cuda import limits
 from worker.cuda.device import Memory
@@ -112,7 +112,7 @@ def test_what_is_refused(
     monkeypatch.setattr(support, "INTERPRETED", True)
     folder = checkpoint("gpt2" if "n_embd" in overrides else "llama", **overrides)
     with pytest.raises(StartupError, match=why) as error:
-        parts_on(twin(), initialize(folder, **(SMALL | changes)))
+        parts_on(host_device(), initialize(folder, **(SMALL | changes)))
     assert todo in error.value.todo
 
 
@@ -126,7 +126,7 @@ def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.Mo
 
 
 def test_no_device(monkeypatch: pytest.MonkeyPatch):
-    """Whether torch could use one, or there is none. Where Triton interprets, its twin is one."""
+    """Whether torch could use one, or there is none. Under Triton's interpreter, a HostDevice is one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for built, why in (("13.0", "finds no CUDA device"), (None, "built without CUDA")):
         monkeypatch.setattr(torch.version, "cuda", built)

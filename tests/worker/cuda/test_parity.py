@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.cuda.twin import SMALL, interpret, load_on_a_twin
+from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import Driver, resolved_params
 from tests.worker.test_parity import assert_equal, prompts, reference
 
 Checkpoints = Callable[..., Path]
-Twin = Callable[..., Driver]
+MakeDriver = Callable[..., Driver]
 SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
 DEEP = SHALLOW | {"num_hidden_layers": 2}
 WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
@@ -22,12 +22,12 @@ PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
 
 
 @pytest.fixture
-def on_a_twin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Driver]:
     """Drives the CUDA path. From its call on kernels are Triton's: the CPU's path has run before."""
 
     def make(folder: Path, **options: Any) -> Driver:
         interpret(monkeypatch)
-        return Driver(folder, loader=load_on_a_twin, **{**SMALL, **options})
+        return Driver(folder, loader=load_on_the_host, **{**SMALL, **options})
 
     return make
 
@@ -42,22 +42,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_tokens_of_transformers(variant: str, checkpoint: Checkpoints, on_a_twin: Twin):
+def test_tokens_of_transformers(variant: str, checkpoint: Checkpoints, on_the_host: MakeDriver):
     """Prompts cut into odd pieces; decoding rows and pieces of prompts in one step."""
     family, overrides = VARIANTS[variant]
     folder = checkpoint(family, **overrides)
     inputs = prompts(3, longest=16)
     expected = reference(folder, inputs, 4)
-    assert_equal(on_a_twin(folder, budget=11, shuffle=1), inputs, expected)
+    assert_equal(on_the_host(folder, budget=11, shuffle=1), inputs, expected)
 
 
-def test_forks_and_company(checkpoint: Checkpoints, on_a_twin: Twin):
+def test_forks_and_company(checkpoint: Checkpoints, on_the_host: MakeDriver):
     """Sequences of one prompt, drawn with a seed, whose last block is copied before it is written; others
     beside them. The CPU's path gives the same."""
     folder = checkpoint("llama", **SHALLOW)
     params = resolved_params(temperature=1.2, top_k=50, seed=77, n=3)
     outputs = []
-    for make in (partial(Driver, **SMALL), on_a_twin):
+    for make in (partial(Driver, **SMALL), on_the_host):
         driver = make(folder, record=False, budget=16)
         siblings = driver.add(PROMPT, 5, params, n=3)
         other = driver.add(PROMPT * 2, 4)
@@ -67,14 +67,14 @@ def test_forks_and_company(checkpoint: Checkpoints, on_a_twin: Twin):
     assert len(set(map(tuple, outputs[0]))) == 4
 
 
-def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_a_twin: Twin):
+def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_the_host: MakeDriver):
     """After a preemption a row begins with its output; it stands in another row and in other blocks."""
     folder = checkpoint("llama", **SHALLOW)
     params = resolved_params(temperature=1.0, seed=5, repetition_penalty=1.3)
     whole = Driver(folder, record=False, **SMALL)
     expected = whole.add(PROMPT, 9, params)[0]
     whole.run()
-    resumed = on_a_twin(folder, record=False, budget=7, shuffle=3)
+    resumed = on_the_host(folder, record=False, budget=7, shuffle=3)
     interrupted = resumed.add(PROMPT, 9, params)[0]
     while len(interrupted.output) < 4:
         resumed.step()
@@ -84,10 +84,10 @@ def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_a_twin: 
     assert again.output == expected.output
 
 
-def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_a_twin: Twin):
-    """Rows that decode are padded to the next captured number of them: nobody sees the padding."""
+def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_the_host: MakeDriver):
+    """Rows that decode are padded to the next captured number of them: the padding has no effect."""
     folder = checkpoint("llama", **SHALLOW)
-    eager, captured = on_a_twin(folder), on_a_twin(folder)
+    eager, captured = on_the_host(folder), on_the_host(folder)
     for size in (2, 4):
         captured.runner.capture(size)  # type: ignore[attr-defined]
     runs = []

@@ -109,7 +109,7 @@ class Pair:
 
 @pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 25, 0), (40, 25, 1), (2100, 4, 2)])
 def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, device: torch.device) -> None:
-    """Rows with anything, in any company, that come and go."""
+    """Rows with any parameters, beside any others, that begin and end."""
     pair = Pair(vocab_size, device, seed)
     for row in range(4):
         pair.add(row, random_case(pair.rng, vocab_size))
@@ -196,7 +196,7 @@ def test_beams_offer_and_are_appended_to(device: torch.device) -> None:
     assert pair.gpu.beam_candidates(logits.to(device), [0], 2)[1].isnan().all()
 
 
-def test_padding_is_nobody(device: torch.device) -> None:
+def test_padding_leaves_no_trace(device: torch.device) -> None:
     """A step of a captured size: its padding draws from rows of garbage and leaves no trace. Nor does a row
     that has been long enough for a while: what is written to stays where it is, or a graph could not."""
     pair = Pair(40, device, seed=9)

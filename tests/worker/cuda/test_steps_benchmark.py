@@ -1,4 +1,4 @@
-"""benchmarks/gpu_steps.py drives the runner that it will measure: on the twin of a device."""
+"""benchmarks/gpu_steps.py drives the runner that it will measure: on the reference of a device."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.gpu_models import SHAPES
 from benchmarks.gpu_steps import measure_all
 from pagewire.internal.v1 import worker_pb2
-from tests.worker.cuda.twin import interpret, load_on_a_twin
+from tests.worker.cuda.host_devices import interpret, load_on_the_host
 
 
 def test_prefill_and_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -25,7 +25,7 @@ def test_prefill_and_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         block_size=64,
         num_blocks=4,
     )
-    runner, ready = load_on_a_twin(command)
+    runner, ready = load_on_the_host(command)
     rows = list(measure_all(runner, ready.num_blocks, shape, [20], [2], [9], steps=3))
     assert [kind for kind, _ in rows] == ["prefill", "decode"]
     assert all(row["ms"] > 0 for _, row in rows)

@@ -5,7 +5,7 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from tests.worker.cuda.twin import interpret, twin
+from tests.worker.cuda.host_devices import host_device, interpret
 from tests.worker.fakes import initialize
 from tests.worker.test_main import Checkpoints, Core, WorkerThread, core, one_step
 from worker.cuda import load
@@ -22,7 +22,7 @@ def test_a_conversation(core: Core, checkpoint: Checkpoints, monkeypatch: pytest
 
     def device() -> HostDevice:
         np.seterr(all="ignore")  # of the worker's thread: see arithmetic_of_a_gpu
-        return twin()
+        return host_device()
 
     interpret(monkeypatch)
     monkeypatch.setattr(load, "find_device", device)

@@ -265,7 +265,7 @@ def test_tiny_temperature_is_greedy() -> None:
 
 def test_contradictions_give_way() -> None:
     """A prohibition that leaves nothing is not applied: bad tokens yield to allowed ones, and stop
-    tokens to both. The result is the likeliest of what is left.
+    tokens to both. The result is the most probable of what is left.
     """
     contradictions = [
         Case({"temperature": 0.0, "allowed_token_ids": [2, 3], "bad_token_ids": [3, 2]}),

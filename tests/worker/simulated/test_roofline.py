@@ -69,7 +69,7 @@ def test_prefill(make: Any):
 
 
 def test_chunks_look_at_as_much_as_the_whole(make: Any):
-    """Attention of two chunks is that of one prefill; without samples nobody reads the head."""
+    """Attention of two chunks is that of one prefill; without samples the head is not read."""
     whole = seconds(make(), [(0, 2000)], 0)
     parts = seconds(make(), [(0, 1500)], 0) + seconds(make(), [(1500, 500)], 0)
     assert parts == pytest.approx(whole + OVERHEAD, rel=1e-12)

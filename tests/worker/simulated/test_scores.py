@@ -28,7 +28,7 @@ def plan(step: int, **columns: Any) -> worker_pb2.StepPlan:
 
 
 def run(
-    initialize: worker_pb2.Initialize, chunks: list[int], **wishes: Any
+    initialize: worker_pb2.Initialize, chunks: list[int], **requests: Any
 ) -> tuple[list[int], list[Scored]]:
     """PROMPT in such chunks, and three tokens more: all tokens, and the scores from position 1 on."""
     runner, _ = load(initialize, WorkerConfig())
@@ -39,7 +39,7 @@ def run(
         blocks=pack_u32(range(8)),
         sampling=resolved_params(temperature=1, seed=4),
         prompt_logprobs_start=1,
-        **wishes,
+        **requests,
     )
     tokens, scores, start = list(PROMPT), list[Scored](), 0
     for step, count in enumerate([*chunks, 1, 1]):
@@ -88,14 +88,14 @@ def test_prompts_are_paid_for(initialize: Callable[..., worker_pb2.Initialize]) 
     """The head computes logits for every position."""
     runner, _ = load(initialize(profile="cpu"), WorkerConfig())
     times = []
-    for wish in (None, top(0)):
+    for request in (None, top(0)):
         new = worker_pb2.NewRow(
             row=0,
             token_ids=pack_u32(random.Random(1).choices(range(V), k=60)),
             prompt_len=60,
             blocks=pack_u32(range(15)),
             sampling=resolved_params(),
-            prompt_logprobs=wish,
+            prompt_logprobs=request,
             prompt_logprobs_start=1,
         )
         result = runner.execute(

@@ -1,4 +1,4 @@
-"""The n likeliest tokens of each row against Python's sort."""
+"""The n most probable tokens of each row against Python's sort."""
 
 import pytest
 import torch

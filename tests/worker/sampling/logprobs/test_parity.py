@@ -16,11 +16,11 @@ from tests.worker.fakes import Driver, resolved_params
 from worker.sampling.logprobs import prompts
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250, 31, 2, 17]
-WISHES = {"none": top(0), "top": top(7), "listed": listed(300, 2, 250), "all": EVERYTHING}
+REQUESTS = {"none": top(0), "top": top(7), "listed": listed(300, 2, 250), "all": EVERYTHING}
 Checkpoints = Callable[..., Path]
 
 
-def assert_right(folder: Path, tokens: list[int], start: int, scores: list[Scored], wish: LogprobOptions):
+def assert_right(folder: Path, tokens: list[int], start: int, scores: list[Scored], request: LogprobOptions):
     """scores: of tokens[start:] after what stands before each."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     with torch.inference_mode():
@@ -33,17 +33,17 @@ def assert_right(folder: Path, tokens: list[int], start: int, scores: list[Score
         assert scored.logprob == pytest.approx(exact[place, tokens[start + place]].item(), abs=2e-5)
         assert scored.rank == ids.index(tokens[start + place]) + 1
         assert scored.ids == (
-            list(range(VOCAB_SIZE)) if wish.all else list(wish.token_ids.ids) or ids[: wish.top_n]
+            list(range(VOCAB_SIZE)) if request.all else list(request.token_ids.ids) or ids[: request.top_n]
         )
         assert scored.ranks == [ids.index(i) + 1 for i in scored.ids]
         assert scored.logprobs == pytest.approx([exact[place, i].item() for i in scored.ids], abs=2e-5)
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_output_and_prompt(wish: str, checkpoint: Checkpoints) -> None:
+@pytest.mark.parametrize("request", REQUESTS)
+def test_output_and_prompt(request: str, checkpoint: Checkpoints) -> None:
     """Raw values, whatever penalties, masks and temperature do to the choice; among rows that want others
     and rows that want nothing."""
-    folder, options = checkpoint("llama"), WISHES[wish]
+    folder, options = checkpoint("llama"), REQUESTS[request]
     driver = Driver(folder, record=False)
     params = resolved_params(
         temperature=1.7, seed=3, repetition_penalty=1.8, presence_penalty=1.0, bad_token_ids=[9]

@@ -1,4 +1,4 @@
-"""From logits to scores: against float64, alone and in company, in any mixture of requests."""
+"""From logits to scores: against float64, alone and in batches, in any mixture of requests."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_equals_the_definition(rows: list[tuple[int, LogprobCandidates]], seed: 
 
 
 def test_bitwise_the_same_in_pieces() -> None:
-    """Whoever stands beside a row, and however rows are cut into tables."""
+    """Scores do not depend on the other rows, nor on how rows are split into tables."""
     logits, tokens = logits_for(9, 4), torch.arange(9)
     requests = [LogprobCandidates(top_n=i % 4) for i in range(9)]
     together = to_columns([score(logits, tokens, requests).table()])

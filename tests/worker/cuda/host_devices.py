@@ -19,7 +19,7 @@ SMALL = {"max_num_seqs": 6, "num_blocks": 60, "block_size": 16, "max_num_batched
 """Fields of Initialize."""
 
 
-def twin() -> HostDevice:
+def host_device() -> HostDevice:
     """With a gibibyte."""
     return HostDevice(Memory(GIB, GIB))
 
@@ -32,9 +32,9 @@ def parts_on(device: Device, command: worker_pb2.Initialize) -> tuple[Parts, wor
     return parts, make_ready(*facts, parts.cache, parts.swap_space, 0.0)
 
 
-def load_on_a_twin(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
+def load_on_the_host(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A tests.worker.fakes.Loader."""
-    parts, ready = parts_on(twin(), command)
+    parts, ready = parts_on(host_device(), command)
     return parts.runner, ready
 
 

@@ -268,6 +268,19 @@ def test_an_unsupported_flag_is_refused_before_anything_starts(folder: Path) -> 
     engine.close()
 
 
+def test_a_worker_of_two_ranks_serves(folder: Path, context: Context) -> None:
+    engine = Engine(folder, tensor_parallel_size=2)
+    engine.wait_for("ready")
+    with FakeFrontend(context, engine.address) as frontend:
+        assert frontend.hello().welcome.parallelism.tensor == 2
+        message, ledger = add_request(1, max_tokens=5), Ledger()
+        frontend.send(add_request=message)
+        reason = follow(frontend, ledger, 1)
+        assert (ledger.tokens[1, 0], reason) == expected_output(message, 0)
+        assert len(engine.children()) == 2
+    engine.close()
+
+
 def test_frontends_that_were_there_first_are_welcomed(folder: Path, context: Context) -> None:
     """Processes start in any order."""
     with FakeFrontend(context, transport.frontends_address(folder)) as frontend:

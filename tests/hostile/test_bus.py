@@ -220,7 +220,7 @@ def test_strangers_on_the_workers_socket(context: Context, folder: Path) -> None
     with StopSignal() as stop, ExitStack() as stack:
         link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
         stack.callback(link.close)
-        stranger = transport.connect_dealer(context, link._address, transport.new_identity())
+        stranger = transport.connect_dealer(context, link._socket.address, transport.new_identity())
         stack.callback(stranger.close)
         for frames in islice(sets, SETS // 2):
             stranger.send_multipart(frames)

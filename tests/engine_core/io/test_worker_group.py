@@ -205,7 +205,7 @@ def test_an_idle_worker_that_is_stopped(watchful: WorkerGroup) -> None:
 
 def test_an_external_worker_that_hangs(watchful: WorkerGroup) -> None:
     """The core may not kill it, and ignores what it sends later."""
-    address = f"--engine={watchful._address}"
+    address = f"--engine={watchful._socket.address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "hang-step"})
     try:
         watchful.start(INITIALIZE, [[]], external=True)
@@ -219,7 +219,7 @@ def test_an_external_worker_that_hangs(watchful: WorkerGroup) -> None:
 
 def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context: Context) -> None:
     """Only the process that the core has started is its worker."""
-    with transport.connect_dealer(context, link._address, transport.new_identity()) as stranger:
+    with transport.connect_dealer(context, link._socket.address, transport.new_identity()) as stranger:
         stranger.send(transport.pack(WorkerMessage(hello=WorkerHello(pid=1))))
         stranger.send(b"garbage")
         stranger.send_multipart([b"\1", b"", b"x"])
@@ -229,12 +229,12 @@ def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context:
 
 
 def test_an_external_worker(link: WorkerGroup) -> None:
-    worker = python("tests.engine_core.fake_worker_process", f"--engine={link._address}")
+    worker = python("tests.engine_core.fake_worker_process", f"--engine={link._socket.address}")
     try:
         link.start(INITIALIZE, [[]], external=True)
         assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
         for _ in range(20):  # a process probes the address and disconnects
-            assert transport._is_served(link._address)
+            assert transport._is_served(link._socket.address)
         one_step(link)
     finally:
         worker.kill()
@@ -244,7 +244,7 @@ def test_an_external_worker(link: WorkerGroup) -> None:
 
 
 def test_an_external_worker_that_dies_in_a_step(link: WorkerGroup) -> None:
-    address = f"--engine={link._address}"
+    address = f"--engine={link._socket.address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
     link.start(INITIALIZE, [[]], external=True)
     link.wait_ready(lambda what, fraction: None)
@@ -323,7 +323,7 @@ def test_the_fault_of_a_rank_is_the_fault_of_the_group(
 
 
 def test_external_ranks_are_identified_by_their_numbers(link: WorkerGroup) -> None:
-    address = f"--engine={link._address}"
+    address = f"--engine={link._socket.address}"
     module = "tests.engine_core.fake_worker_process"
     processes = [python(module, address, f"--rank={rank}") for rank in (1, 0)]
     try:

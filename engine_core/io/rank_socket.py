@@ -1,0 +1,147 @@
+"""The socket of all ranks of a worker, and the one poll in which the engine core waits for them.
+
+Whatever the step loop waits for (a result, or an event), the same poll also watches for the death of a rank
+and for a signal to this process. The death of one rank is the death of the group. For one thread.
+"""
+
+import logging
+import select
+import time
+from collections.abc import Callable
+
+import zmq
+from google.protobuf.message import DecodeError
+
+from engine_core.io.rank import Rank
+from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
+from pagewire.host.liveness import AwakeTime
+from pagewire.internal.v1.worker_pb2 import WorkerMessage
+from pagewire.ipc import transport
+from pagewire.ipc.curve import EngineKey
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""Seconds between two calls of on_wait, and between two checks of the ranks, while a step runs."""
+
+
+class RankSocket:
+    """A ROUTER socket, to which each rank connects."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        stop: StopSignal,
+        key: EngineKey | None,
+        on_wait: Callable[[], None],
+    ) -> None:
+        """Binds. key: for tcp. on_wait: called by look(). Raises StartupError."""
+        self.address = address
+        self.ranks: list[Rank] = []
+        self.num_bad_frames = 0
+        self.on_wait = on_wait
+        self._socket = transport.bind_router(context, address, key)
+        self.descriptor = int(self._socket.getsockopt(zmq.FD))
+        """ZeroMQ's descriptor is edge-triggered: it is polled only after the socket was found empty."""
+        self._watched = select.poll()
+        self._stop = stop
+        self._awake = AwakeTime(time.monotonic())
+        self._next_look = 0.0
+        self._connection: WorkerConnection | None = None
+        self.watch(self.descriptor)
+        self.watch(stop.fileno())
+
+    def watch(self, descriptor: int) -> None:
+        """Adds a descriptor to those that end a poll()."""
+        self._watched.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Removes a descriptor again."""
+        self._watched.unregister(descriptor)
+
+    def watch_connections(self) -> None:
+        """Treats the loss of a connection as the death of a rank: for ranks that others have started."""
+        self._connection = WorkerConnection(self._socket)
+        self.watch(self._connection.fileno())
+
+    def close(self) -> None:
+        """Closes the socket, after a moment for the last messages."""
+        if self._connection is not None:
+            self._connection.close()
+        self._socket.close(linger=int(1000 * SHUTDOWN_GRACE_S))
+
+    def send(self, rank: Rank, frame: bytes) -> None:
+        """Sends a frame to a rank. Raises WorkerDied."""
+        assert rank.peer is not None
+        try:
+            transport.send_to(self._socket, rank.peer, frame)
+        except zmq.ZMQError as error:  # EHOSTUNREACH; EAGAIN cannot occur: few commands are under way
+            raise rank.death(f"it cannot be reached ({error})") from error
+
+    def wait(self, rank: Rank) -> WorkerMessage:
+        """Returns the rank's next message. Raises WorkerDied, Stopped."""
+        while not rank.messages:
+            if self.descriptor in self.poll(LOOK_S):
+                self.receive()
+            if not rank.messages:
+                self.look(LOOK_S)  # also while messages of others come in
+        return rank.messages.popleft()
+
+    def poll(self, seconds: float) -> set[int]:
+        """Waits until a descriptor is readable, for so many seconds at most. Raises WorkerDied, Stopped.
+
+        Returns the readable descriptors; the socket's is among them if there is a message.
+        """
+        has_message = transport.is_readable(self._socket)
+        if not has_message and self._connection is not None and self._connection.is_lost():
+            raise self.ranks[0].death("its connection is lost")
+        timeout = 0 if has_message else int(1000 * seconds)
+        ready = {descriptor for descriptor, _ in self._watched.poll(timeout)}
+        if self._stop.fileno() in ready:
+            raise Stopped
+        if has_message or (self.descriptor in ready and transport.is_readable(self._socket)):
+            return ready | {self.descriptor}  # messages that it has sent come before its death
+        ready.discard(self.descriptor)
+        for rank in self.ranks:
+            rank.check_alive(ready)
+        return ready
+
+    def look(self, pause: float) -> None:
+        """Calls on_wait, and checks now and then that no rank hangs. Raises WorkerDied.
+
+        pause: seconds that were meant to pass since the last call.
+        """
+        self.on_wait()
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 0.8 * pause  # a poll may end a little early
+        awake_s = self._awake.passed(now, pause)
+        for rank in self.ranks:
+            rank.check_progress(awake_s)
+
+    def receive(self) -> None:
+        """Hands one message to its rank. A message of any other process is counted and dropped."""
+        identity, frame = self._socket.recv(), transport.receive(self._socket)
+        try:
+            message = WorkerMessage.FromString(transport.unpack(frame))
+        except (transport.BadFrame, DecodeError):
+            message = WorkerMessage()
+        kind = message.WhichOneof("message")
+        rank = next((rank for rank in self.ranks if rank.peer == identity), None)
+        if rank is None and kind == "hello":
+            rank = next((rank for rank in self.ranks if rank.is_greeted_by(message.hello)), None)
+            if rank is not None:
+                rank.peer = identity
+        if kind is None or rank is None:
+            self.num_bad_frames += 1
+            if self.num_bad_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                log.warning("messages that are not of a worker, dropped: %d", self.num_bad_frames)
+            return
+        if kind == "failed":
+            log.debug("the worker's traceback:\n%s", message.failed.traceback)
+            raise WorkerDied.reported(message.failed)
+        rank.hang_detector.heard()
+        rank.messages.append(message)

@@ -48,7 +48,7 @@ SCALES = LinearRecord.word("scales")
 def names() -> dict[int, str]:
     """By address."""
     from kernels.cpu.attention import attention, kv_prefetch_list, split_kv, store_kv
-    from kernels.cpu.elementwise import activation, rms_norm, rotary
+    from kernels.cpu.elementwise import activation, layer_norm, plain_activation, rms_norm, rotary
     from kernels.cpu.matmul import gemm, gemm12, quantize
     from kernels.cpu.sampling import argmax
 
@@ -60,6 +60,8 @@ def names() -> dict[int, str]:
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",
         rms_norm.rms_norm: "norms",
+        layer_norm.layer_norm: "norms",
+        plain_activation.activation: "activation",
         activation.gated_silu: "gated SiLU",
         rotary.rotary: "rotary",
         store_kv.store_kv: "store",

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import input_builder

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob
 from worker.attention.block_plan import BlockStep

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.isa.sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels

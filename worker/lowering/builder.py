@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.kv_prefetch import KVPrefetch
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain

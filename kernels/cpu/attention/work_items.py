@@ -7,16 +7,14 @@ item is paired with the first. kernels.cpu.attention.work_items_kernel finds the
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.records import AttentionItem
 from kernels.ops.attention.ragged import Integers
-
-if TYPE_CHECKING:
-    from kernels.cpu.attention.block_attention import BlockKernels
 
 Int64s = npt.NDArray[np.int64]
 
@@ -48,7 +46,7 @@ class PlanSizes(NamedTuple):
 
 
 def plan_sizes(
-    kernels: "BlockKernels", starts: Integers, counts: Integers, num_tokens: int, context: int
+    kernels: BlockKernels, starts: Integers, counts: Integers, num_tokens: int, context: int
 ) -> PlanSizes:
     """starts, counts: of rows, that compute so many tokens. context: the most positions of a row."""
     group, part, rows, threads = kernels.group, kernels.part, len(counts), kernels.team.threads
@@ -78,7 +76,7 @@ class _Item:
 
 
 def list_items(
-    kernels: "BlockKernels", starts: Integers, counts: Integers, tables: Int64s, sizes: PlanSizes
+    kernels: BlockKernels, starts: Integers, counts: Integers, tables: Int64s, sizes: PlanSizes
 ) -> tuple[Int64s, int]:
     """[I, ITEM_WORDS], and how many of them are taken by themselves: those that are paired with others come
     last. Long ones come first, so that no thread begins one when the others are done."""
@@ -102,7 +100,7 @@ def list_items(
     return _words(items), len(items)
 
 
-def _join(kernels: "BlockKernels", items: list[_Item], most: int) -> None:
+def _join(kernels: BlockKernels, items: list[_Item], most: int) -> None:
     """Pairs the last item with an earlier one, if there is one for it."""
     item = items[-1]
     if not _may_join(kernels, item):
@@ -115,27 +113,27 @@ def _join(kernels: "BlockKernels", items: list[_Item], most: int) -> None:
             return
 
 
-def _may_join(kernels: "BlockKernels", item: _Item) -> bool:
+def _may_join(kernels: BlockKernels, item: _Item) -> bool:
     """A whole row that decodes, alone."""
     record = item.record
     whole = record.part < 0 and record.first == 0 and record.pairs == kernels.group
     return whole and item.paired is None
 
 
-def _fit(kernels: "BlockKernels", item: _Item, other: _Item, most: int) -> bool:
+def _fit(kernels: BlockKernels, item: _Item, other: _Item, most: int) -> bool:
     """Both rows end in the same part, and are not too long for one thread."""
     start, other_start = item.record.start, other.record.start
     return start // kernels.part == other_start // kernels.part and start + other_start + 2 <= most
 
 
-def _shared_positions(kernels: "BlockKernels", item: _Item, other: _Item) -> int:
+def _shared_positions(kernels: BlockKernels, item: _Item, other: _Item) -> int:
     """In the blocks that two rows have in common at their beginning, and that both have filled."""
     blocks = min(item.record.start, other.record.start) // kernels.block_size
     equal = item.table[:blocks] == other.table[:blocks]
     return kernels.block_size * (blocks if equal.all() else int(equal.argmin()))
 
 
-def _length(kernels: "BlockKernels", item: _Item) -> int:
+def _length(kernels: BlockKernels, item: _Item) -> int:
     """The positions that an item looks at, with those of the paired one."""
     record = item.record
     end = record.start + (record.first + record.pairs - 1) // kernels.group + 1

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels, BlockPlan, block_kernels, plan_blocks
+from kernels.cpu.attention.block_attention import BlockPlan, block_kernels, plan_blocks
+from kernels.cpu.attention.block_kernels import BlockKernels
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.step.test_rows import new_row

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockKernels
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import LayerCache
 from worker.cpu.fused_decoder.head import FusedHead

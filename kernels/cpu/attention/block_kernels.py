@@ -1,0 +1,72 @@
+"""The compiled operations of attention over blocks, for modules that do not compile them themselves."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.cpu.attention.records import AttentionRecord, StoreKVRecord
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.runtime.arena import zeros
+from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob
+
+if TYPE_CHECKING:  # it compiles when it is imported
+    from kernels.cpu.runtime.thread_pool import Team
+
+
+class Scratch:
+    """Scratch memory of a team's threads. It grows to the largest size that a step has needed."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def address(self, nbytes: int) -> int:
+        """Returns the address of at least `nbytes` bytes."""
+        if len(self._memory) < nbytes:
+            self._memory = zeros((1 << (nbytes - 1).bit_length(),), torch.uint8)
+        return self._memory.data_ptr()
+
+
+@dataclass(frozen=True)
+class BlockKernels:
+    """The compiled operations on a cache in this layout."""
+
+    team: "Team"
+    store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
+    attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
+    combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts
+    check: Callable[[CheckStepJob], None]  # kernels.cpu.step.check_step.check_step
+    prepare: Callable[[PrepareInputsJob], None]  # kernels.cpu.step.prepare_inputs.prepare_inputs
+    scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
+    partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
+    part: int  # kernels.cpu.attention.vector_loops.PART
+    group: int  # query heads per KV head
+    block_size: int
+    joins: bool  # whether two rows may be one item
+    scratch: Scratch
+
+    def store_kv(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> None:
+        """Writes keys and values into their slots; see kernels.ops.attention.store_kv.store_kv."""
+        tokens, heads, head_dim = key.shape
+        if key.stride() != value.stride() or key.stride()[1:] != (head_dim, 1):
+            key, value = key.contiguous(), value.contiguous()
+        record = StoreKVRecord(
+            key=key.data_ptr(),
+            value=value.data_ptr(),
+            key_cache=key_cache.data_ptr(),
+            value_cache=value_cache.data_ptr(),
+            slot_rows=rows.data_ptr(),
+            stride=2 * key.stride(0),
+            heads=heads,
+            head_dim=head_dim,
+        )
+        self.team.run_one(self.store, tokens, record, row_grain(2 * heads * head_dim))

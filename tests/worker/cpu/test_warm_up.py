@@ -1,0 +1,36 @@
+"""The warm-up computes a prompt and a decoding step, as far as the limits allow, and leaves no row."""
+
+import pytest
+
+from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import unpack_u32
+from worker.cpu.warm_up import warm_up
+from worker.step.rows import RowTable
+
+
+class Recorder:
+    """An executor that keeps the plans."""
+
+    def __init__(self, max_model_len: int, block_size: int) -> None:
+        self.rows = RowTable(2, max_model_len, vocab_size=9, block_size=block_size, num_blocks=4)
+        self.plans: list[worker_pb2.StepPlan] = []
+
+    def execute(self, plan: worker_pb2.StepPlan) -> None:
+        self.plans.append(plan)
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "block_size", "starts"),
+    [
+        (1, 4, []),  # no row can have output
+        (2, 4, [0]),  # and here only one token
+        (8, 1, [0]),  # the second token would need a second block
+        (8, 4, [0, 1]),
+    ],
+)
+def test_steps(max_model_len: int, block_size: int, starts: list[int]):
+    executor = Recorder(max_model_len, block_size)
+    warm_up(executor)  # type: ignore[arg-type]
+    assert [unpack_u32(plan.starts)[0] for plan in executor.plans if plan.rows] == starts
+    if starts:
+        assert unpack_u32(executor.plans[-1].removed_rows) == [0] and not executor.plans[-1].rows

@@ -1,4 +1,4 @@
-"""One running service for all tests that do not harm it."""
+"""One running service, shared by tests that do not disturb it."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,14 +13,14 @@ from tests.e2e import services
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Service]:
-    """The demo model with all defaults."""
+    """A service with the demo model and default flags."""
     with services.start() as service:
         yield service
 
 
 @pytest.fixture
 def client(demo: Service) -> Iterator[Client]:
-    """A client of the demo service, which is idle again after the test."""
+    """A client of the demo service; the service must be idle again after the test."""
     with Client(demo.address) as client:
         yield client
         services.wait_until(lambda: services.is_idle(client))

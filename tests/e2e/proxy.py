@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that misbehaves on request: what a network does, without a network.
+"""A TCP proxy on loopback that simulates network faults on request.
 
 It runs in a thread of its own, so that tests that block can use it as well as those on an event loop.
 """
@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 _PIECE = 1 << 14
-"""Bytes that are read at once."""
+"""Bytes per read."""
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: close() sends RST, and what was not sent is lost."""
+"""SO_LINGER: close() sends RST and discards unsent data."""
 
 
 class Proxy:
@@ -42,28 +42,27 @@ class Proxy:
 
     @property
     def num_connections(self) -> int:
-        """Of clients, now."""
+        """Number of client connections."""
         return self._call(lambda: len(self._writers) // 2)
 
     def black_hole(self) -> None:
-        """From here on bytes vanish in neither direction, they only stop: nobody hears of anything, and
-        connections stay open."""
+        """Stops forwarding in both directions: nothing is lost, and connections stay open."""
         self._call(self._open.clear)
 
     def forward(self) -> None:
-        """Goes on, with everything that has been waiting."""
+        """Resumes forwarding, with everything that was held back."""
         self._call(self._open.set)
 
     def delay(self, seconds: float) -> None:
-        """From here on each piece of up to 16 KiB waits for so long before it is forwarded."""
+        """Delays each piece of up to 16 KiB by this many seconds."""
         self._call(lambda: setattr(self, "_delay", seconds))
 
     def reset(self) -> None:
-        """Ends all connections by RST, on both sides."""
+        """Resets all connections on both sides."""
         self._call(self._reset)
 
     def close(self) -> None:
-        """Ends everything. Idempotent."""
+        """Closes all connections and the listener. Idempotent."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -108,7 +107,7 @@ class Proxy:
                 end.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction, up to its end. What was read and cannot go on waits here, and in the kernels."""
+        """Forwards one direction to its end. Data that is held back waits here and in socket buffers."""
         while piece := await reader.read(_PIECE):
             if self._delay:
                 await asyncio.sleep(self._delay)

@@ -1,4 +1,4 @@
-"""Running services for the tests, and what the kernel knows about them."""
+"""Running services for the tests, and their processes as the kernel sees them."""
 
 import contextlib
 import json
@@ -22,17 +22,17 @@ PATIENCE_S = 60.0
 
 
 def start(model: str | Path = "demo", **flags: Any) -> Service:
-    """A service on a free port, without the log lines that a test run does not want."""
+    """Starts a service on a free port, with fewer log lines."""
     return Service(ServeConfig(model=str(model), port=0, log_level="error", **flags))
 
 
 def rank_load(client: Client) -> admin_pb2.RankLoad:
-    """The load of the only engine."""
+    """Returns the load of the only engine."""
     return client.load().ranks[0]
 
 
 def is_idle(client: Client) -> bool:
-    """Whether nothing runs, nothing waits, and every block is back in its pool."""
+    """Returns True if no request runs or waits, and every block is free."""
     return all(
         (load.running_requests, load.waiting_requests, load.kv_used_tokens) == (0, 0, 0)
         for load in client.load().ranks
@@ -40,7 +40,7 @@ def is_idle(client: Client) -> bool:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Waits for something that will hold soon; fails when it does not."""
+    """Waits until a condition holds; fails if it does not soon."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it does not come true"
@@ -48,7 +48,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 class Serve:
-    """`pagewire serve` as a person would start it, with a folder of its own for sockets."""
+    """`pagewire serve` as a user starts it, with its own folder for sockets."""
 
     def __init__(self, runtime: Path, *arguments: str, port: int = 0) -> None:
         self.runtime = runtime
@@ -62,7 +62,7 @@ class Serve:
         )
 
     def wait_ready(self) -> dict[str, str]:
-        """What the line says that it prints when it is ready, and under "address" where it is."""
+        """Returns the facts of the ready line, with "address"."""
         assert self.process.stdout is not None
         words = self.process.stdout.readline().split()
         assert words[:1] == ["ready:"], self.end()
@@ -75,18 +75,18 @@ class Serve:
             assert self.process.poll() is None
 
     def end(self) -> tuple[int, str]:
-        """Exit code and what stands on standard error, when it has ended."""
+        """Waits for the end; returns exit code and standard error."""
         _, error = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, error
 
     def close(self) -> None:
-        """Whatever happened in the test, nothing goes on after it."""
+        """Kills whatever still runs after the test."""
         self.process.kill()
         self.process.communicate()
 
 
 class Frontend:
-    """`pagewire frontend` by itself, beside a service that runs. It is there when this is made."""
+    """A separate `pagewire frontend` for a running service; ready once constructed."""
 
     def __init__(self, engine: str) -> None:
         """engine: see --engine."""
@@ -98,24 +98,24 @@ class Frontend:
         self.address = str(ready["address"])
 
     def kill(self) -> None:
-        """At once, and nobody starts it again."""
+        """Kills it; there is no supervisor that restarts it."""
         self._process.kill()
         self._process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """It ends, if it has not."""
+        """Stops it, if it still runs."""
         self.kill()
 
 
 def engine_addresses(service: Service) -> list[str]:
-    """Where the engine cores of a service are, as its frontends are told."""
+    """Returns the addresses of a service's engine cores, as passed to its frontends."""
     (frontend, *_) = processes(service.pid)["frontend"]
     words = _read(f"/proc/{frontend}/cmdline").decode().split("\0")
     return [word.removeprefix("--engine=") for word in words if word.startswith("--engine=")]
 
 
 def processes(pid: int) -> dict[str, list[int]]:
-    """The living descendants of a process, by the pagewire command that they run."""
+    """Returns the living descendants of a process by pagewire command."""
     found: dict[str, list[int]] = {}
     waiting = [pid]
     while waiting:
@@ -123,7 +123,7 @@ def processes(pid: int) -> dict[str, list[int]]:
         for child in _read(f"/proc/{parent}/task/{parent}/children").split():
             words = _read(f"/proc/{child.decode()}/cmdline").split(b"\0")
             if words == [b""]:
-                continue  # it has ended
+                continue  # a zombie
             command = words[words.index(b"pagewire") + 1] if b"pagewire" in words else words[0]
             found.setdefault(command.decode(), []).append(int(child))
             waiting.append(int(child))
@@ -139,7 +139,7 @@ def _read(path: str) -> bytes:
 
 @contextlib.contextmanager
 def all_die(pids: list[int]) -> Iterator[None]:
-    """Fails unless these processes are gone some time after the block."""
+    """Fails unless these processes end soon after the block."""
     with contextlib.ExitStack() as stack:
         descriptors = [os.pidfd_open(pid) for pid in pids]
         for descriptor in descriptors:
@@ -151,7 +151,7 @@ def all_die(pids: list[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(runtime: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """`pagewire ARGUMENTS` as a person would start it, with a folder of its own for sockets."""
+    """`pagewire ARGUMENTS` as a user starts it, with its own folder for sockets."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pagewire", *arguments],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Frontend, core and worker that nobody supervises: one that is absent is waited for, and nobody hangs."""
+"""Unsupervised frontend, core and worker: each waits for absent peers without hanging."""
 
 import contextlib
 import subprocess
@@ -11,8 +11,8 @@ from tests.e2e.test_simulated import without_weights
 from tests.e2e.test_start_order import free_port
 
 
-def test_who_goes_is_missed_and_may_come_back(tmp_path: Path):
-    """The worker goes, and its core with it; the frontend waits for the next ones, in the other order."""
+def test_a_process_that_leaves_may_come_back(tmp_path: Path):
+    """The worker ends, and its core with it; the frontend waits for their successors."""
     folder, runtime, port = str(without_weights(tmp_path)), tmp_path / "run", free_port()
     runtime.mkdir(mode=0o700)
     arguments = {

@@ -1,4 +1,4 @@
-"""Who may come in, with real processes: TLS and tokens from the command line to the engine.
+"""Access control with real processes: TLS and tokens from the command line to the engine.
 
 The device is simulated: what it says does not matter here, who hears it does.
 """
@@ -20,12 +20,12 @@ from pagewire.local_service import Service
 from tests.e2e import services
 
 PROMPT = list(range(10, 110))
-"""Six blocks of 16 tokens, and some."""
+"""More than six blocks of 16 tokens."""
 
 
 @dataclass
 class Guarded:
-    """A service, and what it takes to come in."""
+    """A service with the credentials to call it."""
 
     service: Service
     ca: Path
@@ -41,7 +41,7 @@ class Guarded:
         return {"tls": str(self.ca)} | certificates | token
 
     def client(self, tenant: str | None) -> Client:
-        """Of a tenant; None: of somebody without a token."""
+        """Returns the client of a tenant; None: without a token."""
         return Client(self.service.address, **self.access(tenant))
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ class Guarded:
 
 
 def new_token(auth_file: Path, tenant: str, *options: str) -> str:
-    """As an operator makes one."""
+    """Makes a token as an operator does."""
     command = [sys.executable, "-m", "pagewire", "token", "new", f"--tenant={tenant}", *options]
     command.append(f"--auth-file={auth_file}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=services.PATIENCE_S, check=True)
@@ -88,11 +88,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def cached(client: Client, **options) -> int:
-    """Tokens of the prompt that somebody had computed before."""
+    """Returns the number of prompt tokens that were found in the cache."""
     return client.generate(PROMPT, max_tokens=1, temperature=0, **options).usage.cached_prompt_tokens
 
 
-def test_with_a_token_everything_is_as_ever(guarded):
+def test_with_a_token_everything_works(guarded):
     with guarded.client("alice") as client:
         assert client.healthy()
         assert client.generate("hi", max_tokens=5, ignore_eos=True).usage.completion_tokens == 5
@@ -139,7 +139,7 @@ def test_without_a_certificate_there_is_nothing(guarded):
     assert "trust" in caught.value.todo
 
 
-def test_admins_administer(guarded):
+def test_admins_may_call_the_admin_service(guarded):
     with guarded.client("alice") as alice, guarded.client("operator") as operator:
         for call in (alice.load, alice.server_info, alice.reset_cache):
             with pytest.raises(PermissionDenied) as caught:
@@ -176,8 +176,8 @@ def test_ids_are_a_tenants_own_across_frontends(guarded):
             stream.close()
 
 
-def test_nobody_finds_what_others_have_computed(guarded):
-    """S20: a tenant sees its own prefixes, and never another's, whatever it says of itself."""
+def test_cached_prefixes_of_other_tenants_are_not_found(guarded):
+    """S20: a tenant finds its own prefixes, and never another's, whatever tenant it claims to be."""
     with (
         guarded.client("alice") as alice,
         guarded.client("bob") as bob,
@@ -194,7 +194,7 @@ def test_nobody_finds_what_others_have_computed(guarded):
         assert scores and cached(alice) == 96
 
 
-def test_tokens_come_and_go(guarded):
+def test_tokens_are_added_and_removed_at_run_time(guarded):
     token = new_token(guarded.auth_file, "carol")
     with Client(guarded.service.address, **guarded.access(None) | {"token": token}) as carol:
 
@@ -213,7 +213,7 @@ def test_tokens_come_and_go(guarded):
 
 
 def test_commands(guarded, tmp_path):
-    """`health`, `generate` and `chat` as a person types them."""
+    """`health`, `generate` and `chat` with tokens and TLS."""
     token_file = tmp_path / "token"
     token_file.write_text(guarded.tokens["alice"] + "\n")
     tls = [f"--tls-ca={guarded.ca}", f"--tls-cert={guarded.client_cert}", f"--tls-key={guarded.client_key}"]

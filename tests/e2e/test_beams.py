@@ -59,7 +59,7 @@ def test_equal_to_transformers(service: Service, checkpoint: Path):
         services.wait_until(lambda: services.is_idle(client))
 
 
-def test_best_of_returns_the_likeliest_of_what_is_sampled(service: Service):
+def test_best_of_returns_the_most_probable_samples(service: Service):
     with Client(service.address) as client:
         options: dict[str, Any] = {"seed": 5, "max_tokens": 6, "ignore_eos": True, "text": False}
         everything = client.generate(prompt(1), n=8, logprobs=0, **options)

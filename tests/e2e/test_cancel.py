@@ -1,4 +1,4 @@
-"""Whatever ends a call, wherever its request is: the engine is empty again.
+"""However a call ends, and in whatever state its request is: the engine is empty again.
 
 Requests at once are in four states, and the same thing happens to all of them: two decode, one is in
 its prompt, one has generated everything for a client that does not read, one waits in the queue. Here it is
@@ -29,13 +29,13 @@ ROWS = 3
 STALLED_TOKENS = 4
 GONE = {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
 LATE = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
-"""Who cannot be in time is told so at once."""
+"""Requests that cannot meet their deadline are refused at once."""
 SOON = timedelta(seconds=4)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Steps of 150 ms, 8 tokens in each: nothing ends by itself while a test waits for it."""
+    """A service with steps of 150 ms and 8 tokens: no request ends by itself during a test."""
     folder = without_weights(tmp_path_factory.mktemp("cancel"))
     with services.start(
         folder,
@@ -80,7 +80,7 @@ def request(request_id: str, prompt: int, max_tokens: int, **limits: Any) -> gen
 
 
 def is_idle(client: Client) -> bool:
-    """Whether there is an engine, and it is empty."""
+    """Returns True if there is an engine, and it is empty."""
     try:
         return services.is_idle(client)
     except Unavailable:
@@ -89,7 +89,7 @@ def is_idle(client: Client) -> bool:
 
 @contextlib.contextmanager
 def four(service: Service, client: Client, timeout: float | None = None, **limits: Any) -> Iterator[Calls]:
-    """Requests in four states, through a proxy. Where time is what happens, nobody waits for the states."""
+    """Requests in four states, through a proxy. With a timeout or limit, the states are not waited for."""
     reach = timeout is None and not limits
     client.wait_ready()
     with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ def reset(calls: Calls, service: Service, client: Client) -> None:
 
 
 def black_hole(calls: Calls, service: Service, client: Client) -> None:
-    """Nobody says anything any more; the server asks, and nobody answers."""
+    """Silences the connection; the server's ping is not answered."""
     calls.proxy.black_hole()
     services.wait_until(lambda: is_idle(client))
     calls.proxy.reset()
@@ -165,8 +165,8 @@ def test_the_engine_is_empty_again(service: Service, event: str) -> None:
         assert {*calls.statuses()} <= statuses
 
 
-def test_a_core_that_is_away_hears_of_it_when_it_is_back(service: Service) -> None:
-    """Requests wait in the journal; what was cancelled meanwhile is not sent to the next core."""
+def test_a_core_that_was_down_is_not_sent_cancelled_requests(service: Service) -> None:
+    """Requests wait in the journal; those cancelled in between are not sent to the next core."""
     with Client(service.address) as client, four(service, client) as calls:
         os.kill(services.processes(service.pid)["engine"][0], signal.SIGKILL)
         cancel(calls, service, client)

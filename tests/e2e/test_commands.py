@@ -41,7 +41,7 @@ def test_generate_chat_and_health(demo: Service):
 
 
 def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
-    """So slow that the answer takes a minute: it cannot be over before the signal comes."""
+    """The answer takes a minute: it cannot end before the signal."""
     folder, slow = without_weights(tmp_path), ("slow-factor=5000",)
     with services.start(
         folder, device="simulated", profile="h200", num_blocks=64, worker_fault=slow
@@ -74,7 +74,7 @@ def test_benchmark(demo: Service, tmp_path: Path):
 
 
 def test_breakdown(tmp_path: Path):
-    """All parts are there, and are those of one whole: worker, core and client agree."""
+    """All parts are reported, and worker, core and client agree on their sum."""
     file = tmp_path / "figures.json"
     arguments = ("--start=demo", "--workloads=batch", "--repeats=1", "--breakdown", f"--json={file}")
     assert "the service adds" in run("benchmarks/serve.py", *arguments)

@@ -34,7 +34,7 @@ def twin(service: Service) -> Generation:
 
 @pytest.fixture
 def frontends(service: Service, tmp_path: Path) -> Iterator[list[services.Frontend]]:
-    """Two more, started by hand, which nobody starts again; they find the engine cores in a file."""
+    """Two more frontends without a supervisor, which read the engine addresses from a file."""
     file = tmp_path / "engines"
     file.write_text("\n".join(services.engine_addresses(service)))
     started = [services.Frontend(f"@{file}") for _ in range(2)]
@@ -44,7 +44,7 @@ def frontends(service: Service, tmp_path: Path) -> Iterator[list[services.Fronte
 
 
 def stream_and_kill(address: str | list[str], kill: Callable[[], None]) -> Generation:
-    """The first message comes from whom is killed then."""
+    """Kills the frontend that has sent the first message."""
     with Client(address) as client, client.stream(PROMPT, **LONG) as stream:
         next(stream)
         kill()
@@ -80,7 +80,7 @@ def test_with_several_addresses(
 def test_with_one_address_and_several_frontends_behind_it(
     service: Service, twin: Generation, asynchronous: bool
 ):
-    """All of them die; whoever is back first goes on."""
+    """All frontends die; streams continue on the first that is back."""
     if asynchronous:
         result = asyncio.run(stream_and_kill_async(service.address, lambda: kill_all_frontends(service)))
     else:

@@ -187,7 +187,7 @@ def test_killed_again_at_each_stage_of_the_recovery(service: Service):
 
 
 def test_a_core_that_wakes_up_is_a_stranger(folder: Path, tmp_path: Path):
-    """Nobody kills it: its frontend has no supervisor beside it. What was sent before is sent again."""
+    """No supervisor kills it. Requests that were sent before are sent again."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

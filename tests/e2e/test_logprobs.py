@@ -123,7 +123,7 @@ def generous(checkpoint: Path) -> Iterator[Client]:
         yield client
 
 
-def test_streams_and_wishes_of_other_kinds(checkpoint: Path, generous: Client) -> None:
+def test_streams_and_other_options(checkpoint: Path, generous: Client) -> None:
     """Given ids, the whole vocabulary, and limits."""
     reference, prompt = Reference(checkpoint), prompts()[1]
     assert generous.model().limits.max_logprobs == VOCAB_SIZE

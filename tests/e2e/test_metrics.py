@@ -125,7 +125,7 @@ def test_a_child_that_died_is_missed_and_comes_back():
 
 
 def test_a_frontend_that_hangs_is_not_ready():
-    """Its HTTP thread stops with it: nobody answers, and that is told."""
+    """Its HTTP thread stops with it: the missing answer is reported."""
     with services.start(device="simulated", profile="instant") as service:
         (frontend_pid,) = services.processes(service.pid)["frontend"]
         os.kill(frontend_pid, signal.SIGSTOP)

@@ -16,7 +16,7 @@ from pagewire.local_service import Service
 from tests.e2e import services
 
 LONG = {"max_tokens": 300, "ignore_eos": True}
-WISHES: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("1, 2, 3,", {**LONG, "seed": 1}),
     ("The first of many", {**LONG, "seed": 2, "temperature": 0.9}),
     ("Two of one", {**LONG, "seed": 3, "n": 2}),
@@ -37,13 +37,13 @@ def service() -> Iterator[Service]:
 def twins(service: Service) -> list[list[Output]]:
     """What each is alone."""
     with Client(service.address) as client:
-        return [client.stream(prompt, **wish).result().outputs for prompt, wish in WISHES]
+        return [client.stream(prompt, **options).result().outputs for prompt, options in CASES]
 
 
 def run(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
     """All at once. in_the_middle: when some have begun."""
     with Client(address) as client, client.multiplex() as many:
-        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        requests = [many.send(prompt, **options) for prompt, options in CASES]
         for place, _ in enumerate(many):
             if place == 400:
                 in_the_middle()
@@ -52,7 +52,7 @@ def run(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequ
 
 async def run_async(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
     async with AsyncClient(address) as client, client.multiplex() as many:
-        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        requests = [many.send(prompt, **options) for prompt, options in CASES]
         place = 0
         async for _ in many:
             place += 1
@@ -82,7 +82,7 @@ def test_each_is_what_it_is_alone(
         requests = asyncio.run(run_async(service.address, in_the_middle))
     else:
         requests = run(service.address, in_the_middle)
-    assert killed and [request.error for request in requests] == [None] * len(WISHES)
+    assert killed and [request.error for request in requests] == [None] * len(CASES)
     for request, twin in zip(requests, twins, strict=True):
         assert request.generation.outputs == twin
     with Client(service.address) as client:
@@ -108,11 +108,11 @@ def test_a_frontend_is_drained(
     """What it has ends there, or goes on at the other one; what is new goes to the other one."""
     addresses = [frontend.address for frontend in frontends]
     with Client(addresses) as client, client.multiplex() as many, Client(addresses[0]) as operator:
-        requests = [many.send(prompt, **wish) for prompt, wish in WISHES]
+        requests = [many.send(prompt, **options) for prompt, options in CASES]
         for place, _ in enumerate(many):
             if place == 100:
                 assert operator.drain(end_after) > 0
-                requests += [many.send(prompt, **wish) for prompt, wish in WISHES]
+                requests += [many.send(prompt, **options) for prompt, options in CASES]
         assert [request.error for request in requests] == [None] * len(requests)
         assert [request.generation.outputs for request in requests] == 2 * twins
 
@@ -128,7 +128,7 @@ def frontends(service: Service) -> Iterator[list[services.Frontend]]:
 def test_abort(service: Service):
     with Client(service.address) as client:
         with client.multiplex() as many:
-            requests = [many.send(prompt, **{**wish, "max_tokens": 900}) for prompt, wish in WISHES[6:]]
+            requests = [many.send(prompt, **{**options, "max_tokens": 900}) for prompt, options in CASES[6:]]
             for request, _ in many:
                 if not request.done:
                     many.abort(request)

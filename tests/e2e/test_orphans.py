@@ -1,7 +1,7 @@
 """kill -9 on any process, in any state: nothing is left of what it had started, and the next start works.
 
-What is left is looked for in the environments of all processes: whoever belongs to a service has the folder
-of its test there, also when it has another parent by now, or none.
+Leftovers are found by the environments of all processes: those of a service contain the folder of its test,
+even if they have been given another parent.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def members(runtime: Path) -> dict[int, str]:
-    """Living processes of a service, whoever their parents are, and the commands that they run."""
+    """Returns living processes of a service, whatever their parents, with their commands."""
     mark = f"XDG_RUNTIME_DIR={runtime}".encode()
     found = {}
     for entry in Path("/proc").iterdir():
@@ -137,7 +137,7 @@ def test_killed_in_the_middle_of_the_start(serve: Start, folder: str, seed: int)
 
 
 def test_a_killed_core_that_was_started_alone_leaves_its_address_free(folder: str, tmp_path: Path):
-    """The files of its sockets are still there, and stop nobody."""
+    """Its socket files are left, and do not prevent a start."""
     for _ in range(2):
         with services.alone(tmp_path, "engine", folder, *FLAGS[:2]) as engine:
             services.wait_until(lambda: "worker" in members(tmp_path).values())

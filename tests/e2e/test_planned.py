@@ -1,4 +1,4 @@
-"""Ends that somebody wanted: of the engine core alone, and drains from the command line."""
+"""Planned stops: of the engine core alone, and drains from the command line."""
 
 import os
 import signal

@@ -13,7 +13,7 @@ from pagewire.client.results import Generation, Output
 from tests.e2e import services
 
 TRIGGER = 77
-"""A token that no prompt of an innocent has."""
+"""A token that occurs in the culprits' prompts only."""
 MOST_DEATHS = 8
 
 
@@ -48,7 +48,7 @@ def culprit(**options: object) -> Case:
 
 
 async def run(address: str, cases: list[Case]) -> list[list[Output] | str]:
-    """All at once: what there is of each, or why it failed. Who comes while nobody serves tries again."""
+    """Runs all cases at once. Returns each result or error; requests refused during a restart are retried."""
 
     async def one(client: AsyncClient, case: Case) -> list[Output] | str:
         while True:
@@ -89,7 +89,7 @@ def check(service: services.Serve, cases: list[Case], culprits: list[Case]) -> i
 
 
 def test_one_among_63(serve: Callable[..., services.Serve]):
-    """It dies of its ninth token, when all others are in the middle of theirs."""
+    """The engine dies at its ninth token, when all others are in the middle of theirs."""
     service = serve(
         "--device=simulated",
         "--profile=instant",
@@ -101,7 +101,7 @@ def test_one_among_63(serve: Callable[..., services.Serve]):
 
 
 def test_culprits_of_other_kinds(serve: Callable[..., services.Serve]):
-    """A beam search, and a request with siblings; each dies of a token that it has made."""
+    """A beam search, and a request with siblings; each kills the engine with a generated token."""
     service = serve(
         "--device=simulated",
         "--profile=instant",
@@ -114,7 +114,7 @@ def test_culprits_of_other_kinds(serve: Callable[..., services.Serve]):
 
 
 def test_on_the_cpu(serve: Callable[..., services.Serve]):
-    """It dies of its prompt. With so few, each is tried alone at once."""
+    """The engine dies at its prompt. Few suspects are tried alone at once."""
     service = serve(
         "--dtype=float32", "--log-level=warning", f"--worker-fault=die-on-token={TRIGGER}", "--frontends=2"
     )

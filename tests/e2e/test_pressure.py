@@ -1,4 +1,4 @@
-"""Many requests, small pools, clients that vanish: every request ends, every block comes back."""
+"""Many requests, small pools, clients that vanish: every request ends, every block is freed."""
 
 import asyncio
 import signal

@@ -29,7 +29,7 @@ class Case:
 
 
 def make_cases() -> list[Case]:
-    """20 of them, five of each prompt."""
+    """20 cases, five of each prompt."""
     long = {"max_tokens": LENGTH, "ignore_eos": True}
     kinds: list[dict[str, object]] = [
         {"temperature": 0.0},
@@ -56,7 +56,7 @@ def make_cases() -> list[Case]:
 
 @dataclass
 class Run:
-    """Cases at once, and how far they are."""
+    """Concurrent cases and their progress."""
 
     client: AsyncClient
     cases: list[Case]
@@ -136,7 +136,7 @@ def two_cores() -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def twins(service: Service) -> list[Generation]:
+def references(service: Service) -> list[Generation]:
     """Results without kills."""
     return undisturbed(service)
 
@@ -162,8 +162,8 @@ def undisturbed(service: Service) -> list[Generation]:
     ],
     ids=["core-and-worker", "frontends", "all"],
 )
-def test_streams_go_on(service: Service, twins: list[Generation], victims: list[str]):
-    check(service, twins, victims)
+def test_streams_go_on(service: Service, references: list[Generation], victims: list[str]):
+    check(service, references, victims)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_streams_go_on(service: Service, twins: list[Generation], victims: list[
     [["oldest engine", "oldest engine", "worker"], ["all engine"]],
     ids=["one-after-the-other", "both-at-once"],
 )
-def test_streams_go_on_at_another_core(two_cores: Service, twins: list[Generation], victims: list[str]):
-    """The twins come from another service, which has one core: which core computes matters nowhere."""
-    check(two_cores, twins, victims)
+def test_streams_go_on_at_another_core(two_cores: Service, references: list[Generation], victims: list[str]):
+    """The references come from another service with one core: results do not depend on the core."""
+    check(two_cores, references, victims)
 
 
 def test_streams_go_on_in_the_default_dtype():
@@ -182,11 +182,11 @@ def test_streams_go_on_in_the_default_dtype():
         check(service, undisturbed(service), ["engine", "worker", "frontend", "worker", "engine"])
 
 
-def check(service: Service, twins: list[Generation], victims: list[str]) -> None:
+def check(service: Service, references: list[Generation], victims: list[str]) -> None:
     """All streams equal the undisturbed ones, and leave nothing behind."""
     cases = make_cases()
     results, run = asyncio.run(run_with_kills(service, cases, victims))
-    for case, result, twin in zip(cases, results, twins, strict=True):
+    for case, result, twin in zip(cases, results, references, strict=True):
         assert without_scores(result.outputs) == without_scores(twin.outputs), case
         assert scores_of(result) == pytest.approx(scores_of(twin), abs=1e-3), case
         assert result.usage.completion_tokens == twin.usage.completion_tokens

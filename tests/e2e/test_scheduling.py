@@ -1,4 +1,4 @@
-"""One step ahead or in step with the worker: clients cannot tell."""
+"""Scheduling ahead or in sync with the worker gives clients the same results."""
 
 import asyncio
 from typing import Any

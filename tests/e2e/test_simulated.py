@@ -79,7 +79,7 @@ def test_64_streams_give_the_tokens_of_the_formula(folder: Path, scheduling: Any
 
 
 def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch):
-    """The flag of the test reaches the worker through the environment; whoever waits hears of the end."""
+    """The fault flag reaches the worker through the environment; waiting clients learn of its death."""
     monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
     service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--no-restart")
     address = service.wait_ready()["address"]
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], mon
 def test_a_worker_that_always_dies_at_its_tenth_step(
     serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
 ):
-    """Each life brings the stream some tokens further; at the end they are those of the formula."""
+    """Each restart continues the stream by some tokens; all tokens are those of the formula."""
     monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
     service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--max-deaths=9")
     prompt = prompt_of(3)
@@ -105,7 +105,7 @@ def test_a_worker_that_always_dies_at_its_tenth_step(
 def test_a_prompt_that_always_kills_the_worker_is_given_up(
     serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch
 ):
-    """It is tried four times in all; the service goes on without it."""
+    """It is tried four times in all; then the service continues without it."""
     monkeypatch.setenv("PAGEWIRE_FAULT_DIE_ON_TOKEN", "777")
     service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--max-deaths=9")
     with Client(service.wait_ready()["address"]) as client:

@@ -1,4 +1,4 @@
-"""What a person reads when a service cannot start: what happened, why, what to do; never a traceback."""
+"""Errors of services that cannot start: what happened, why, what to do; never a traceback."""
 
 import json
 import shutil
@@ -77,7 +77,7 @@ def test_no_tokenizer(serve: Callable[..., Serve], model: Path):
         ("--swap-space=900000", ["--swap-space", "memory"]),
     ],
 )
-def test_what_cannot_be_had_is_named(serve: Callable[..., Serve], flag: str, words: list[str]):
+def test_unavailable_features_are_named(serve: Callable[..., Serve], flag: str, words: list[str]):
     text = last_lines(serve(flag))
     for word in words:
         assert word in text
@@ -95,14 +95,14 @@ def test_llm_raises_the_reason(model: Path):
 
 
 def test_a_recording_that_cannot_be_written(serve: Callable[..., Serve], tmp_path: Path):
-    """Said before anything is loaded."""
+    """Reported before anything is loaded."""
     text = last_lines(serve(f"--record={tmp_path / 'missing' / 'file'}"))
     assert "cannot record" in text and str(tmp_path / "missing" / "file") in text and "--record" in text
     assert "--record FILE" in last_lines(serve("--record-tokens"))
 
 
 def test_a_fault_on_purpose_that_makes_no_sense(serve: Callable[..., Serve]):
-    """Its name is known to the core, its values to the worker."""
+    """The core knows its name, the worker validates its value."""
     assert "--worker-fault sing=1" in last_lines(serve("--worker-fault=sing=1"))
     text = last_lines(serve("--device=simulated", "--worker-fault=die-at-step=0.5"))
     assert "--fault-die-at-step" in text and "0.5" in text

@@ -1,4 +1,4 @@
-"""Processes that are started one by one, in any order: each waits for the others, and nobody hangs."""
+"""Processes started one by one, in any order: each waits for the others without hanging."""
 
 import contextlib
 import itertools
@@ -52,7 +52,7 @@ def running(part: str, folder: Path, port: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PARTS)), ids="-".join)
 def test_any_order(folder: Path, order: tuple[str, ...]):
-    """As long as one is absent, a call ends at once, as UNAVAILABLE; afterwards they serve."""
+    """While one is missing, calls end at once with UNAVAILABLE; then the service answers."""
     port = free_port()
     with contextlib.ExitStack() as stack, Client(f"127.0.0.1:{port}") as client:
         for part in order:

@@ -1,4 +1,4 @@
-"""However a service ends, it leaves no processes, no sockets, no files."""
+"""However a service ends, it leaves no process, socket or file."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ def test_ctrl_c_while_it_loads(serve: Start):
     ("victim", "word"), [("worker", "worker"), ("engine", "engine core"), ("frontend", "frontend")]
 )
 def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, victim: str, word: str):
-    """Where nobody wants it to be started again."""
+    """With --no-restart."""
     service = serve("--no-restart")
     service.wait_ready()
     found = descendants(service)
@@ -83,7 +83,7 @@ def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, vic
 
 @pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
 def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, victim: str):
-    """With a worker its engine core dies, and the other way round; nothing is left of either."""
+    """An engine core dies with its worker, and vice versa; both are replaced."""
     service = serve()
     facts = service.wait_ready()
     found = descendants(service)

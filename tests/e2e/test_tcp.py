@@ -45,7 +45,7 @@ def _links(folder: str) -> Iterator[str]:
             yield os.readlink(f"{folder}/{name}")
 
 
-def test_a_stream_over_tcp_and_nobody_listens_elsewhere(tmp_path):
+def test_a_stream_over_tcp_with_no_other_listeners(tmp_path):
     """S2: every listener is on loopback, and one that was asked for."""
     engine_key, client_key = make_keys(tmp_path / "keys")
     grpc_port, frontends, workers = free_port(), free_port(), free_port()
@@ -92,7 +92,7 @@ def test_a_stream_over_tcp_and_nobody_listens_elsewhere(tmp_path):
         (("engine", "--listen-workers=tcp://127.0.0.1:7", "--device=simulated"), "add --external-workers"),
     ],
 )
-def test_without_keys_nobody_starts(tmp_path, arguments, why):
+def test_without_keys_no_process_starts(tmp_path, arguments, why):
     with alone(tmp_path, *arguments) as process:
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0

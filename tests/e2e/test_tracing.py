@@ -95,8 +95,8 @@ def test_a_refusal_is_an_error(service: Service, collector: tuple[Collector, str
     assert {each.key: each.value.string_value for each in span.attributes}["error.type"] == "INVALID_FIELD"
 
 
-def test_what_nobody_sampled_is_not_sent(service: Service, collector: tuple[Collector, str]):
-    """Neither where the parent is not, nor where there is none and the rate is 0."""
+def test_unsampled_requests_are_not_exported(service: Service, collector: tuple[Collector, str]):
+    """Neither with an unsampled parent, nor without a parent at rate 0."""
     unsampled, last = "1" * 32, "2" * 32
     call(service, f"00-{unsampled}-{PARENT}-00", stopping={"max_tokens": 1})
     call(service, stopping={"max_tokens": 1})
@@ -105,12 +105,12 @@ def test_what_nobody_sampled_is_not_sent(service: Service, collector: tuple[Coll
     assert {span.trace_id.hex() for span in collector[0].spans} <= {TRACE, TRACE[::-1], last}
 
 
-def test_nobody_finds_prompts_there(service: Service, collector: tuple[Collector, str]):
+def test_spans_contain_no_prompts(service: Service, collector: tuple[Collector, str]):
     text = " ".join(map(str, collector[0].spans))
     assert text and not any(word in text for word in SECRET.split())
 
 
-def test_without_the_library_it_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "pagewire.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(StartupError, match="opentelemetry") as error:

@@ -41,7 +41,7 @@ def command(service: str, changes: Mapping[str, object]) -> list[str]:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody has."""
+    """Returns free ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
         return [each.getsockname()[1] for each in sockets]
@@ -62,12 +62,12 @@ class Topology:
 
     @property
     def address(self) -> str:
-        """Of the balancer."""
+        """Address of the balancer."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def addresses(self) -> list[str]:
-        """Of the frontends."""
+        """Addresses of the frontends."""
         return [f"127.0.0.1:{port}" for port in self.ports]
 
     def __enter__(self) -> "Topology":
@@ -113,7 +113,7 @@ class Topology:
         self._start(f"frontend {number}", words)
 
     def wait_ready(self, number: int) -> None:
-        """Until health says so."""
+        """Waits until health is SERVING."""
         with Client(self.addresses[number]) as client:
             client.wait_ready(PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""The command `pagewire` as people type it, without a service."""
+"""The command `pagewire` as users type it, without a service."""
 
 import http.server
 import os

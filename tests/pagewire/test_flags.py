@@ -1,4 +1,4 @@
-"""Flags, environment and files become configurations; what nobody knows is named."""
+"""Flags, environment and files become configurations; unknown names are errors."""
 
 import os
 from pathlib import Path
@@ -171,7 +171,7 @@ def test_children_do_not_see_overruled_variables(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, "1")
     flags.forget_environment(ServeConfig)
     assert "PAGEWIRE_PORT" not in os.environ and "PAGEWIRE_CONFIG" not in os.environ
-    assert os.environ["PAGEWIRE_RANK"] == "1"  # the worker's: nobody passes it on
+    assert os.environ["PAGEWIRE_RANK"] == "1"  # the worker's: it is not passed on
 
 
 @pytest.mark.parametrize("config", [ServeConfig, FrontendConfig, EngineConfig, WorkerConfig, GenerateConfig])

@@ -55,7 +55,7 @@ def test_what_belongs_together():
 
 
 @pytest.mark.parametrize("code", ["UNAUTHENTICATED", "PERMISSION_DENIED"])
-def test_nobody_tries_again_without_permission(code):
+def test_authentication_errors_are_not_retried(code):
     recovery = Recovery(generation_pb2.GenerateRequest(), num_servers=3, server=0, timeout=None)
     assert recovery.after(from_status(grpc.StatusCode[code], "no", ())) is None
 

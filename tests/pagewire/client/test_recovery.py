@@ -1,4 +1,4 @@
-"""When a client tries again, where, and with what; and both clients against servers that die."""
+"""When, where and with what a client retries; and both clients against servers that die."""
 
 import grpc
 import pytest
@@ -51,7 +51,7 @@ def message(
     return response
 
 
-def test_where_one_server_has_too_much_to_do_each_of_the_others_is_asked_once():
+def test_after_an_overload_each_other_server_is_tried_once():
     overload = ResourceExhausted(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request would wait for 9.0 s")
     recovery, _ = make(num_servers=3)
     assert [recovery.after(overload) for _ in range(3)] == [0.0, 0.0, None]
@@ -60,7 +60,7 @@ def test_where_one_server_has_too_much_to_do_each_of_the_others_is_asked_once():
     recovery, _ = make(num_servers=3)
     recovery.received(message(0, [1], first=True))
     assert recovery.after(unavailable(RESET)) == 0.0
-    assert recovery.after(overload) is None, "what broke off is continued by whoever can"
+    assert recovery.after(overload) is None, "a broken stream may continue on any server"
 
 
 def test_nobody_there_is_said_at_once():
@@ -72,7 +72,7 @@ def test_nobody_there_is_said_at_once():
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_server_that_goes_away_is_nobodys_fault(begun):
-    """However many go away one after another, as long as somebody takes it in time."""
+    """However many servers drain in a row, as long as one accepts the request in time."""
     recovery, clock = make()
     if begun:
         recovery.received(message(0, [1], first=True))

@@ -1,4 +1,4 @@
-"""Which cores there are, and who gets them. Cores are made up: the machine may have one."""
+"""Available cores and their division, with fake cores: the machine may have only one."""
 
 import math
 import os

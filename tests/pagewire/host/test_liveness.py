@@ -1,4 +1,4 @@
-"""Who hangs, by signs of life, awake time and what the kernel says. Time is a number here."""
+"""Hang detection by heartbeats, awake time and CPU time, with fake time."""
 
 import os
 import signal
@@ -78,7 +78,7 @@ def test_time_in_which_we_were_stopped_does_not_count():
 
 
 def test_a_machine_that_sleeps_kills_nobody():
-    """Everybody was stopped, just before the next word; it comes a second after that at the latest."""
+    """All processes were stopped just before a heartbeat, which follows within a second of the resume."""
     liveness, awake = Liveness(), AwakeTime(0.0)
     now = 0.0
     for pause in (0.5, 0.5, 3600.0, 0.5, 0.5):

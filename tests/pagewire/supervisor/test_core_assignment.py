@@ -1,4 +1,4 @@
-"""When the processes of a service keep to cores of their own, and what is said of it."""
+"""When the processes of a service are pinned to separate cores, and the log line about it."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ LARGE = ServeConfig(load_format="dummy", device="cpu")
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[set[int]]:
-    """Four cores; what the process is pinned to."""
+    """Fakes four cores; returns the calls that pin the process."""
     caplog.set_level(logging.INFO)
     calls: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
@@ -28,7 +28,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     return calls
 
 
-def test_a_worker_has_its_own(pinned: list[set[int]], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_has_its_own_cores(pinned: list[set[int]], caplog: pytest.LogCaptureFixture) -> None:
     plan = core_assignment.share_cores(LARGE)
     assert plan == CorePlan(((1, 2, 3),), (0,)) and pinned == [{0}]
     assert caplog.messages == ["cores: 1-3 for the worker, 0 for all other processes"]
@@ -45,7 +45,7 @@ def test_a_worker_has_its_own(pinned: list[set[int]], caplog: pytest.LogCaptureF
         (replace(LARGE, threads=4), 64.0, "they are too few to be divided"),
     ],
 )
-def test_all_share_all(
+def test_all_processes_share_all_cores(
     pinned: list[set[int]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""Who is started, and with which flags."""
+"""The processes of a service and their flags."""
 
 from pathlib import Path
 

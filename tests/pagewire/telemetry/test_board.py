@@ -87,7 +87,7 @@ def test_another_process_has_its_own_label():
 
 
 def test_a_value_that_grows_meanwhile_is_read_again():
-    """Another thread counts while somebody looks."""
+    """Another thread counts during a scrape."""
     attempts = []
 
     def read(_: None) -> dict[str, float]:

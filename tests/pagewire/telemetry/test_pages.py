@@ -23,7 +23,8 @@ async def test_a_loop_that_turns_says_whether_it_serves(serves: bool, expected: 
 
 
 async def test_a_loop_that_does_not_turn_is_asked_once(monkeypatch: pytest.MonkeyPatch):
-    """However often somebody looks: questions must not pile up. When it turns again, all is well."""
+    """However often the page is requested, the loop is asked once at a time; it recovers when the loop
+    does."""
     monkeypatch.setattr(pages, "PATIENCE_S", 0.01)
     asked: list[Answer] = []
     of = Pages(Board("x"), asked.append)

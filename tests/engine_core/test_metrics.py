@@ -1,0 +1,58 @@
+"""Readings of a core: what Prometheus gets beside its counters."""
+
+from types import SimpleNamespace
+
+from engine_core.metrics import MOST_TENANTS, OTHERS, READINGS, Parts
+from pagewire.internal.v1.worker_pb2 import Ready
+from tests.engine_core.fakes import add_request
+from tests.engine_core.house import House
+
+
+def parts_of(house: House) -> Parts:
+    frontends = SimpleNamespace(num_bad_frames=3, backlog_bytes=lambda: [10, 30])
+    workers = SimpleNamespace(num_bad_frames=1)
+    ready = Ready(kv_cache_bytes=5000, num_threads=4)
+    return Parts(house.core, frontends, workers, ready)  # type: ignore[arg-type]
+
+
+def read(house: House) -> dict[str, object]:
+    """Values by metric, without prefix."""
+    parts = parts_of(house)
+    return {each.metric.name.removeprefix("pagewire_"): each.read(parts) for each in READINGS}
+
+
+def test_readings_of_a_core_with_requests() -> None:
+    house = House(blocks=64, rows=2)
+    for handle in (1, 2, 3):
+        house.put(add_request(handle, 9, max_tokens=5, ignore_eos=True))
+    house.step(2)
+    values = read(house)
+    assert (values["core_requests_running"], values["core_requests_waiting"]) == (2, 1)
+    assert values["core_rows"] == 2 and values["core_steps_total"] == 2
+    assert values["core_waiting_tokens"] == 9
+    pool = house.scheduler.pool
+    assert values["core_kv_blocks"] == {"used": pool.num_blocks - pool.num_free, "free": pool.num_free}
+    assert values["core_bad_frames_total"] == {"frontends": 3, "workers": 1}
+    assert (values["core_backlog_bytes"], values["core_largest_backlog_bytes"]) == (40, 30)
+    assert (values["worker_kv_cache_bytes"], values["worker_threads"]) == (5000, 4)
+    house.inbox.close()
+
+
+def test_preemptions_are_split_by_what_became_of_the_blocks() -> None:
+    house = House()
+    house.scheduler.states.num_preemptions, house.scheduler.swap.num_swapped_out = 5, 2
+    assert read(house)["core_preemptions_total"] == {"recompute": 3, "swap": 2}
+    house.inbox.close()
+
+
+def test_the_tenants_that_were_served_most_have_a_value_each() -> None:
+    house = House(rows=8, blocks=512)
+    for handle in range(MOST_TENANTS + 5):
+        house.put(add_request(handle, 3 + handle, max_tokens=1, tenant=f"tenant-{handle}"))
+    house.run()
+    service = read(house)["core_tenant_service"]
+    assert isinstance(service, dict) and len(service) == MOST_TENANTS + 1
+    assert f"tenant-{MOST_TENANTS + 4}" in service and "tenant-0" not in service
+    total = sum(house.scheduler.waiting.tenants.counters().values())  # type: ignore[attr-defined]
+    assert sum(service.values()) == total and service[OTHERS] > 0
+    house.inbox.close()

@@ -1,7 +1,7 @@
 """The engine core: events in, one step, outputs out.
 
-EngineCore.step() can be called in-process, without sockets and threads: it takes its events from an
-inbox, asks a worker (anything that can execute plans) and hands messages to a function.
+EngineCore.step() can run in-process, without sockets and threads: it takes events from an inbox, submits
+plans to a worker (anything that executes plans) and passes messages to a function.
 """
 
 import logging
@@ -40,43 +40,43 @@ from pagewire.retry_after import Rate
 log = logging.getLogger(__name__)
 
 _IDLE_CHECK_INTERVAL_S = 60.0
-"""check_invariants() looks at every block (10 ms for 200,000), and a request may just be arriving."""
+"""check_invariants() visits every block (10 ms for 200,000), and a request may be about to arrive."""
 
 
 class Worker(Protocol):
-    """What computes."""
+    """Executes plans in order."""
 
     on_wait: Callable[[], None]
     """Set by the engine core. Every method that waits calls it a few times a second: a step may be long."""
 
     def submit(self, plan: Plan) -> None:
-        """Begins to compute a step, when those before it are done. Raises when there is nobody to do it."""
+        """Queues a step behind those before it. Raises when the worker is gone."""
 
     def collect(self) -> Result:
-        """Waits for the oldest result that was not collected. Raises when it will not come."""
+        """Waits for the oldest result that was not collected. Raises when it will not arrive."""
 
     def await_result(self, seconds: float) -> None:
-        """Returns when collect() would not wait, or when so many seconds have passed. Raises as that does."""
+        """Returns when collect() would not wait, or after so many seconds. Raises as collect() does."""
 
     def wait_for(self, inbox: Inbox) -> None:
-        """Returns when there may be events. Raises when there will be nobody to execute anything."""
+        """Returns when there may be events. Raises when the worker is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the core says about itself to each frontend."""
+    """What the core tells each frontend about itself."""
 
     welcome: Welcome
     limits: Limits
 
     @property
     def epoch(self) -> int:
-        """Of this start of the core."""
+        """Number of this start of the core."""
         return self.welcome.epoch
 
 
 class EngineCore:
-    """The step loop. Everything here happens in one thread."""
+    """The step loop. All methods run in one thread."""
 
     def __init__(
         self,
@@ -116,18 +116,18 @@ class EngineCore:
 
     @property
     def epoch(self) -> int:
-        """Of this start."""
+        """Number of this start of the core."""
         return self._epoch
 
     def run(self) -> NoReturn:
-        """Steps until something raises: what went wrong, or the wish to stop."""
+        """Steps until an exception: a failure, or the request to stop."""
         while True:
             self.step()
 
     def step(self) -> None:
         """Events, schedule, submit; then a result, update, outputs. Waits for an event when idle.
 
-        A result is waited for when the worker has enough to do, or when there is nothing to plan without it.
+        Waits for a result when the worker has enough to do, or when nothing can be planned without it.
         """
         self._heartbeat()
         if delay := self._pace.delay(self._clock()) or self.scheduler.idle_sleep:
@@ -146,7 +146,7 @@ class EngineCore:
             self._take_result()
 
     def fail_all(self, reason: str, message: str) -> None:
-        """Tells the owner of every request, also of one just arrived, that the core cannot go on."""
+        """Fails every request in flight, and those that have just arrived."""
         self.scheduler.quarantine.leave()
         for request in list(self.scheduler.requests):
             self._fail(request, Code.UNAVAILABLE, reason, message)
@@ -158,7 +158,7 @@ class EngineCore:
     # Events.
 
     def _take_events(self) -> None:
-        """Handles what has arrived. Blocks only when no request is in flight, and no plan."""
+        """Handles events. Waits only when no request and no plan is in flight."""
         if not (self.scheduler.requests or self.scheduler.in_flight or self._inbox):
             self._check_when_idle()
             self.counters.idle()
@@ -178,7 +178,7 @@ class EngineCore:
             raise RuntimeError("the thread of the frontends' socket has ended") from event.error
 
     def _while_waiting(self) -> None:
-        """A step may take longer than a frontend waits for a sign of life. Everything else has to wait."""
+        """Answers heartbeats during a step, which may take longer than their timeout. Other events wait."""
         self._heartbeat()
         for event in self._inbox.take_if(self._asks_for_life):
             self._handle(event)
@@ -191,7 +191,7 @@ class EngineCore:
         )
 
     def _handle_message(self, event: Received) -> None:
-        """Handles one message. A bug that it uncovers fails that message alone."""
+        """Handles one message. An exception fails that message alone."""
         kind = event.message.WhichOneof("message")
         frontend = event.frontend
         try:
@@ -236,7 +236,7 @@ class EngineCore:
         if hello.known_epoch == self._epoch:
             self._send(frontend, EngineMessage(load=self._load()))
             return
-        # Whoever does not know this epoch has forgotten what it asked for under it.
+        # A frontend that does not know this epoch has forgotten the requests that it sent under it.
         for request in self.scheduler.requests.of_frontend(frontend):
             self.scheduler.abort(request)
         self._send(frontend, EngineMessage(welcome=self._identity.welcome))
@@ -259,7 +259,7 @@ class EngineCore:
         aborted = []
         for name in message.request_ids:
             if is_too_long(name):
-                continue  # no request has such a name, and these are remembered
+                continue  # no request has such a name, and aborted names are kept
             self.intake.recent_aborts.add(name, arrival)  # the request may still arrive, or be resent
             found = self.scheduler.requests.named(name)
             for request in found:
@@ -269,7 +269,7 @@ class EngineCore:
         return aborted
 
     def _lose_frontend(self, frontend: bytes) -> None:
-        """Ends what a frontend owned. It is told, in case that it lives and was only too slow."""
+        """Fails the requests of a frontend, which may be alive and only have been too slow."""
         requests = self.scheduler.requests.of_frontend(frontend)
         self.counters.frontends_lost += bool(requests)
         for request in requests:
@@ -293,10 +293,10 @@ class EngineCore:
         self._tell_of_faults()
 
     def _publish(self, only_finishes: bool = False) -> None:
-        """Sends each frontend what happened to its sequences.
+        """Sends outputs to each frontend.
 
-        only_finishes: before a step, ends that do not depend on it (by the clock or by an Abort) are
-        not kept waiting for it; everything else travels with its outputs.
+        only_finishes: before a step, sends ends that do not depend on it (by the clock or by an Abort);
+        everything else is sent with the outputs of the step.
         """
         if only_finishes and not self.scheduler.has_finishes:
             return
@@ -318,7 +318,7 @@ class EngineCore:
         self._replies.fail(request.frontend, request.handle, code, reason, message)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:
-        """Ends a request whose arrival raised, as far as it got."""
+        """Ends a request whose arrival raised, if it was added."""
         request = self.scheduler.requests.by_handle(frontend, handle)
         if request:
             self.scheduler.abort(request)
@@ -331,7 +331,7 @@ class EngineCore:
         return describe_load(self.scheduler, self._epoch, rate, self.intake.refused)
 
     def _check_when_idle(self) -> None:
-        """Looks for leaks while nobody waits for us. A finding is a bug; it is no reason to die."""
+        """Checks invariants while there is no work. A violation is logged and counted; the core goes on."""
         now = self._clock()
         if now < self._next_idle_check:
             return
@@ -340,4 +340,4 @@ class EngineCore:
             self.scheduler.check_invariants()
         except InvariantError as error:
             self.counters.broken_invariants += 1
-            log.error("the scheduler's books do not balance: %s", error)
+            log.error("the scheduler's state contradicts itself: %s", error)

@@ -1,8 +1,8 @@
-"""The pool of KV blocks: who holds a block is a count, who is free waits to be handed out again.
+"""The pool of KV blocks: reference counts of held blocks, and the order in which free blocks are allocated.
 
-All operations cost O(1) per block. A free block of which nobody knows the content is handed out first,
-the one freed last before the others: its memory is the likeliest to be warm. Then come the free blocks
-whose content is known, least recently used first; until then they can be found and shared again.
+All operations cost O(1) per block. Free blocks without cached content are allocated first, the one freed last
+before the others, since its memory is the most likely to be warm. Then come free blocks with cached content,
+least recently used first; until then they can be found and shared again.
 """
 
 from collections import Counter, OrderedDict
@@ -14,7 +14,7 @@ from engine_core.errors import InvariantError
 class BlockPool:
     """Blocks 0 to num_blocks - 1, each free or held by one or more block tables.
 
-    A block's content, if it is known, is a hash of it (see prefix_cache.py): one block for each content.
+    A cached block has a content, the hash that prefix_cache.py gives it. One block is cached per content.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -22,22 +22,22 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._contents: list[bytes | None] = [None] * num_blocks
         self._by_content: dict[bytes, int] = {}
-        self._blank = list(range(num_blocks - 1, -1, -1))  # free, content unknown: a stack
-        self._cached: OrderedDict[int, None] = OrderedDict()  # free, content known: next to go first
+        self._blank = list(range(num_blocks - 1, -1, -1))  # free, not cached: a stack
+        self._cached: OrderedDict[int, None] = OrderedDict()  # free and cached: next to be evicted first
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be allocated, with known content or not."""
+        """Blocks that can be allocated, cached or not."""
         return len(self._blank) + len(self._cached)
 
     @property
     def num_cached(self) -> int:
-        """Blocks whose content is known, free or held."""
+        """Cached blocks, free or held."""
         return len(self._by_content)
 
     def allocate(self, count: int) -> list[int]:
         """Takes `count` free blocks, each with one reference."""
-        assert 0 <= count <= self.num_free, "the caller looks at num_free first"
+        assert 0 <= count <= self.num_free, "the caller checks num_free first"
         if not count:
             return []
         blocks = self._blank[: -count - 1 : -1]
@@ -49,23 +49,23 @@ class BlockPool:
         return blocks
 
     def allocate_one(self) -> int:
-        """As allocate(1), without the list: what a decoding sequence asks for when it has filled a block."""
+        """As allocate(1), without the list: for a decoding sequence that has filled a block."""
         block = self._blank.pop() if self._blank else self._evict()
         self._references[block] = 1
         return block
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Adds a reference to each of these blocks: held ones, or free ones that find() has found."""
+        """Adds a reference to each of these blocks, which are held, or free and returned by find()."""
         for block in blocks:
             if not self._references[block]:
-                assert block in self._cached, "a free block without known content cannot be shared"
+                assert block in self._cached, "a free block that is not cached cannot be shared"
                 del self._cached[block]
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drops a reference to each block, last one first; a block that has none left is free.
+        """Drops a reference to each block, the last one first; a block without references is free.
 
-        So the tail of a sequence is handed out again before its head, which more others may share.
+        The tail of a sequence is evicted before its head, which more sequences may share.
         """
         for block in reversed(blocks):
             self._references[block] -= 1
@@ -76,44 +76,44 @@ class BlockPool:
                     self._cached[block] = None
 
     def is_held(self, block: int) -> bool:
-        """Whether some table holds the block."""
+        """Whether a block table holds the block."""
         return self._references[block] > 0
 
     def num_references(self, block: int) -> int:
-        """How many tables hold the block."""
+        """Block tables that hold the block."""
         return self._references[block]
 
     def is_shared(self, block: int) -> bool:
-        """Whether more than one table holds the block, so that none of them may write to it."""
+        """Whether several block tables hold the block, so that no sequence may write to it."""
         return self._references[block] > 1
 
     def replace_shared(self, block: int) -> int:
-        """Gives one of a shared block's holders a block of its own (the caller copies the content)."""
+        """Replaces a shared block for one of its holders by a new block; the caller copies the content."""
         assert self.is_shared(block)
         self._references[block] -= 1
         return self.allocate_one()
 
-    # Known content.
+    # Cached content.
 
     def keep(self, block: int, content: bytes) -> None:
-        """A held block has this content, and nobody will write to it any more.
+        """Caches a held block, which will not be written to again, under this content.
 
-        Nothing happens when another block is known for the same content.
+        Does nothing when another block is cached under the same content.
         """
         assert self._references[block] > 0 and self._contents[block] in (None, content)
         if self._by_content.setdefault(content, block) == block:
             self._contents[block] = content
 
     def find(self, content: bytes) -> int | None:
-        """The block that has this content."""
+        """Returns the block that is cached under this content."""
         return self._by_content.get(content)
 
     def content(self, block: int) -> bytes | None:
-        """What is known of a block's content."""
+        """Returns the content that a block is cached under."""
         return self._contents[block]
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """The content of these blocks is not known any more."""
+        """Removes these blocks from the cache; blocks that are not cached are skipped."""
         for block in blocks:
             self._forget(block)
             if block in self._cached:
@@ -121,7 +121,7 @@ class BlockPool:
                 self._blank.append(block)
 
     def forget_all(self) -> None:
-        """No block's content is known any more."""
+        """Removes all blocks from the cache."""
         self._contents = [None] * self.num_blocks
         self._by_content.clear()
         self._blank += self._cached
@@ -138,12 +138,12 @@ class BlockPool:
             del self._by_content[content]
             self._contents[block] = None
 
-    # The books.
+    # Invariants.
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raises InvariantError unless `tables`, all block tables there are, account for every block.
+        """Raises InvariantError unless `tables`, which must be all block tables, account for every block.
 
-        Python code runs per block that is held or known, C code per block of the pool (8 ms for 200,000).
+        Runs Python code per held or cached block, C code per block of the pool (8 ms for 200,000).
         """
         references: Counter[int] = Counter()
         for table in tables:
@@ -165,7 +165,7 @@ class BlockPool:
         self._check_contents()
 
     def _check_contents(self) -> None:
-        """Each content has one block, each block one content; free blocks are where theirs puts them."""
+        """Checks that contents and cached blocks are one to one, and free blocks in the right list."""
         known = {block: content for content, block in self._by_content.items()}
         if len(known) != len(self._by_content):
             raise InvariantError("a block is known for two contents")

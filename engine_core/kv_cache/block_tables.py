@@ -1,11 +1,11 @@
-"""Block tables of sequences: the one place where blocks are handed to sequences and taken back.
+"""Block tables of sequences: all blocks are allocated to sequences and freed here.
 
 Slot p of a sequence holds the keys and values of its token p; it lies in block table[p // block_size].
-A sequence may write to slots below its `num_slots` freely. Beyond that it must reserve(): the slot may
-have no block yet, or may lie in a block that other sequences read too.
+A sequence may write to slots below its `num_slots`. Beyond that it must reserve(): the slot may have no block
+yet, or lie in a block that other sequences read too.
 
-Blocks of the prefix cache are full, and a sequence begins to compute behind those that it is given:
-nobody ever asks to write to one.
+Blocks of the prefix cache are full, and a sequence starts to compute behind the cached blocks that it is
+given: it never writes to one.
 """
 
 from engine_core.kv_cache.block_pool import BlockPool
@@ -21,28 +21,28 @@ class BlockTables:
         self.block_size = block_size
 
     def blocks_for(self, slots: int) -> int:
-        """Blocks that hold so many slots."""
+        """Returns the number of blocks that hold so many slots."""
         return -(-slots // self.block_size)
 
     def missing(self, slots: int, cached: list[int]) -> int:
-        """Free blocks that it takes to open a table of so many slots, of which some blocks are cached."""
+        """Returns the free blocks that open() takes for so many slots, with these cached blocks."""
         return self.blocks_for(slots) - sum(map(self.pool.is_held, cached))
 
     def open(self, sequence: Sequence, slots: int, cached: list[int]) -> None:
-        """Gives a sequence that has no blocks those for `slots` slots; the caller knows they are free.
+        """Allocates the blocks for `slots` slots of a sequence; the caller has checked that they are free.
 
-        cached: blocks of the prefix cache that hold its first tokens, which so are computed.
+        cached: blocks of the prefix cache that hold its first tokens, which count as computed.
         """
-        self.pool.share(cached)  # first: what is free among them must not be handed out
+        self.pool.share(cached)  # first: free ones among them must not be allocated
         sequence.blocks = cached + self.pool.allocate(self.blocks_for(slots) - len(cached))
         self._count_slots(sequence)
         sequence.set_computed(len(cached) * self.block_size)
         sequence.num_committed = len(cached)
 
     def reserve(self, sequence: Sequence, end: int, plan: Plan) -> bool:
-        """Makes the slots from num_computed_tokens to `end` writable, by new blocks and by copies.
+        """Makes the slots from num_computed_tokens to `end` writable, with new blocks and with copies.
 
-        Says so in the plan. Returns False, and changes nothing, when the pool has too few free blocks.
+        Adds the changes to the plan. Returns False, and changes nothing, if the pool has too few free blocks.
         """
         blocks, pool = sequence.blocks, self.pool
         first = sequence.num_computed_tokens // self.block_size
@@ -64,10 +64,10 @@ class BlockTables:
         return True
 
     def fork(self, leader: Sequence, sibling: Sequence) -> None:
-        """Lets a sequence share what its leader has computed. Neither may write to it any more.
+        """Shares the computed blocks of a leader with a sibling. Neither may write to them from now on.
 
-        A block that the leader has reserved beyond that stays its own. (The worker copies the whole
-        table; the sibling's next change replaces that entry before anything is written through it.)
+        Blocks that the leader has reserved beyond them stay its own. (The worker copies the whole table; the
+        sibling's next change replaces those entries before it writes through them.)
         """
         computed = leader.num_computed_tokens
         sibling.blocks = leader.blocks[: self.blocks_for(computed)]
@@ -77,11 +77,11 @@ class BlockTables:
         sibling.hashes, sibling.num_committed = leader.hashes.copy(), leader.num_committed
 
     def _count_slots(self, sequence: Sequence) -> None:
-        """As many as its blocks have; but the last token of a sequence needs no slot, and gets none."""
+        """Sets num_slots to the slots of its blocks, without one for its last token, which needs none."""
         sequence.num_slots = min(len(sequence.blocks) * self.block_size, sequence.limit - 1)
 
     def close(self, sequence: Sequence) -> None:
-        """Takes all blocks of a sequence back."""
+        """Frees all blocks of a sequence."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         sequence.num_slots = sequence.num_committed = 0

@@ -1,9 +1,9 @@
-"""How much of the allocated KV cache holds nothing: slots of held blocks without computed tokens.
+"""Internal fragmentation of the KV cache: slots of held blocks without computed tokens.
 
-A sequence allocates whole blocks, all of those of its prompt when it is admitted. What is empty is the rest
-of its last block, and the part of a prompt that later steps compute. A shared block counts once.
+A sequence allocates whole blocks, and those of its whole prompt on admission. Empty are the rest of its last
+block, and the part of a prompt that later steps compute. A shared block counts once.
 
-Sampled every few steps: a sample looks at every running sequence.
+Sampled every few steps, since a sample visits every running sequence.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ SAMPLED_STEPS = 16
 
 
 class Fragmentation:
-    """Slots, empty and allocated, summed over the samples since the start."""
+    """Empty and allocated slots, summed over all samples since the start."""
 
     def __init__(self, tables: BlockTables) -> None:
         self.num_empty = 0
@@ -24,11 +24,11 @@ class Fragmentation:
 
     @property
     def ratio(self) -> float:
-        """Empty over allocated, 0 to 1; 0 before the first sample."""
+        """Empty over allocated slots, 0 to 1; 0 before the first sample."""
         return self.num_empty / self.num_allocated if self.num_allocated else 0.0
 
     def step(self, step: int, holders: Iterable[Sequence]) -> None:
-        """A step was planned. holders: whoever holds blocks; what was planned counts as computed."""
+        """Samples every few steps. holders: all sequences with blocks; planned tokens count as computed."""
         if step % SAMPLED_STEPS == 0:
             pool, size = self._tables.pool, self._tables.block_size
             self.num_empty += count_empty(self._tables, holders)
@@ -36,7 +36,7 @@ class Fragmentation:
 
 
 def count_empty(tables: BlockTables, holders: Iterable[Sequence]) -> int:
-    """Slots of all blocks that these sequences hold without a computed token."""
+    """Returns the slots without a computed token in the blocks of these sequences."""
     size, is_shared = tables.block_size, tables.pool.is_shared
     empty, seen = 0, set[int]()
     for sequence in holders:

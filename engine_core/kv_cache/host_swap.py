@@ -1,13 +1,13 @@
 """The swap space: host memory that keeps the blocks of preempted sequences until they run again.
 
-A victim's computed blocks are copied out in the plan that preempts it, and back in the plan that admits
-it again, where the prefix cache does not have them any more. That is done where it is cheaper than
-to compute what would be lost:
+A victim's computed blocks are copied out in the plan that preempts it. The plan that admits it again copies
+back those that the prefix cache no longer has. This is done where it is cheaper than to compute the lost
+tokens again:
 
     2 * blocks * swap_us_per_block  <=  tokens lost * prefill_us_per_token
 
-Both constants are measured by the worker while it loads; where they are not (0), every victim is copied.
-Outs happen only in plans that preempt, ins only in plans that admit: never both in one.
+The worker measures both constants while it loads; where they are 0 (not measured), every victim is copied.
+Only plans that preempt copy out, and only plans that admit copy in: never both in one plan.
 """
 
 from collections.abc import Iterable
@@ -22,13 +22,13 @@ from engine_core.step.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class SwapCosts:
-    """What the worker has measured, in microseconds; 0: nothing, or nothing measured."""
+    """Measured by the worker, in microseconds; 0: free, or not measured."""
 
     prefill_us_per_token: float = 0.0
     swap_us_per_block: float = 0.0
 
     def is_swap_cheaper(self, num_blocks: int, num_tokens_lost: int) -> bool:
-        """Whether to copy so many blocks out and back, and not to compute so many tokens again."""
+        """Whether copying so many blocks out and back costs no more than computing so many tokens again."""
         return 2 * num_blocks * self.swap_us_per_block <= num_tokens_lost * self.prefill_us_per_token
 
 
@@ -42,10 +42,10 @@ class _Copy:
 
 
 class SwapSpace:
-    """Host blocks 0 to num_blocks - 1: each free, or holding a block of a sequence that waits."""
+    """Host blocks 0 to num_blocks - 1: each is free, or holds a block of a waiting sequence."""
 
     def __init__(self, num_blocks: int, costs: SwapCosts, tables: BlockTables) -> None:
-        """num_blocks: 0: there is no swap space, and every victim is computed again."""
+        """num_blocks: 0 disables swapping: every victim is computed again."""
         self.num_blocks = num_blocks
         self.num_swapped_out = 0  # sequences, since the start
         self._costs = costs
@@ -56,21 +56,21 @@ class SwapSpace:
 
     @property
     def num_free(self) -> int:
-        """Host blocks that hold nothing."""
+        """Free host blocks."""
         return len(self._free) + self.num_blocks - self._next
 
     @property
     def num_copies(self) -> int:
-        """Sequences of which something is kept."""
+        """Sequences that have host blocks."""
         return len(self._copies)
 
     def num_tokens(self, sequence: Sequence) -> int:
-        """Tokens of a waiting sequence that need not be computed again."""
+        """Computed tokens of a waiting sequence that its host blocks hold."""
         copy = self._copies.get(sequence)
         return copy.num_tokens if copy else 0
 
     def swap_out(self, sequence: Sequence, plan: Plan) -> None:
-        """Keeps what a sequence has computed, if that pays and there is room. It still has its blocks."""
+        """Copies the computed blocks of a sequence, which still holds them, if there is room and it pays."""
         count = self._tables.blocks_for(sequence.num_computed_tokens)
         if not 0 < count <= self.num_free:
             return
@@ -83,8 +83,8 @@ class SwapSpace:
         self.num_swapped_out += 1
 
     def swap_in(self, sequence: Sequence, plan: Plan) -> None:
-        """A sequence is admitted, with a table that begins with what the prefix cache had; the rest of
-        what was kept comes back into its other blocks."""
+        """Copies the host blocks of an admitted sequence back, except those that the prefix cache had, and
+        frees them."""
         copy = self._copies.pop(sequence, None)
         if copy is None:
             return
@@ -95,20 +95,20 @@ class SwapSpace:
         self._free += copy.blocks
 
     def drop(self, sequence: Sequence) -> None:
-        """A waiting sequence has ended."""
+        """Frees the host blocks of a sequence that has ended while waiting."""
         copy = self._copies.pop(sequence, None)
         if copy is not None:
             self._free += copy.blocks
 
     def drop_copies_of(self, plan: Plan) -> None:
-        """A plan will not be executed: what it copies out is not there."""
+        """Frees host blocks that a plan was to write; the plan will not be executed."""
         never_written = set(plan.swap_out_host_blocks)
         for sequence, copy in list(self._copies.items()):
             if not never_written.isdisjoint(copy.blocks):
                 self.drop(sequence)
 
     def drop_all(self) -> None:
-        """What was kept cannot be trusted, or is not to be known any more: all is computed again."""
+        """Frees all host blocks; their sequences are computed again."""
         for sequence in list(self._copies):
             self.drop(sequence)
 

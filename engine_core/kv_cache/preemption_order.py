@@ -1,11 +1,11 @@
-"""Who is preempted when the pool runs short: whoever matters least, and then whoever loses least.
+"""Order of preemption when the pool runs short.
 
-    1. the lowest priority class (the largest number)
-    2. the least work lost: tokens that would have to be computed again
-    3. the one admitted last
+    1. lowest priority class (largest number)
+    2. least recompute cost: tokens that would have to be computed again
+    3. most recently admitted
 
-Blocks are given in the opposite order, so that no victim has been given any in the same plan. The sequence
-that has the most to lose in the best class always gets what it needs: something always goes on.
+Blocks are allocated in the opposite order, so that no victim has received any in the same plan. The sequence
+with the highest recompute cost in the best class always gets what it needs, so there is always progress.
 """
 
 from bisect import bisect_left
@@ -28,10 +28,10 @@ def victims_first(running: list[Sequence], tokens_lost: Callable[[Sequence], int
 
 
 def num_tokens_lost(sequence: Sequence, tables: BlockTables) -> int:
-    """Tokens that would have to be computed again if the sequence lost its blocks.
+    """Returns the tokens that would have to be computed again if the sequence lost its blocks.
 
-    The blocks that it shares with others stay, and are found again; they are the first ones of its table.
-    (Its own may stay in the prefix cache for a while. But blocks are being taken because they are needed.)
+    Blocks that it shares with other sequences, the first ones of its table, stay and are found again. (Its
+    own may stay in the prefix cache for a while, but a preemption frees blocks because they are needed.)
     """
     blocks, is_shared = sequence.blocks, tables.pool.is_shared
     if not blocks or not is_shared(blocks[0]):

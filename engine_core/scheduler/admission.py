@@ -1,4 +1,4 @@
-"""Whether there is a place for the one whose turn it is: a row, and blocks; and how it gets them."""
+"""Admission of waiting sequences: whether rows and blocks suffice, and their allocation."""
 
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.prefix_cache import PrefixCache
@@ -8,24 +8,24 @@ from engine_core.step.plan import NewRow, Plan
 
 
 class Admission:
-    """A row and blocks for those that wait."""
+    """Admits sequences that wait."""
 
     def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
         self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
-        self._refused: Sequence | None = None  # the last that did not fit, if nobody was admitted since
-        self._lacked = 0  # blocks that it needed for itself and its siblings
+        self._refused: Sequence | None = None  # the last one that did not fit, unless one was admitted since
+        self._lacked = 0  # blocks that it needs for itself and its siblings
 
     def look(self, sequence: Sequence) -> list[int] | None:
-        """The cached blocks of a sequence for which there is a place; None: it has to wait."""
+        """Returns the cached blocks of a sequence that can be admitted now; None if it must wait."""
         if self.is_out_of_reach(sequence):
             return None
         cached = self._prefix_cache.find(sequence)
         return cached if self.fits(sequence, cached) else None
 
     def admit(self, sequence: Sequence, cached: list[int], plan: Plan) -> NewRow:
-        """A sequence that fits gets rows and blocks, and runs; its row in the plan."""
+        """Gives a sequence that fits rows and blocks, and lets it run; returns its row in the plan."""
         request = sequence.request
-        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits nobody"
+        assert sequence.num_tokens == sequence.num_known_tokens, "a plan that preempts admits no sequence"
         self._refused = None
         self._states.admit(sequence, _slots_at_admission(sequence), cached, plan)
         new_row = NewRow(
@@ -41,10 +41,10 @@ class Admission:
         return new_row
 
     def is_out_of_reach(self, sequence: Sequence) -> bool:
-        """Whether a sequence did not fit lately, and there are still fewer blocks than it needed then.
+        """Whether a sequence did not fit before, and there are still fewer free blocks than it needs.
 
-        To look for its prefix again costs as much as the prefix is long, and the answer would be the same:
-        whoever has come to hold some of it meanwhile took as many free blocks as that saves.
+        Looking up its prefix again costs time in proportion to its length and gives the same answer: any
+        sequence that has pinned part of the prefix since took as many free blocks as the hit would save.
         """
         if sequence is not self._refused or not self._states.running:
             return False
@@ -53,11 +53,11 @@ class Admission:
     def fits(self, sequence: Sequence, cached: list[int]) -> bool:
         """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
 
-        Of the cached ones, those that others hold cost nothing, and those that are free what all cost.
+        Cached blocks that other sequences hold cost nothing; cached blocks that are free cost one each.
 
-        Besides, a free block for every running sequence and sibling: they will ask for one soon, and
-        somebody would be preempted for it. Whoever that was comes back only to more room each time, so
-        that nobody goes back and forth. An empty engine admits whatever is valid.
+        One more free block is required for every running sequence and sibling, which will need one soon and
+        would preempt a sequence for it. After each preemption a sequence needs more room to be admitted
+        again, so that no sequence is preempted over and over. An idle engine admits any valid request.
         """
         siblings = len(sequence.request.forking) if sequence.leads else 0
         if 1 + siblings > len(self._states.rows.free):
@@ -69,10 +69,10 @@ class Admission:
         return False
 
     def _room(self, sequence: Sequence) -> int:
-        """Free blocks that must be left for those that run."""
+        """Free blocks to leave for the running sequences."""
         return len(self._states.running) * (1 + sequence.request.num_preemptions)
 
 
 def _slots_at_admission(sequence: Sequence) -> int:
-    """All tokens and the next one; but the last token of a sequence needs no slot."""
+    """Slots for all tokens and the next one, without one for the last token of a sequence."""
     return min(sequence.num_tokens + 1, sequence.limit - 1)

@@ -1,8 +1,7 @@
-"""The fault domain of one request: a bug that shows while one is looked at ends it, and nobody else.
+"""Fault isolation per request: an exception while one request is handled ends that request alone.
 
-Only where nothing has been changed yet, or nothing but a beam search that ends with it: so what a request
-holds can be taken back. A bug in the middle of another change is the engine's end; see suspects.py for what
-follows.
+Used only where nothing but the request itself has been changed, so that what it holds can be freed. An
+exception in the middle of another change ends the engine; see quarantine/blame.py for what follows.
 """
 
 import logging
@@ -16,11 +15,11 @@ from pagewire.log_redaction import traceback_of
 log = logging.getLogger(__name__)
 
 
-class Faults:
-    """Requests that have ended so, until their frontends are told."""
+class FaultIsolation:
+    """Requests that ended by an exception, until their frontends are told."""
 
     def __init__(self, abort: Callable[[Request], None]) -> None:
-        """abort: takes back what a request holds."""
+        """abort: ends a request and frees what it holds."""
         self._abort = abort
         self._requests: list[Request] = []
 
@@ -28,11 +27,11 @@ class Faults:
         return bool(self._requests)
 
     def of(self, request: Request) -> AbstractContextManager[None, bool]:
-        """What is raised within the block ends this request."""
+        """Returns a context in which an exception ends this request."""
         return _Domain(request, self._end)
 
     def take(self) -> list[Request]:
-        """Those since the last call."""
+        """Returns the requests since the last call."""
         requests, self._requests = self._requests, []
         return requests
 
@@ -43,7 +42,7 @@ class Faults:
 
 
 class _Domain(AbstractContextManager[None, bool]):
-    """As a class: a generator would take three times as long."""
+    """A class, since a generator takes three times as long."""
 
     __slots__ = ("_end", "_request")
 

@@ -10,7 +10,7 @@ from engine_core.scheduler.sequence_states import SequenceStates
 
 
 def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
-    """Raises InvariantError when counters, places, rows or blocks contradict each other.
+    """Raises InvariantError when counters, states, rows or blocks contradict each other.
 
     pending: plans in flight that sample for each sequence. Cost: all blocks, all live sequences.
     """
@@ -29,7 +29,7 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
     for request in states.requests:
         _check_request(request)
         states.groups[request].check_invariants()
-    _check_places(running + waiting + forking, states)
+    _check_states(running + waiting + forking, states)
     _check_rows(running + forking, states)
     states.waiting.check_invariants(len(running))
     states.throughput.check_invariants(len(running))
@@ -82,20 +82,20 @@ def _check_request(request: Request) -> None:
         raise InvariantError("siblings wait for a prompt that no sequence computes")
 
 
-def _check_places(placed: list[Sequence], states: SequenceStates) -> None:
-    """Each live sequence is running, waiting or forking, and in one place only."""
+def _check_states(found: list[Sequence], states: SequenceStates) -> None:
+    """Checks that each live sequence is running, waiting or forking, and only one of them."""
     live = [
         sequence
         for request in states.requests
         for sequence in request.sequences
         if sequence.status is not Status.ENDED
     ]
-    if len(placed) != len(set(placed)) or set(placed) != set(live):
-        raise InvariantError(f"{len(live)} live sequences, {len(placed)} in all places")
+    if len(found) != len(set(found)) or set(found) != set(live):
+        raise InvariantError(f"{len(live)} live sequences, {len(found)} in some state")
 
 
 def _check_rows(holders: list[Sequence], states: SequenceStates) -> None:
-    """Each row is free or has one holder; a forking sequence holds one while its leader runs."""
+    """Checks that each row is free or has one holder; a forking sequence has one while its leader runs."""
     rows = [sequence.row for sequence in holders if sequence.row != NO_ROW]
     if sorted(rows + states.rows.free) != list(range(states.rows.num_rows)):
         raise InvariantError(f"rows {sorted(rows)} are held, {sorted(states.rows.free)} are free")

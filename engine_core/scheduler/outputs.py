@@ -1,4 +1,4 @@
-"""What happened to sequences since the last message, gathered in columns, one message per frontend."""
+"""Outputs since the last message, collected in columns; one message per frontend."""
 
 from __future__ import annotations
 
@@ -82,28 +82,28 @@ class Outputs:
         sequences that want them, also of tokens and sequences that have no entry.
         """
         entries = {sequence: first + i for i, sequence in enumerate(self.sequences[first:])}
-        places: list[int] = []
+        columns_at: list[int] = []
         found: list[int] = []
-        place = 0
+        column = 0
         for sequence, count in zip(planned, sampled or [1] * len(planned), strict=True):
             if sequence.request.parameters.logprobs is None:
                 continue
             entry = entries.get(sequence)
             if entry is not None:
                 taken = min(count, self.counts[entry])
-                places += range(place, place + taken)
+                columns_at += range(column, column + taken)
                 found += [entry] * taken
-            place += count
-        assert place == num_tokens(columns)
-        if places:
-            self.scores.append(Scores(found, pick(columns, places)))
+            column += count
+        assert column == num_tokens(columns)
+        if columns_at:
+            self.scores.append(Scores(found, pick(columns, columns_at)))
 
     def add_prompt_part(self, request: Request, start: int, columns: LogprobColumns) -> None:
-        """Log-probabilities of a request's prompt from position `start` on."""
+        """Adds log-probabilities of a request's prompt from position `start` on."""
         self.prompt_parts.append(PromptPart(request, start, columns))
 
     def finish(self, sequence: Sequence, reason: FinishReason, token: int = 0) -> None:
-        """A sequence ends without another token."""
+        """Adds the end of a sequence without another token."""
         self.finishes[len(self.sequences)] = reason, token
         self.sequences.append(sequence)
         self.positions.append(len(sequence.output))
@@ -124,7 +124,7 @@ class Outputs:
 
 
 def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[bytes, engine_pb2.StepOutputs]]:
-    """One message for each frontend that has something to hear."""
+    """Yields one message for each frontend that has outputs."""
     for frontend, part in _by_frontend(outputs).items():
         num_entries = len(part.sequences)
         message = engine_pb2.StepOutputs(
@@ -173,21 +173,21 @@ def _put_logprobs(message: engine_pb2.StepOutputs, part: Outputs) -> None:
 
 
 def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
-    """The outputs, split by frontend, in the order of their progress; not copied when there is only one."""
+    """Splits the outputs by frontend, in order; not copied when there is only one frontend."""
     frontends = {sequence.request.frontend: None for sequence in outputs.sequences}
     frontends |= {start.request.frontend: None for start in outputs.started}
     frontends |= {part.request.frontend: None for part in outputs.prompt_parts}
     if len(frontends) == 1:
         return {next(iter(frontends)): outputs}
     parts = {frontend: Outputs() for frontend in frontends}
-    places = []  # [S] of each entry in its part
+    entries = []  # [S] index of each entry in its part
     token = 0
     for entry, sequence in enumerate(outputs.sequences):
         part = parts[sequence.request.frontend]
         count = outputs.counts[entry]
         if entry in outputs.finishes:
             part.finishes[len(part.sequences)] = outputs.finishes[entry]
-        places.append(len(part.sequences))
+        entries.append(len(part.sequences))
         part.sequences.append(sequence)
         part.positions.append(outputs.positions[entry])
         part.counts.append(count)
@@ -198,19 +198,19 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
     for prompt_part in outputs.prompt_parts:
         parts[prompt_part.request.frontend].prompt_parts.append(prompt_part)
     for scores in outputs.scores:
-        _split_scores(scores, outputs.sequences, places, parts)
+        _split_scores(scores, outputs.sequences, entries, parts)
     return parts
 
 
 def _split_scores(
-    scores: Scores, sequences: list[Sequence], places: list[int], parts: dict[bytes, Outputs]
+    scores: Scores, sequences: list[Sequence], indexes: list[int], parts: dict[bytes, Outputs]
 ) -> None:
-    """sequences: [S]; places: [S] of each entry in its part."""
+    """sequences: [S]; indexes: [S] of each entry in its part."""
     tokens: dict[bytes, list[int]] = {}
     for token, entry in enumerate(scores.entries):
         tokens.setdefault(sequences[entry].request.frontend, []).append(token)
     for frontend, own in tokens.items():
-        entries = [places[scores.entries[token]] for token in own]
+        entries = [indexes[scores.entries[token]] for token in own]
         parts[frontend].scores.append(Scores(entries, pick(scores.columns, own)))
 
 

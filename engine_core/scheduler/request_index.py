@@ -1,4 +1,4 @@
-"""The requests in flight, found by whatever name somebody has for them."""
+"""The requests in flight, by each of their names."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from engine_core.request import Request
 
 
 class RequestIndex:
-    """Requests by (frontend, handle), by public id and by group. Everything is O(1) but iteration."""
+    """Requests by (frontend, handle), by public id and by group. All operations but iteration are O(1)."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
@@ -21,7 +21,7 @@ class RequestIndex:
         return iter(self._by_id.values())
 
     def add(self, request: Request) -> None:
-        """A request begins; the caller has made sure that neither of its names is in use."""
+        """Adds a request; the caller has checked that neither of its names is in use."""
         assert request.request_id not in self._by_id
         self._by_id[request.request_id] = request
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
@@ -30,7 +30,7 @@ class RequestIndex:
         self._of_tenants[request.tenant] = self.num_of_tenant(request.tenant) + 1
 
     def remove(self, request: Request) -> None:
-        """A request has ended."""
+        """Removes a request that has ended."""
         del self._by_id[request.request_id]
         of_frontend = self._by_frontend[request.frontend]
         del of_frontend[request.handle]
@@ -46,22 +46,22 @@ class RequestIndex:
             del self._of_tenants[request.tenant]
 
     def num_of_tenant(self, tenant: str) -> int:
-        """Requests of a tenant."""
+        """Number of requests of a tenant."""
         return self._of_tenants.get(tenant, 0)
 
     def by_id(self, request_id: str) -> Request | None:
-        """The request with this public id."""
+        """Returns the request with this public id."""
         return self._by_id.get(request_id)
 
     def named(self, name: str) -> list[Request]:
-        """The requests that somebody means by a public id: the one that has it, and those of a group."""
+        """Returns the requests that a public id names: the one that has it, and those of the group."""
         request = self._by_id.get(name)
         return [*([request] if request else []), *self._by_group.get(name, {}).values()]
 
     def by_handle(self, frontend: bytes, handle: int) -> Request | None:
-        """The request that this frontend calls so."""
+        """Returns the request to which this frontend gave the handle."""
         return self._by_frontend.get(frontend, {}).get(handle)
 
     def of_frontend(self, frontend: bytes) -> list[Request]:
-        """All requests of a frontend."""
+        """Returns all requests of a frontend."""
         return list(self._by_frontend.get(frontend, {}).values())

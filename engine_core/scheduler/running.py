@@ -1,4 +1,4 @@
-"""How running sequences get the slots that they lack, and who is preempted for them."""
+"""Slots for running sequences, and preemption when the pool has none."""
 
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.preemption_order import victims_first
@@ -9,17 +9,17 @@ from engine_core.step.plan import Plan
 
 
 class SlotAllocator:
-    """Blocks for those that run."""
+    """Allocates blocks to running sequences."""
 
     def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
         self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
 
-    def meet(self, needy: list[Sequence], plan: Plan) -> None:
-        """Those that have used up their slots get more: at most one block for each row.
+    def reserve_slots(self, needy: list[Sequence], plan: Plan) -> None:
+        """Reserves slots for running sequences that have used up theirs: at most one block per row.
 
-        Where the pool is short, the best come first, and the worst are preempted for them. But a sequence
-        whose last token is pending needs nothing, and ends when the token comes: nobody is preempted
-        for what it will give back. Who lacks slots then sits this plan out.
+        If the pool is short, sequences are served in reverse order of preemption, and the first victims are
+        preempted for them. But a sequence whose last token is pending needs no slot and will free its blocks:
+        then no sequence is preempted, and those that get no slot are not in this plan.
         """
         growing = [sequence for sequence in needy if sequence.can_advance]
         followers = sum(len(group.followers) for group in self._states.leaders.values())

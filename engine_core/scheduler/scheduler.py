@@ -1,16 +1,16 @@
 """The scheduler: which sequence computes how many tokens in the next step.
 
-There are no phases. Each sequence has `num_tokens` and `num_computed_tokens`, and a step moves the
-second toward the first within a budget of tokens. Where it gets there, a token is sampled. A prompt
-in chunks, a decoding sequence, one that was preempted, and one that comes with delivered output are
-all that one rule; and one whose prefix is in the cache begins with computed tokens.
+There are no phases. Each sequence has `num_tokens` and `num_computed_tokens`, and a step moves the second
+toward the first within a budget of tokens. When they are equal, a token is sampled. This one rule covers
+prompts in chunks, decoding, preempted sequences and requests with delivered output; a sequence whose prefix
+is cached starts with computed tokens.
 
-schedule() need not wait for the result of the plan before: it counts the tokens that are sampled there,
-and their values come with update(), plan by plan. Two plans may be under way; the worker executes them in
-order, so that rows and blocks which the first one uses can be handed out again in the second.
+schedule() need not wait for the result of the plan before: it counts the tokens that are sampled there, and
+their values come with update(), plan by plan. Two plans may be in flight; the worker executes them in order,
+so rows and blocks that the first one uses can be allocated again in the second.
 
-Plain Python: no socket, no clock, no torch. `now` is in seconds and comes from the caller; the same
-calls give the same plans.
+Plain Python: no socket, no clock, no torch. `now` is in seconds and comes from the caller; the same calls
+give the same plans.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status, take_one_each
 from engine_core.scheduler.admission import Admission
-from engine_core.scheduler.fault_isolation import Faults
+from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs import Outputs, Start
 from engine_core.scheduler.prompt_logprobs import PromptLogprobs, PromptRows
@@ -48,19 +48,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A plan whose result has not come."""
+    """A plan whose result has not been taken."""
 
     plan: Plan
     sampling: list[Sequence]  # in the order of its sample_rows
     num_ended: int  # SequenceStates.num_ended when it was made
-    prompts: PromptRows  # whose log-probabilities it may bring
+    prompts: PromptRows  # whose log-probabilities the result may have
 
 
 class Scheduler:
     """Requests, their order, their rows and blocks. schedule(), execute the plan, update(); repeat.
 
-    Where sequences are is in `lifecycle`; whether one may begin in `placement`; how those that run get more
-    blocks, and who is preempted for them, in `growth`.
+    `states` holds the state of each sequence, `admission` decides which waiting sequence may begin, and
+    `slots` allocates blocks to running sequences and preempts.
     """
 
     def __init__(
@@ -94,47 +94,47 @@ class Scheduler:
         self.quarantine = self.states.quarantine
         self.rows = self.states.rows
         self.requests = self.states.requests
-        self.faults = Faults(self.abort)
+        self.faults = FaultIsolation(self.abort)
         self.throughput = self.states.throughput
         self.fragmentation = Fragmentation(self.tables)
         self.in_flight: deque[InFlightStep] = deque()  # oldest first
         self.step = 0
-        self.num_idle_plans = 0  # the last ones, in which nothing ran though somebody waited
+        self.num_idle_plans = 0  # in a row, without work although sequences wait
         self._outputs = Outputs()
         self._prompt_logprobs = PromptLogprobs()
 
     @property
     def running(self) -> list[Sequence]:
-        """In order of admission; some of them may have ended since schedule() was called."""
+        """Sequences in order of admission; some may have ended since the last schedule()."""
         return self.states.running
 
     @property
     def num_preemptions(self) -> int:
-        """Of sequences, since the start."""
+        """Preempted sequences since the start."""
         return self.states.num_preemptions
 
     @property
     def idle_sleep(self) -> float:
-        """Seconds that the caller may sleep, as nothing runs and nobody may begin; 0: there is work."""
+        """Seconds that the caller may sleep because nothing runs and nothing may begin; 0: there is work."""
         return IDLE_SLEEP_S if self.waiting and not self.running and self.quarantine.waits else 0.0
 
     @property
     def num_running_requests(self) -> int:
-        """Requests of which at least one sequence runs."""
+        """Requests with at least one running sequence."""
         return self.states.num_running_requests
 
-    # Requests come and go.
+    # Requests.
 
     def open(self, page: CrashJournal) -> None:
-        """Goes on with what the last engine has left behind. Call it before anything else."""
+        """Starts from the crash journal of the last engine. Called before anything else."""
         self.quarantine.open(page)
 
     def refuses(self, key: int) -> bool:
-        """Whether a request that arrives is one that engines die of. It is not added then, but told so."""
+        """Whether an arriving request is quarantined: the caller rejects it and does not add it."""
         return self.quarantine.refuses(key)
 
     def add(self, request: Request) -> None:
-        """A request arrives. Its names are not in use; what it asks for can be met (see validation)."""
+        """Adds a valid request (intake/validation.py) whose ids are not in use."""
         self.states.add(request)
         for sequence in _followers_first(request):
             reason, token = sequence.finish()
@@ -151,7 +151,7 @@ class Scheduler:
                 self.states.end(sequence)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
-        """Ends a request, and tells its frontend why."""
+        """Ends a request, and reports the reason to its frontend."""
         if not request.num_live:
             return
         results = self.states.groups[request].results()
@@ -164,24 +164,24 @@ class Scheduler:
                 self._finish(sequence, reason)
 
     def reset_cache(self) -> None:
-        """Forgets the keys and values of all that does not run."""
+        """Drops the keys and values of everything that does not run."""
         self.prefix_cache.reset()
         self.swap.drop_all()
 
     @property
     def has_finishes(self) -> bool:
-        """Whether some sequence has ended since take_outputs() was called."""
+        """Whether a sequence has ended since the last take_outputs()."""
         return bool(self._outputs.finishes)
 
     def take_outputs(self) -> Outputs:
-        """What the frontends are to be told since the last call."""
+        """Returns what to send to frontends since the last call."""
         outputs, self._outputs = self._outputs, Outputs()
         return outputs
 
     # A step.
 
     def schedule(self, now: float) -> Plan:
-        """Plans a step. A plan without rows means that there is nothing to do: it is not executed."""
+        """Plans a step. A plan without rows has nothing to do, and must not be executed."""
         self._expire(now)
         self.quarantine.review(now)
         self.states.drop_stopped()
@@ -201,7 +201,7 @@ class Scheduler:
             self.quarantine.record(plan, self.in_flight[0].plan.step)
             self.num_idle_plans = 0
         else:
-            if plan.swap_out_blocks:  # all who could go on have made way for others whose tokens are pending
+            if plan.swap_out_blocks:  # every other sequence was preempted for ones with pending tokens
                 self.swap.drop_copies_of(plan)
             if self.waiting and not self.in_flight and not self.quarantine.waits:
                 self.num_idle_plans += 1
@@ -230,7 +230,7 @@ class Scheduler:
         return failed
 
     def check_invariants(self) -> None:
-        """Raises InvariantError when the books do not balance. Cost: all blocks, all live sequences."""
+        """Raises InvariantError when the state contradicts itself. Cost: all blocks, all live sequences."""
         if self.num_idle_plans > 1:  # in one, all may be preempted for a sequence of the next
             raise InvariantError("sequences wait while nothing runs")
         pending = Counter(sequence for step in self.in_flight for sequence in step.sampling)
@@ -288,7 +288,7 @@ class Scheduler:
     # The parts of schedule().
 
     def _expire(self, now: float) -> None:
-        """Ends what has run out of time: with what there is, or silently when nobody waits any more."""
+        """Ends requests at their time limit with the output so far, and aborts those past their deadline."""
         for request, has_time_limit in self.states.timeouts.due(now):
             if has_time_limit:
                 self.finish(request, FinishReason.TIME_LIMIT)
@@ -296,10 +296,10 @@ class Scheduler:
                 self.abort(request)
 
     def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
-        """All that run go on; whether that was so without preempting anyone."""
+        """Schedules the running sequences; returns whether none was preempted."""
         before = self.states.num_preemptions
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
-            self.slots.meet(needy, plan)
+            self.slots.reserve_slots(needy, plan)
             going = self.slots.join_followers(plan)
             going += [sequence for sequence in self.running if sequence.num_tokens <= sequence.num_slots]
         else:
@@ -333,7 +333,7 @@ class Scheduler:
             batch.add(going[-1])
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
-        """Those that wait begin, in their order, as long as rows, blocks and budget suffice."""
+        """Admits waiting sequences in their order while rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.quarantine.head(self.waiting)):
             cached = None
             with self.faults.of(sequence.request):
@@ -343,7 +343,7 @@ class Scheduler:
                 batch.add(sequence)
                 self._advance_prompt(plan, batch)
             elif sequence.status is not Status.ENDED:
-                return  # it has to wait, and all others with it
+                return  # it must wait, and so must those behind it
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request
@@ -355,10 +355,10 @@ class Scheduler:
             self._outputs.started.append(Start(request, now - request.arrival, found))
 
     def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
-        """The last sequence of the batch may have computed some of its prompt: others can go on from it.
+        """Shares the prompt that the batch's last sequence has computed so far, and forks its siblings.
 
-        Only the last one can be in its prompt: a prompt that is cut takes all that is left of the budget,
-        and nobody is admitted behind it before it is complete.
+        Only the last sequence can be in its prompt: a prompt that is cut takes the rest of the budget, and no
+        sequence is admitted behind it before it is complete.
         """
         sequence = batch.sequences[-1]
         self.prefix_cache.commit(sequence)
@@ -367,10 +367,10 @@ class Scheduler:
                 plan.forks.append(ForkRow(sibling.row, sequence.row, sibling.index))
                 batch.add_fork(sibling)
 
-    # The end of a sequence.
+    # Ends of sequences.
 
     def _finish(self, sequence: Sequence, reason: FinishReason, token: int = 0) -> None:
-        """Ends a sequence without another token, and tells its frontend."""
+        """Ends a sequence without another token, and reports it to its frontend."""
         if sequence.status is not Status.ENDED:
             self._outputs.finish(sequence, reason, token)
             self.states.end(sequence)
@@ -405,5 +405,5 @@ class Scheduler:
 
 
 def _followers_first(request: Request) -> list[Sequence]:
-    """Its sequences in an order in which the lead is never passed to one that ends as well."""
+    """Returns the sequences in an order in which no sibling is promoted that is about to end as well."""
     return request.sequences[::-1]

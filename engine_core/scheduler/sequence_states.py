@@ -1,11 +1,11 @@
-"""Where sequences are, and what they hold there: every change of a sequence's status is made here.
+"""The state machine of sequences: every change of a sequence's status is made here.
 
     WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING
        ^                │
        └────preempt─────┘
 
-A running sequence holds a row and blocks. One that waits holds nothing. One that is to fork from its
-leader's prompt holds a row while the leader runs, so that it can start the moment the prompt is done.
+A running sequence holds a row and blocks, a waiting one nothing. A forking sequence has a reserved row while
+its leader runs, so that it can start as soon as the prompt is computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine_core.step.row_slots import RowSlots
 
 
 class SequenceStates:
-    """The requests in flight, and their sequences in their places."""
+    """The requests in flight, and the states of their sequences."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class SequenceStates:
         self.num_ended = 0
         """Sequences that have ended since the start."""
         self.on_request_end: Callable[[Request], None] | None = None
-        """Is told of each request whose last sequence has ended; for quotas."""
-        self._has_stopped = False  # somebody, since drop_stopped()
+        """Called with each request whose last sequence has ended; for quotas."""
+        self._has_stopped = False  # since drop_stopped()
         self.tables = tables
         self.prefix_cache = prefix_cache
         self.swap = swap
@@ -72,10 +72,10 @@ class SequenceStates:
                 self.waiting.add(sequence, self._num_kept_tokens(sequence))
 
     def admit(self, sequence: Sequence, slots: int, cached: list[int], plan: Plan) -> None:
-        """A sequence that waits gets a row and blocks, its siblings theirs, and runs.
+        """Gives a waiting sequence a row and blocks, reserves rows for its siblings, and lets it run.
 
-        slots: for which it gets blocks. cached: blocks that hold its first tokens. All of it is there.
-        plan: brings back what the swap space kept.
+        slots: to allocate blocks for; the caller has checked that rows and blocks suffice. cached: blocks
+        that hold its first tokens. plan: copies its blocks back from the swap space.
         """
         self.waiting.remove(sequence)
         self.tables.open(sequence, slots, cached)
@@ -88,26 +88,23 @@ class SequenceStates:
         self.quarantine.admitted(sequence.request, [each.row for each in (sequence, *siblings)])
 
     def holders(self) -> Iterator[Sequence]:
-        """Whoever holds blocks, after drop_stopped()."""
+        """Sequences that hold blocks. To be called after drop_stopped()."""
         yield from self.running
         for group in self.leaders.values():
             yield from group.followers
 
     def fork_siblings(self, leader: Sequence) -> list[Sequence]:
-        """The prompt of a request is complete: its other sequences, which now run, on its blocks.
-
-        Beams fork later, when the search has chosen; until then nobody goes on.
-        """
+        """Forks the siblings of a leader whose prompt is computed; returns those that run from now on."""
         siblings = self.groups[leader.request].fork(leader, self.tables)
         for sibling in siblings:
             self._run(sibling)
         return siblings
 
     def preempt(self, victim: Sequence, plan: Plan) -> None:
-        """A running sequence loses row and blocks, and waits to go on, before all others. (It stands in
-        `running` until drop_stopped(), which must come before it can be admitted.)
+        """Preempts a running sequence: frees its row and blocks, and puts it at the head of the queue.
 
-        plan: copies what it has computed to the swap space, where that pays.
+        It stays in `running` until drop_stopped(), which must be called before it can be admitted again.
+        plan: copies its computed blocks to the swap space, where that pays.
         """
         group = self.groups[victim.request]
         victim.drop_uncertain()
@@ -124,7 +121,7 @@ class SequenceStates:
         self.waiting.add_front(victim, self._num_kept_tokens(victim))
 
     def end(self, sequence: Sequence) -> None:
-        """Ends a sequence, wherever it is, and takes back what it holds. Idempotent."""
+        """Ends a sequence in any state, and frees what it holds. Idempotent."""
         request = sequence.request
         if sequence.status is Status.ENDED:
             return
@@ -142,14 +139,14 @@ class SequenceStates:
         sequence.status = Status.ENDED
         self.num_ended += 1
         if sequence.leads and request.forking:
-            self._pass_lead(request)
+            self._promote_sibling(request)
         request.num_live -= 1
         request.num_made += len(sequence.output)
         if not request.num_live:
             self.quarantine.ended(request, self.groups[request].is_finished)
             self.requests.remove(request)
             self.timeouts.remove(request)
-            request.sequences.clear()  # they refer to the request: without this only the gc frees them
+            request.sequences.clear()  # a reference cycle: without this only the garbage collector frees them
             self.groups.pop(request).clear()
         if self.on_request_end is not None and not request.num_live:
             self.on_request_end(request)
@@ -159,7 +156,7 @@ class SequenceStates:
         return self.groups[sequence.request].num_tokens_lost(sequence, self.tables)
 
     def drop_stopped(self) -> None:
-        """From here on `running` has only sequences that run: one pass for all that stopped."""
+        """Removes sequences that have stopped from `running`, all in one pass."""
         if self._has_stopped:
             self._has_stopped = False
             self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
@@ -177,7 +174,7 @@ class SequenceStates:
             self.num_running_requests += 1
 
     def _stop(self, sequence: Sequence) -> None:
-        """Takes row and blocks from a running sequence, and the rows that its siblings reserve."""
+        """Frees row and blocks of a running sequence, and the rows reserved for its siblings."""
         request = sequence.request
         self._has_stopped = True
         self.rows.give_back(sequence.row, begun=True)
@@ -200,19 +197,19 @@ class SequenceStates:
             sibling.row = NO_ROW
             self.tables.close(sibling)
 
-    def _pass_lead(self, request: Request) -> None:
-        """The leader has ended before its siblings could fork: the first of them computes the prompt.
+    def _promote_sibling(self, request: Request) -> None:
+        """Makes the first sibling the leader, after the leader has ended before its siblings could fork.
 
-        It begins anew (the worker's row was the leader's), but at the head of the queue: its turn
-        had come, or comes with that of its request.
+        The sibling computes the prompt from the start (the row at the worker was the leader's), but goes to
+        the head of the queue, since it is the turn of its request.
         """
-        heir = next(iter(request.forking))
-        del request.forking[heir]
-        heir.leads = True
-        heir.status = Status.WAITING
-        self.waiting.add_front(heir, self._num_kept_tokens(heir))
+        sibling = next(iter(request.forking))
+        del request.forking[sibling]
+        sibling.leads = True
+        sibling.status = Status.WAITING
+        self.waiting.add_front(sibling, self._num_kept_tokens(sibling))
 
     def _num_kept_tokens(self, sequence: Sequence) -> int:
-        """Tokens that a waiting sequence need not compute (again), as things are now."""
+        """Tokens of a waiting sequence that are cached or in the swap space now."""
         cached = len(self.prefix_cache.find(sequence)) * self.tables.block_size
         return max(cached, self.swap.num_tokens(sequence))

@@ -1,4 +1,4 @@
-"""How fast the engine is, as measured from its steps. No clock: times come from the caller of schedule()."""
+"""The speed of the engine, measured from its steps. Times come from the caller of schedule()."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from engine_core.request import Sequence
 from engine_core.step.plan import Plan
 
 _WINDOW = 64
-"""Events that a mean remembers, more or less: load changes, and the figures shall follow."""
+"""Events that a mean covers, approximately, so that it follows the load."""
 _ENOUGH = 16
-"""Runs that must be over before their mean length says anything: the short ones end first."""
+"""Runs that must have ended before their mean length is used: short ones end first."""
 
 
 @dataclass(slots=True)
 class Mean:
-    """Of everything in the beginning; then the latest count for more."""
+    """The mean of the first events; after that an exponential moving average."""
 
     value: float = 0.0
     count: int = 0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Adds one event."""
         self.count += 1
         self.value += (value - self.value) / min(self.count, _WINDOW)
 
 
 class Throughput:
-    """Means of the length of a step and of a run, and the speed of prompts where that is the limit."""
+    """Mean length of a step and of a run, and the speed of prompts in full steps."""
 
     def __init__(self) -> None:
         self.step_seconds = Mean()
         self.run_steps = Mean()
-        """From getting a row to losing it."""
+        """Steps from getting a row to losing it."""
         self._steps = 0
         self._last = 0.0  # when the last step was planned
-        self._prompt_tokens = 0  # in the last step, if they filled it
+        self._prompt_tokens = 0  # in the last step, if that was full
         self._full_tokens = self._full_seconds = (
             0.0  # sums over such steps, of which the latest count for more
         )
@@ -44,23 +44,23 @@ class Throughput:
 
     @property
     def turnover_seconds(self) -> float | None:
-        """How long a sequence holds its row and its blocks; None: not known yet."""
+        """Seconds for which a sequence holds its row and its blocks; None: not known yet."""
         if self.run_steps.count < _ENOUGH:
             return None
         return self.run_steps.value * self.step_seconds.value
 
     def prompt_seconds(self, tokens: float) -> float | None:
-        """For the computation of so many tokens of prompts, while others decode; None: not known yet."""
+        """Seconds to compute so many prompt tokens while other sequences decode; None: not known yet."""
         if not self._full_tokens:
             return None
         return tokens * self._full_seconds / self._full_tokens
 
     def started(self, sequence: Sequence) -> None:
-        """A sequence gets a row."""
+        """Registers that a sequence has got a row."""
         self._starts[sequence] = self._steps
 
     def stopped(self, sequence: Sequence) -> None:
-        """A sequence loses its row."""
+        """Registers that a sequence has lost its row."""
         self.run_steps.add(self._steps - self._starts.pop(sequence))
 
     def check_invariants(self, num_running: int) -> None:
@@ -69,8 +69,10 @@ class Throughput:
             raise InvariantError(f"{num_running} sequences run, but {len(self._starts)} are timed")
 
     def step(self, plan: Plan, now: float, budget_left: int) -> None:
-        """A step was planned. The last one took until now, unless nobody is left of those who ran then:
-        nobody may have worked in between."""
+        """Registers a planned step.
+
+        The last step took until now, unless no sequence of it runs any more: the engine may have been idle.
+        """
         self._steps += 1
         if len(plan.rows) > len(plan.new_rows):
             seconds = now - self._last

@@ -1,4 +1,4 @@
-"""Requests that end by the clock."""
+"""Requests that end at a time limit or a deadline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COMPACT_ABOVE = 64
 class Timeouts:
     """A heap of (time, request), one entry for each request that has a time limit or a deadline.
 
-    Entries of ended requests are dropped when they surface, or together once they are the majority,
-    so that the heap never holds more than twice what is in flight.
+    Entries of ended requests are dropped when they reach the top, or together once they are the majority, so
+    that the heap never holds more than twice the requests in flight.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,12 @@ class Timeouts:
         return len(self._heap)
 
     def add(self, request: Request) -> None:
-        """A request arrives."""
+        """Adds a request."""
         if (when := _first(request)) is not None:
             heapq.heappush(self._heap, (when, next(self._numbers), request))
 
     def remove(self, request: Request) -> None:
-        """A request has ended (num_live is 0)."""
+        """Removes a request that has ended (num_live is 0)."""
         if _first(request) is None:
             return
         self._num_stale += 1
@@ -42,9 +42,9 @@ class Timeouts:
             self._num_stale = 0
 
     def due(self, now: float) -> Iterator[tuple[Request, bool]]:
-        """Requests whose time has come, and whether it is the time limit (else the deadline).
+        """Yields requests whose time has come, and whether it is the time limit (else the deadline).
 
-        The caller ends each of them, and so calls remove().
+        The caller ends each of them, which calls remove().
         """
         while self._heap and self._heap[0][0] <= now:
             when, _, request = heapq.heappop(self._heap)

@@ -1,6 +1,6 @@
-"""What one step computes: the scheduler's decision as plain data, and its form on the wire.
+"""The plan of one step: the scheduler's decision as plain data, and its form on the wire.
 
-Fields mean what worker.proto says of StepPlan; the order in which they are applied is stated there.
+Fields are those of StepPlan in worker.proto, which states the order in which they are applied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RowParameters:
 
 @dataclass(slots=True)
 class NewRow:
-    """A row that begins, whole."""
+    """A row that begins, with all that the worker keeps of it."""
 
     row: int
     token_ids: array[int]  # prompt, then output
@@ -86,14 +86,14 @@ class Plan:
         return sum(self.sample_counts) - len(self.sample_counts)
 
     def change_table(self, row: int, start: int, blocks: list[int]) -> None:
-        """From index `start` on, the row's block table reads `blocks`."""
+        """Replaces the row's block table from index `start` on by `blocks`."""
         self.table_rows.append(row)
         self.table_starts.append(start)
         self.table_counts.append(len(blocks))
         self.table_blocks += blocks
 
     def copy_block(self, source: int, target: int) -> None:
-        """Before the rows compute, the content of one block goes to another."""
+        """Copies the content of one block to another before the rows compute."""
         self.copy_sources.append(source)
         self.copy_targets.append(target)
 
@@ -101,11 +101,11 @@ class Plan:
 _COLUMNS = tuple(
     field.name for field in worker_pb2.StepPlan.DESCRIPTOR.fields if field.type == field.TYPE_BYTES
 )
-"""What is a list of numbers in a Plan and a column of the same name in a StepPlan."""
+"""Names of lists of numbers in a Plan that are columns in a StepPlan."""
 
 
 def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
-    """The plan as a message. Most columns are empty in most steps, and cost nothing then."""
+    """Encodes a plan. Most columns are empty in most steps, and cost nothing then."""
     message = worker_pb2.StepPlan(step=plan.step)
     for name in _COLUMNS:
         if numbers := getattr(plan, name):

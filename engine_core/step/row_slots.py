@@ -1,4 +1,4 @@
-"""The worker's rows: which of them sequences hold, and which the worker is yet to drop."""
+"""The worker's rows: which are free, and which the worker has yet to remove."""
 
 
 class RowSlots:
@@ -10,17 +10,17 @@ class RowSlots:
         self._removed: list[int] = []  # since take_removed()
 
     def take(self) -> int:
-        """A free row; the caller knows that there is one."""
+        """Returns a free row; the caller has checked that there is one."""
         return self.free.pop()
 
     def give_back(self, row: int, *, begun: bool) -> None:
-        """A row is free again. begun: the worker has it, and must be told."""
+        """Frees a row. begun: the worker has it, and must remove it."""
         self.free.append(row)
         if begun:
             self._removed.append(row)
 
     def begin_again(self, row: int) -> None:
-        """A row that the worker has begins anew in the next plan, and stays held."""
+        """Removes a row at the worker that begins again in the next plan; it stays held."""
         self._removed.append(row)
 
     def take_removed(self) -> list[int]:

@@ -1,7 +1,7 @@
 """Whatever ends a request, wherever it is: its blocks are free within two steps, and nothing is computed.
 
 The table is that of states and events; each cell is a story of its own. What computes at that moment is
-finished, since nobody can stop a step; it is not planned again.
+finished, since a step cannot be stopped; it is not planned again.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def decoding(house: House, message: AddRequest) -> None:
 
 
 def preempted(house: House, message: AddRequest) -> None:
-    """Somebody better needs its blocks."""
+    """A request of a better class needs its blocks."""
     message.priority = 5
     house.put(message)
     house.step(3)
@@ -147,7 +147,7 @@ def test_blocks_are_free_within_two_steps(state: str, event: str, ahead: bool) -
     assert not rows_of_the_victim(house, since) or state == "arriving"
     held = {block for sequence in house.scheduler.running for block in sequence.blocks}
     pool = house.scheduler.pool
-    assert pool.num_blocks - pool.num_free == len(held), "only those who run hold blocks"
+    assert pool.num_blocks - pool.num_free == len(held), "only running sequences hold blocks"
     told = {*house.outputs_of(b"a").ends.values()}
     assert told == ({reason} if reason is not None else set())
     assert [failure.reason for failure in house.failures()] == ["FRONTEND_LOST"] * (
@@ -162,7 +162,7 @@ def test_blocks_are_free_within_two_steps(state: str, event: str, ahead: bool) -
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "ahead"])
 def test_what_has_ended_or_never_was_cannot_be_ended(ahead: bool) -> None:
-    """An abort may race with the end, come twice, or name nobody: nothing happens to anybody else."""
+    """An abort may race with the end, come twice, or name no request: other requests are not affected."""
     house = House(ahead=ahead)
     house.put(add_request(VICTIM, max_tokens=2, ignore_eos=True, request_id="victim"))
     house.put(filler(100, max_tokens=8))

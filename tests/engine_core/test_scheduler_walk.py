@@ -1,5 +1,5 @@
-"""Random walks: whatever happens in whatever order, the books balance and the tokens are those of a
-sequence that runs alone.
+"""Random walks: after any events in any order, invariants hold and the tokens are those of a sequence that
+runs alone.
 
 The fake worker checks at each step that every row reads its own history, of its own namespace, through
 its block table. The walk keeps what a frontend would keep: the tokens of every sequence and how it ended.
@@ -188,7 +188,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         for _ in range(steps):
             plan = self.scheduler.schedule(self.now)
             assert plan.rows or under_way or not self.scheduler.requests, (
-                "nobody waits while the worker idles"
+                "no sequence waits while the worker idles"
             )
             assert sum(plan.counts) <= self.scheduler.max_num_batched_tokens
             self.scheduler.check_invariants()
@@ -285,7 +285,7 @@ TestSchedulerWalk = SchedulerWalk.TestCase
 
 
 def test_the_walk_notices_a_hash_that_collides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check of the checker: with a hash cut to four bits, somebody is given what is not its own."""
+    """A check of the checker: with a hash cut to four bits, a sequence is given blocks of another prefix."""
     whole = prefix_cache.block_hash
     monkeypatch.setattr(prefix_cache, "block_hash", lambda *block: bytes([whole(*block)[0] & 15]))
     monkeypatch.setattr(prefix_cache, "token_bytes", bytes)  # a failure must be found again

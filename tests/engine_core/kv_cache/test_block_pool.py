@@ -128,7 +128,7 @@ def test_one_block_for_each_content() -> None:
     assert pool.find(b"a") == first and pool.content(second) is None
     pool.free(blocks)
     pool.check_invariants([])
-    assert pool.allocate(1) == [second], "nobody would ever find it"
+    assert pool.allocate(1) == [second], "a block without content cannot be found"
 
 
 def test_forgotten_blocks_are_blank() -> None:

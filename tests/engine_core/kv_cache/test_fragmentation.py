@@ -10,7 +10,7 @@ from tests.engine_core.world import World
 
 
 def count_slots(scheduler: Scheduler) -> tuple[int, int]:
-    """Held slots and those of them in which somebody has computed a token, one by one."""
+    """Held slots, and those of them with a computed token, counted one by one."""
     size = scheduler.tables.block_size
     held, computed = set[int](), set[int]()
     for sequence in scheduler.states.holders():

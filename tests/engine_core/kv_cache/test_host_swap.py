@@ -1,7 +1,7 @@
 """The swap space: what goes out, what comes back, and what it is weighed against.
 
-The fake worker copies the histories of slots as a real one copies keys and values: whoever resumes with
-blocks that are not its own is found at once.
+The fake worker copies the histories of slots as a real one copies keys and values: a sequence that resumes
+with blocks that are not its own is found at once.
 """
 
 import random
@@ -221,7 +221,7 @@ def test_a_load_of_ten_times_the_pool(policy: str, ahead: bool) -> None:
 
 def test_copies_of_a_plan_that_is_not_executed_are_not_there() -> None:
     """One step ahead, a beam search whose result is outstanding holds what the other one would need: it makes
-    way, and nobody is left to compute. What that plan would have copied out is computed again."""
+    way, and no sequence is left to compute. What that plan would have copied out is computed again."""
     world = World(blocks=6, ahead=True, host_blocks=9, swap_costs=ALWAYS, prefix_cache=False)
     world.add(1, prompt=4, max_tokens=5, n=2, beams=beam_search(2))
     world.add(2, prompt=8, max_tokens=6, priority=1, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""Who is preempted: by class, then by work lost, then by admission; and nobody who was just given a block."""
+"""Order of preemption: class, work lost, admission; never a sequence that has just received a block."""
 
 import dataclasses
 import random
@@ -109,7 +109,7 @@ def test_nobody_is_preempted_over_and_over() -> None:
             total += prompt + n * tokens
         while scheduler.requests:
             plan = scheduler.schedule(0.0)
-            assert plan.rows, "somebody waits, and nobody runs"
+            assert plan.rows, "a sequence waits, and none runs"
             arrivals.update((new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows)
             scheduler.update(Result(plan.step, [500] * len(plan.sample_rows)))
             scheduler.take_outputs()

@@ -1,5 +1,4 @@
-"""The prefix cache, one story each. The fake worker checks that whoever skips tokens finds them computed,
-and computed for its own namespace."""
+"""The prefix cache. The fake worker checks that skipped tokens are computed, for the same namespace."""
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_requests_that_arrive_together_compute_a_common_prefix_once() -> None:
 
 
 def test_a_common_prefix_is_shared_as_far_as_the_budget_goes() -> None:
-    """Whoever comes behind a prompt that is cut waits for it: the rest is found one step later."""
+    """A request behind a prompt that is cut waits for it: the rest is found one step later."""
     world = World(budget=16)
     for handle in (1, 2, 3):
         world.add(handle, prompt(24, handle), max_tokens=2)
@@ -207,7 +206,7 @@ def test_a_prefix_must_be_equal_from_its_first_token_on() -> None:
 
 
 def test_a_row_without_logits_takes_its_blocks_along() -> None:
-    """If the keys and values are what is wrong, nobody else shall read them."""
+    """The keys and values may be wrong, so no other sequence may read them."""
     world = World()
     world.add(1, prompt(10), max_tokens=1)
     world.finish()
@@ -321,7 +320,7 @@ def test_blocks_that_others_hold_cost_nothing_at_admission() -> None:
 
 
 def test_free_blocks_that_are_found_cost_what_all_cost() -> None:
-    """They are free now, and are not any more afterwards: nobody is admitted just to be preempted."""
+    """They are free now, and are not any more afterwards: no sequence is admitted just to be preempted."""
     world = World(blocks=8)
     world.add(1, prompt(17), max_tokens=1)
     world.finish()
@@ -382,7 +381,7 @@ def test_hashes_are_chained() -> None:
 
 
 def test_hashes_differ_from_start_to_start() -> None:
-    """Nobody can prepare two prompts that collide."""
+    """A client cannot prepare two prompts that collide."""
     first, second = (hashes(PrefixCache(BlockPool(8), 4), sequence()) for _ in range(2))
     assert {*first}.isdisjoint(second)
 

@@ -1,4 +1,4 @@
-"""Who waits for blocks is not looked at in every step, and begins when there are enough."""
+"""A sequence that waits for blocks is not examined in every step, and begins when there are enough."""
 
 import pytest
 

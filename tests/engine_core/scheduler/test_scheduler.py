@@ -126,7 +126,7 @@ def test_admission_leaves_a_block_for_each_sibling() -> None:
     world.step()
     world.add(2, prompt=18, n=3, max_tokens=2)
     world.step()
-    assert world.ledger.started == [1], "7 are free; 5 for the prompt, 2 for siblings, 1 for who runs"
+    assert world.ledger.started == [1], "7 are free; 5 for the prompt, 2 for siblings, 1 for the running one"
     world.finish()
     assert world.scheduler.num_preemptions == 0
 
@@ -524,7 +524,7 @@ def test_the_heir_of_a_leader_does_not_queue_again() -> None:
     plan = world.step()
     assert [(new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows] == [
         (1, 1),
-        (2, 0),  # the heir finds what the leader had computed, and leaves some of the budget
+        (2, 0),  # the sibling finds what the leader had computed, and leaves some of the budget
     ]
 
 

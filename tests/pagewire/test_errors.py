@@ -1,0 +1,19 @@
+"""Errors that are shown to users."""
+
+from pagewire.errors import StartupError, install_hint
+
+
+def test_parts_are_single_printable_lines():
+    """They may quote a file of a stranger."""
+    error = StartupError("a\nb", "\x1b[31mred", "x" * 2000)
+    assert (error.what, error.why) == ("a\\nb", "\\x1b[31mred")
+    assert len(error.todo) < 1010 and error.todo.endswith("...")
+    assert str(error) == "a\\nb: \\x1b[31mred"
+
+
+def test_empty_parts_are_left_out():
+    assert str(StartupError("cannot start")) == "cannot start"
+
+
+def test_the_hint_names_an_installation_that_works():
+    assert install_hint("worker") == "in pagewire's source tree: pip install '.[worker]'"

@@ -12,11 +12,8 @@ depends on it.
 The last pieces of the list are asked for by the last products, so that as little as can be comes between.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 from kernels.cpu.attention.records import PrefetchStep, PrefetchStream
-from kernels.cpu.isa.vectors import I64, load, prefetch, word
+from kernels.cpu.isa.vectors import read_i64
 
 LINES = 32
 """Of 64 bytes, in a piece."""
@@ -25,50 +22,27 @@ MOST_PIECES = 8192
 """What the third-level cache might hold."""
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """What a tile asks for from memory: for each word of its rows two lines of the columns that come next,
-    or one line of a list of pieces. Values of LLVM."""
-
-    columns: Any  # address
-    pieces: Any  # address in the list; 0: it is columns
-    keys: Any  # address of the layer's keys
-    step: Any  # bytes for each word
-
-    def first_line(self, builder: Any, number: Any) -> Any:
-        """Address of what is asked for with the first of LINES words."""
-        columns = builder.add(self.columns, builder.mul(number, word(2 * PIECE)))
-        listed = builder.icmp_signed("!=", self.pieces, word(0))
-        entry = builder.add(self.pieces, builder.mul(number, word(8)))
-        entry = builder.select(listed, entry, self.columns)  # is not used then, but can be read
-        piece = builder.add(self.keys, load(builder, entry, I64))
-        return builder.select(listed, piece, columns)
-
-    def ask(self, builder: Any, line: Any) -> Any:
-        """For a word. line: address. Returns that for the next word."""
-        prefetch(builder, line)
-        after = builder.add(line, self.step)
-        prefetch(builder, builder.sub(after, word(64)))
-        return after
-
-
 def part_of_tile(
-    builder: Any, i: Any, words: Any, soon: tuple[Any, Any], pieces: tuple[Any, Any], own: Any
-) -> Ahead:
-    """What tile i asks for, of 8 rows of a block of columns: all that the block asks for is shared among its
-    tiles. soon: address of the columns that come next, and how many tiles ask for these. pieces: address in
-    the list for the other tiles, or 0, and of the layer's keys. own: address of columns that are there."""
-    first = builder.icmp_signed("<", i, soon[1])
-    columns = builder.add(soon[0], builder.mul(builder.mul(i, words), word(128)))
-    number = builder.mul(builder.sub(i, soon[1]), builder.udiv(words, word(LINES)))
-    listed = builder.add(pieces[0], builder.mul(number, word(8)))
-    none = builder.or_(first, builder.icmp_signed("==", pieces[0], word(0)))
-    return Ahead(
-        columns=builder.select(first, columns, own),
-        pieces=builder.select(none, word(0), listed),
-        keys=pieces[1],
-        step=builder.select(none, word(128), word(64)),
-    )
+    i: int, words: int, soon: int, soon_tiles: int, pieces: int, own: int
+) -> tuple[int, int, int]:
+    """What tile i of a block of columns prefetches: all that the block prefetches is shared among its tiles.
+
+    soon: address of the columns that come next, and how many tiles prefetch these, two lines with each word.
+    pieces: address in the list of what the others prefetch, a line with each word; or 0: the columns at
+    `own`, which are there. Returns the address of the columns, that in the list or 0, and the bytes for each
+    word.
+    """
+    if i < soon_tiles:
+        return soon + 128 * words * i, 0, 128
+    if pieces == 0:
+        return own, 0, 128
+    return own, pieces + 8 * (i - soon_tiles) * (words // LINES), 64
+
+
+def first_line(columns: int, pieces: int, keys: int, number: int) -> int:
+    """Address of what a tile prefetches with the first of the words LINES * number, ... keys: address of the
+    layer's keys. Others: see part_of_tile()."""
+    return keys + read_i64(pieces + 8 * number) if pieces else columns + 2 * PIECE * number
 
 
 def pieces_of_block(stream: int, block: int, words: int, tiles: int) -> int:

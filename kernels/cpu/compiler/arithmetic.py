@@ -75,7 +75,7 @@ def type_of(value: Value) -> Any:
         return INT
     if isinstance(value, float):
         return FLOAT
-    if value is None or isinstance(value, tuple):
+    if not isinstance(value, ir.Value):
         raise CompileError("a number is needed here")
     return value.type
 

@@ -97,12 +97,25 @@ class Expressions:
                     self.condition(test), lambda: self.evaluate(body), lambda: self.evaluate(otherwise)
                 )
             case ast.Call(func=function, args=arguments, keywords=[]):
-                return self._call(self._global(function), [self.evaluate(one) for one in arguments])
+                return self._call(self._global(function), self._arguments(arguments))
         raise CompileError(f"{type(node).__name__} is not in the language")
 
     def condition(self, node: ast.expr) -> Any:
         """A BOOL, or a Python bool."""
         return truth(self.builder, self.evaluate(node))
+
+    def _arguments(self, nodes: list[ast.expr]) -> list[Value]:
+        """The values of arguments, of which some may be tuples with a star."""
+        values: list[Value] = []
+        for node in nodes:
+            match node:
+                case ast.Starred(value=ast.Tuple(elts=elements)):
+                    values += self._arguments(elements)
+                case ast.Name() | ast.Attribute() if self._is_global(node):
+                    values.append(self._global(node))  # of any type, for a static parameter
+                case _:
+                    values.append(self.evaluate(node))
+        return values
 
     def unrolled(self, node: ast.expr) -> list[Any]:
         """The values of unroll()."""
@@ -150,7 +163,7 @@ class Expressions:
         """Whether an expression is a name outside the function, or an attribute of one."""
         while isinstance(node, ast.Attribute):
             node = node.value
-        return isinstance(node, ast.Name) and node.id not in self.variables
+        return isinstance(node, ast.Name) and node.id not in self.variables and node.id not in self.lists
 
     def _global(self, node: ast.expr) -> Any:
         """What a name outside the function stands for."""

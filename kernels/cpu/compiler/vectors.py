@@ -41,7 +41,8 @@ class Vector:
     def __init__(self, lanes: Any) -> None:
         """lanes: [count] of them, or a number for all."""
         with np.errstate(over="ignore"):
-            self.lanes = np.broadcast_to(np.asarray(lanes).astype(self.dtype), (self.count,))
+            every = np.broadcast_to(np.asarray(lanes).astype(self.dtype), (self.count,))
+        self.lanes = np.ascontiguousarray(every)
 
     def _apply(self, operation: Callable[..., Any], *others: Any) -> Self:
         operands = [other.lanes if isinstance(other, Vector) else self.dtype(other) for other in others]

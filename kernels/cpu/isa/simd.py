@@ -15,7 +15,11 @@ from kernels.cpu.compiler.language import lowered_by
 from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, splat
+from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, splat, word
+
+PAIR_PARTS, QUAD_PARTS = OPERATIONS.pairs.parts, OPERATIONS.quads.parts
+"""Parts of a word of two bfloat16, or of four bytes, that are multiplied one after the other
+(kernels.cpu.isa.dot)."""
 
 
 def memory(address: int, dtype: Any, count: int) -> Any:
@@ -119,3 +123,85 @@ def reciprocal(x: f32x16) -> f32x16:
 @lowered_by(vectors.prefetch, types.void(types.int64))
 def prefetch(address: int) -> None:
     """Asks for the cache line of an address, which need not be mapped."""
+
+
+@lowered_by(lambda b, x: b.sitofp(x, F32S), types.f32x16(types.i32x16))
+def to_f32(x: i32x16) -> f32x16:
+    """The float32 nearest to each int32."""
+    return f32x16(x.lanes)
+
+
+def _store_first(builder: Any, x: Any, address: Any, count: Any) -> None:
+    mask, whole = first_lanes(builder, count), builder.icmp_signed(">=", count, word(LANES))
+    OPERATIONS.store_first(builder, x, address, mask, whole)
+
+
+@lowered_by(
+    lambda b, address, x, n: _store_first(b, x, address, n),
+    types.void(types.int64, types.f32x16, types.int64),
+)
+def store_first_f32(address: int, x: f32x16, count: int) -> None:
+    """Writes the first lanes as float32: as many as `count`, none or all where there are not so many."""
+    count = max(0, min(count, LANES))
+    memory(address, np.float32, count)[:] = x.lanes[:count]
+
+
+@lowered_by(
+    lambda b, address, x, n: _store_first(b, OPERATIONS.round_to_bfloat16(b, x), address, n),
+    types.void(types.int64, types.f32x16, types.int64),
+)
+def store_first_bf16(address: int, x: f32x16, count: int) -> None:
+    """Writes the first lanes as bfloat16: as many as `count`, none or all where there are not so many."""
+    count = max(0, min(count, LANES))
+    memory(address, np.uint16, count)[:] = bfloat16_bits(x)[:count]
+
+
+@lowered_by(
+    lambda b, words, part: OPERATIONS.pairs.weights(b, words)[part.constant],
+    types.i32x16(types.i32x16, types.int64),
+)
+def pair_weights(words: i32x16, part: int) -> i32x16:
+    """A part of each word of two bfloat16, for add_pairs(). part: a constant below PAIR_PARTS."""
+    return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
+
+
+_ADD_PAIRS = types.f32x16(types.f32x16, types.i32x16, types.i32x16)
+
+
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.pairs.add(b, sums, weights, x), _ADD_PAIRS)
+def add_pairs(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
+    """sums + weights * x, of a part of words of two bfloat16; of whole words the second product is added
+    first. Some instruction sets take denormal numbers for 0."""
+    if PAIR_PARTS > 1:
+        return fma(_as_f32(weights), _as_f32(x), sums)
+    upper = fma(_as_f32(weights & -65536), _as_f32(x & -65536), sums)
+    return fma(_as_f32(weights << 16), _as_f32(x << 16), upper)
+
+
+def _as_f32(bits: i32x16) -> f32x16:
+    """The float32 that have these bits."""
+    return f32x16(bits.lanes.view(np.float32))
+
+
+@lowered_by(
+    lambda b, words, part: OPERATIONS.quads.weights(b, words)[part.constant],
+    types.i32x16(types.i32x16, types.int64),
+)
+def quad_weights(words: i32x16, part: int) -> i32x16:
+    """A part of each word of four signed bytes, for add_quads(). part: a constant below QUAD_PARTS."""
+    if QUAD_PARTS == 1:
+        return words
+    pairs = words.lanes.view(np.int16)
+    return i32x16((pairs >> 8 if part else (pairs << 8) >> 8).view(np.int32))
+
+
+_ADD_QUADS = types.i32x16(types.i32x16, types.i32x16, types.i32x16)
+
+
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.quads.add(b, sums, weights, x), _ADD_QUADS)
+def add_quads(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
+    """sums + weights * x, of a part of words of four bytes: signed weights, unsigned x."""
+    kinds = (np.int8, np.uint8, 4) if QUAD_PARTS == 1 else (np.int16, np.int16, 2)
+    one = weights.lanes.view(kinds[0]).astype(np.int32)
+    products = one * x.lanes.view(kinds[1]).astype(np.int32)
+    return sums + i32x16(products.reshape(LANES, kinds[2]).sum(-1))

@@ -19,325 +19,226 @@ is, on how many rows there are. In integers a word holds four of k, the sums are
 with what makes numbers of them (kernels.cpu.matmul.int8).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from kernels.cpu.attention.kv_prefetch_kernel import LINES, Ahead, part_of_tile, pieces_of_block
+from kernels.cpu.attention.kv_prefetch_kernel import LINES, first_line, part_of_tile, pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
-from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
-from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.dot import Dot
+from kernels.cpu.compiler.language import Static, unroll
+from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.vectors import (
-    F32,
-    F32S,
-    I32,
-    I32S,
-    LANES,
-    broadcast,
-    first_lanes,
-    load,
+from kernels.cpu.isa.simd import (
+    PAIR_PARTS,
+    QUAD_PARTS,
+    add_pairs,
+    add_quads,
+    load_f32,
+    load_i32,
+    pair_weights,
     prefetch,
-    read_i64,
-    read_u32,
-    repeat,
-    reread,
-    splat,
-    word,
-    write_u32,
+    quad_weights,
+    store_first_bf16,
+    store_first_f32,
+    to_f32,
 )
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.matmul.split_inputs import split_integers, split_pairs
+from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 2
-"""Tiles of 8 rows in which a block's successor is asked for."""
+"""Tiles of 8 rows in which a block's successor is prefetched."""
+BLOCK, STRIP, BLOCK_ROWS = OPERATIONS.block, OPERATIONS.strip, OPERATIONS.block_rows
 
 
-@dataclass(frozen=True)
-class _Product:
-    """What a tile needs to know; all but the first two are values of LLVM. Addresses; strides in bytes."""
-
-    quantized: bool
-    dot: Dot
-    x_stride: Any
-    w: Any
-    params: Any  # of the columns, see linear()
-    out_stride: Any
-    words: Any  # of a row of x
-    columns: Any  # how many of those that the registers hold exist
-    width: Any  # bytes of a result; 4: float32, 2: bfloat16
-    distance: Any  # bytes from weights to others that are asked for with them; None: none are
-
-
-def _multiply(
-    builder: Any,
-    product: _Product,
-    rows: int,
-    vectors: int,
-    x: Any,
-    ahead: Ahead | None,
-    out: Any,
-    scales: Any,
+def _add_word(
+    quantized: Static[bool],
+    rows: Static[int],
+    vectors: Static[int],
+    sums: list[Any],
+    x: int,
+    pitch: int,
+    w: int,
 ) -> None:
-    """A tile: so many rows, times 16 * vectors columns. ahead: what is asked for from memory meanwhile.
-    scales: address of the scales of x, if it is integers."""
-    dot = product.dot
+    """Adds the products of one word of each row and of each column."""
+    words = [load_i32(w + 64 * v) for v in unroll(range(vectors))]
+    for part in unroll(range(QUAD_PARTS if quantized else PAIR_PARTS)):
+        if quantized:
+            weights = [quad_weights(words[v], part) for v in unroll(range(vectors))]
+        else:
+            weights = [pair_weights(words[v], part) for v in unroll(range(vectors))]
+        for m in unroll(range(rows)):
+            value = i32x16(read_u32(x + pitch * m + 4 * part))
+            for v in unroll(range(vectors)):
+                if quantized:
+                    sums[vectors * m + v] = add_quads(sums[vectors * m + v], weights[v], value)
+                else:
+                    sums[vectors * m + v] = add_pairs(sums[vectors * m + v], weights[v], value)
 
-    x_rows = [_at(builder, x, product.x_stride, m) for m in range(rows)]
-    if OPERATIONS.rereads_weights:  # else LLVM goes from row to row with an addition each
-        x_rows = [reread(builder, at) for at in x_rows]
 
-    def add_words(k: Any, sums: list[Any]) -> list[Any]:
-        w_at = builder.add(product.w, builder.mul(k, word(4 * COLUMNS)))
-        offset = builder.mul(k, word(4 * dot.parts))
-        totals = list(sums)
-        for v in range(vectors) if product.distance is not None else ():
-            prefetch(builder, builder.add(builder.add(w_at, product.distance), word(64 * v)))
-        for part in range(dot.parts):
-            own = reread(builder, w_at) if OPERATIONS.rereads_weights else w_at
+def _dequantized(total: i32x16, params: int, scale: float) -> f32x16:
+    """(sum - correction) * scale of the column * scale of the row."""
+    return to_f32(total - load_i32(params + 128)) * load_f32(params + 64) * scale
 
-            def weight(v: int, own: Any = own, part: int = part) -> Any:
-                return dot.weights(builder, load(builder, builder.add(own, word(64 * v)), I32S))[part]
 
-            def value(m: int, part: int = part) -> Any:
-                at = builder.add(x_rows[m], offset)
-                return broadcast(builder, load(builder, builder.add(at, word(4 * part)), I32))
-
-            _add_products(builder, dot, totals, (weight, vectors), (value, rows))
-        return totals
-
-    begin = [splat(dot.sums, 0)] * (rows * vectors)
-    if ahead is None:
-        totals = repeat(builder, product.words, begin, add_words)
+def store_columns(out: int, out_bytes: int, x: f32x16, columns: int) -> None:
+    """Writes the first of 16 columns, as float32 if out_bytes is 4, else as bfloat16."""
+    if out_bytes == 4:
+        store_first_f32(out, x, columns)
     else:
-        totals = _ask_meanwhile(builder, product.words, begin, add_words, ahead)
-    to = [_at(builder, out, product.out_stride, m) for m in range(rows)]
-    for v in range(vectors):
-        results = totals[v::vectors]
-        planes = builder.add(product.params, word((3 if product.quantized else 1) * 64 * v))
-        if product.quantized:
-            results = _numbers(builder, results, planes, scales)
-        bias = load(builder, planes, F32S)
-        results = [builder.fadd(result, bias) for result in results]
-        write_columns(builder, product.columns, product.width, v, results, to)
+        store_first_bf16(out, x, columns)
 
 
-def _add_products(
-    builder: Any,
-    dot: Dot,
-    totals: list[Any],
-    weights: tuple[Callable[[int], Any], int],
-    values: tuple[Callable[[int], Any], int],
+def _tile(
+    quantized: Static[bool],
+    rows: Static[int],
+    vectors: Static[int],
+    prefetches: Static[bool],
+    record: ProductRecord,
+    x: int,
+    pitch: int,
+    w: int,
+    params: int,
+    out: int,
+    columns: int,
+    scales: int,
+    ahead: int,
+    pieces: int,
+    keys: int,
+    step: int,
 ) -> None:
-    """To the sums of each row of each vector. Weights of few vectors stay in registers,
-    or values of few rows. Both are made by functions, so many times."""
-    (weight, vectors), (value, rows) = weights, values
-    if rows < vectors and OPERATIONS.rereads_weights:
-        kept = [value(m) for m in range(rows)]
-        for v in range(vectors):
-            one = weight(v)
-            for m in range(rows):
-                totals[m * vectors + v] = dot.add(builder, totals[m * vectors + v], one, kept[m])
-        return
-    kept = [weight(v) for v in range(vectors)]
-    for m in range(rows):
-        one = value(m)
-        for v in range(vectors):
-            totals[m * vectors + v] = dot.add(builder, totals[m * vectors + v], kept[v], one)
+    """So many rows of x times 16 * vectors columns of the weight, of which `columns` exist. ahead, pieces,
+    keys, step: what is prefetched (kernels.cpu.attention.kv_prefetch_kernel)."""
+    words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
+    word_bytes = 4 * QUAD_PARTS if quantized else 4 * PAIR_PARTS
+    if quantized:
+        sums: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
+    else:
+        sums = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
+    if prefetches:
+        for number in range((words + LINES - 1) // LINES):
+            line = first_line(ahead, pieces, keys, number)
+            for k in range(LINES * number, min(LINES * number + LINES, words)):
+                prefetch(line)
+                line += step
+                prefetch(line - 64)
+                _add_word(quantized, rows, vectors, sums, x + word_bytes * k, pitch, w + 4 * COLUMNS * k)
+    else:
+        for k in range(words):
+            _add_word(quantized, rows, vectors, sums, x + word_bytes * k, pitch, w + 4 * COLUMNS * k)
+    for v in unroll(range(vectors)):
+        plane, to = params + (192 if quantized else 64) * v, out + LANES * v * out_bytes
+        for m in unroll(range(rows)):
+            if quantized:
+                result = _dequantized(sums[vectors * m + v], plane, read_f32(scales + 4 * m))
+            else:
+                result = sums[vectors * m + v]
+            store_columns(to + stride * m, out_bytes, result + load_f32(plane), columns - LANES * v)
 
 
-def _ask_meanwhile(
-    builder: Any, words: Any, values: list[Any], body: Callable[[Any, list[Any]], list[Any]], ahead: Ahead
-) -> list[Any]:
-    """repeat(), and what is asked for meanwhile."""
-
-    def some_words(number: Any, before: list[Any]) -> list[Any]:
-        first = builder.mul(number, word(LINES))
-        left = builder.sub(words, first)
-        count = builder.select(builder.icmp_signed("<", left, word(LINES)), left, word(LINES))
-
-        def one_word(i: Any, current: list[Any]) -> list[Any]:
-            line = ahead.ask(builder, current[0])
-            return [line, *body(builder.add(first, i), current[1:])]
-
-        return repeat(builder, count, [ahead.first_line(builder, number), *before], one_word)[1:]
-
-    times = builder.udiv(builder.add(words, word(LINES - 1)), word(LINES))
-    return repeat(builder, times, values, some_words)
-
-
-def _at(builder: Any, address: Any, stride: Any, row: int) -> Any:
-    return builder.add(address, builder.mul(stride, word(row)))
-
-
-def _numbers(builder: Any, totals: list[Any], planes: Any, scales: Any) -> list[Any]:
-    """(sum - correction) * scale of the column * scale of the row, of each row."""
-    correction = load(builder, builder.add(planes, word(128)), I32S)
-    column = load(builder, builder.add(planes, word(64)), F32S)
-    numbers = []
-    for m, total in enumerate(totals):
-        row = broadcast(builder, load(builder, builder.add(scales, word(4 * m)), F32))
-        number = builder.sitofp(builder.sub(total, correction), F32S)
-        numbers.append(builder.fmul(builder.fmul(number, column), row))
-    return numbers
-
-
-def write_columns(
-    builder: Any, columns: Any, width: Any, vector: int, results: list[Any], rows: list[Any]
-) -> None:
-    """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
-    result; 4: float32, 2: bfloat16. rows: their addresses."""
-    left = builder.sub(columns, word(vector * LANES))
-    mask, whole = first_lanes(builder, left), builder.icmp_signed(">=", left, word(LANES))
-    offset = builder.mul(width, word(vector * LANES))
-    to = [builder.add(row, offset) for row in rows]
-    with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
-        with wide:
-            for result, address in zip(results, to, strict=True):
-                OPERATIONS.store_first(builder, result, address, mask, whole)
-        with narrow:
-            for result, address in zip(results, to, strict=True):
-                halves = OPERATIONS.round_to_bfloat16(builder, result)
-                OPERATIONS.store_first(builder, halves, address, mask, whole)
-
-
-def _make_strip(vectors: int, quantized: bool, tiles: Tiles) -> Any:
-    """strip(x, x_stride, w, soon, soon_tiles, pieces, keys, params, out, out_stride, words, columns, width,
-    scales, rows): all rows of 16 * vectors columns, in these tiles. x: words are split into parts.
-
-    soon: the columns that come next. They are asked for with the first tiles of 8, so many. Else the first
-    tile waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what
-    the other tiles of 8 ask for, see kernels.cpu.attention.kv_prefetch_kernel.
-    """
-
-    @intrinsic(types.void(*[types.int64] * 15))
-    def strip(
-        builder: Any,
-        x: Any,
-        x_stride: Any,
-        w: Any,
-        soon: Any,
-        soon_tiles: Any,
-        pieces: Any,
-        keys: Any,
-        params: Any,
-        out: Any,
-        out_stride: Any,
-        words: Any,
-        columns: Any,
-        width: Any,
-        scales: Any,
-        rows: Any,
-    ) -> None:
-        dot = OPERATIONS.quads if quantized else OPERATIONS.pairs
-        distance = builder.sub(soon, w) if tiles.distance == 0 else tiles.distance and word(tiles.distance)
-        product = _Product(quantized, dot, x_stride, w, params, out_stride, words, columns, width, distance)
-
-        def tile(size: int, row: Any, ahead: Ahead | None) -> None:
-            x_at, out_at = (
-                builder.add(at, builder.mul(row, stride)) for at, stride in ((x, x_stride), (out, out_stride))
-            )
-            scales_at = builder.add(scales, builder.mul(row, word(4)))
-            _multiply(builder, product, size, vectors, x_at, ahead, out_at, scales_at)
-
-        def whole_tile(i: Any, nothing: list[Any]) -> list[Any]:
-            ahead = None
-            if tiles.prefetches:
-                ahead = part_of_tile(builder, i, words, (soon, soon_tiles), (pieces, keys), w)
-            tile(tiles.rows, builder.mul(i, word(tiles.rows)), ahead)
-            return nothing
-
-        whole = builder.udiv(rows, word(tiles.rows))
-        if tiles.least_rest:
-            whole = _without_short_rest(builder, rows, whole, tiles)
-        with builder.if_then(builder.icmp_signed(">", whole, word(0))):
-            repeat(builder, whole, [], whole_tile)
-        row = builder.mul(whole, word(tiles.rows))
-        for size, least in tiles.rest:
-            goes_on = builder.icmp_signed(">=", builder.sub(rows, row), word(least))
-            with builder.if_then(goes_on):
-                tile(size, row, None)
-            row = builder.select(goes_on, builder.add(row, word(size)), row)
-
-    return strip
-
-
-def _without_short_rest(builder: Any, rows: Any, whole: Any, tiles: Tiles) -> Any:
+def _whole_tiles(rows: int, tiles: Static[Tiles]) -> int:
     """How many whole tiles there are, or one less where too few rows would be left behind them."""
-    rest = builder.sub(rows, builder.mul(whole, word(tiles.rows)))
-    short = builder.icmp_unsigned("<", builder.sub(rest, word(1)), word(tiles.least_rest - 1))
-    some = builder.icmp_signed(">", whole, word(0))
-    return builder.sub(whole, builder.zext(builder.and_(short, some), whole.type))
+    whole = rows // tiles.rows
+    if tiles.least_rest and whole > 0 and 0 < rows - whole * tiles.rows < tiles.least_rest:
+        return whole - 1
+    return whole
 
 
-packed_block = _make_strip(VECTORS, False, OPERATIONS.block)
-packed_strip = _make_strip(1, False, OPERATIONS.strip)
-_block_int8 = _make_strip(VECTORS, True, OPERATIONS.block)
-_strip_int8 = _make_strip(1, True, OPERATIONS.strip)
+def multiply_rows(
+    quantized: Static[bool],
+    vectors: Static[int],
+    tiles: Static[Tiles],
+    record: ProductRecord,
+    x: int,
+    pitch: int,
+    w: int,
+    row: int,
+    rows: int,
+    strip: int,
+    scales: int,
+    soon: int,
+    soon_tiles: int,
+    pieces: int,
+    keys: int,
+) -> None:
+    """Rows of x, from `row` of the result on, times 16 * vectors columns, from `strip` on. x, w: addresses of
+    their first words. pitch: bytes from row to row of x, whose words are split into parts.
+
+    soon: the columns that come next. They are prefetched with the first tiles, so many; else the first tile
+    waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what the
+    other tiles prefetch, see kernels.cpu.attention.kv_prefetch_kernel.
+    """
+    words, stride, columns = record.words, record.columns * record.out_bytes, record.columns - LANES * strip
+    out = record.out + row * stride + LANES * strip * record.out_bytes
+    params = record.params + (192 if quantized else 64) * strip
+    whole = _whole_tiles(rows, tiles)
+    for i in range(whole):
+        at = tiles.rows * i
+        ahead, listed, step = part_of_tile(i, words, soon, soon_tiles, pieces, w)
+        _tile(
+            *(quantized, tiles.rows, vectors, tiles.prefetches, record, x + pitch * at, pitch, w, params),
+            *(out + stride * at, columns, scales + 4 * at, ahead, listed, keys, step),
+        )
+    done = tiles.rows * whole
+    for size, least in unroll(tiles.rest):
+        if rows - done >= least:
+            _tile(
+                *(quantized, size, vectors, False, record, x + pitch * done, pitch, w, params),
+                *(out + stride * done, columns, scales + 4 * done, 0, 0, 0, 0),
+            )
+            done += size
 
 
-PAIR_PARTS, QUAD_PARTS = OPERATIONS.pairs.parts, OPERATIONS.quads.parts
-BLOCK_ROWS = OPERATIONS.block_rows
+def _inputs(
+    quantized: Static[bool], record: LinearRecord, row: int, rows: int, thread: int
+) -> tuple[int, int]:
+    """Address of rows of x as tiles read them, and the bytes from one to the next."""
+    words = record.words
+    x, pitch = record.x + 4 * words * row, 4 * words
+    if quantized and QUAD_PARTS > 1:
+        return split_integers(x, rows, words, read_i64(record.scratch + 8 * thread)), pitch * QUAD_PARTS
+    if not quantized and PAIR_PARTS > 1:
+        return split_pairs(x, rows, words, read_i64(record.scratch + 8 * thread)), pitch * PAIR_PARTS
+    return x, pitch
+
+
+def _multiply_strips(
+    quantized: Static[bool], record: LinearRecord, first: int, count: int, thread: int
+) -> None:
+    """Units of linear(): blocks, and strips where a block is not taken whole."""
+    words, strips = record.words, (record.columns + LANES - 1) // LANES
+    row, strip, end = first // strips * ROWS, first % strips, first % strips + count
+    rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
+    x, pitch = _inputs(quantized, record, row, rows, thread)
+    while strip < end:
+        block, inner = strip // VECTORS, strip % VECTORS
+        w = record.weight + block * words * 4 * COLUMNS + 64 * inner
+        if rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips):
+            following = w + words * 4 * COLUMNS
+            soon = following_block(record.following, thread, w) if block == last else following
+            pieces = pieces_of_block(record.stream, block, words, rows // 8 - SOON)
+            keys = PrefetchStream.at(record.stream).keys if pieces else 0
+            multiply_rows(
+                *(quantized, VECTORS, BLOCK, record, x, pitch, w, row, rows, strip, scales),
+                *(soon, SOON, pieces, keys),
+            )
+            strip += VECTORS
+        else:
+            multiply_rows(
+                *(quantized, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(w, 0, 0, 0)
+            )
+            strip += 1
 
 
 @operation
 def linear(record: LinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
-    rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
-    columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
-    stream, scales, scratch = record.stream, record.scales, record.scratch
-    strips, plane = (columns + LANES - 1) // LANES, 192 if scales else 64
-    row = first // strips * ROWS
-    strip, end = first % strips, first % strips + count
-    x, out, scale_at = x + row * words * 4, out + row * columns * width, scales + 4 * row
-    rows, pitch, stride = min(rows - row, ROWS), 4 * words, columns * width
-    if scales and QUAD_PARTS > 1:
-        x, pitch = split_integers(x, rows, words, read_i64(scratch + 8 * thread)), 4 * words * QUAD_PARTS
-    elif scales == 0 and PAIR_PARTS > 1:
-        x, pitch = split_pairs(x, rows, words, read_i64(scratch + 8 * thread)), 4 * words * PAIR_PARTS
-    last = last_block(strips, thread)
-    while strip < end:
-        block, inner = strip // VECTORS, strip % VECTORS
-        w_at = w + block * words * 4 * COLUMNS + 64 * inner
-        p_at, out_at = params + plane * strip, out + strip * LANES * width
-        left = columns - strip * LANES
-        soon = following_block(following, thread, w_at) if block == last else w_at + words * 4 * COLUMNS
-        whole = rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips)
-        pieces = pieces_of_block(stream, block, words, rows // 8 - SOON) if whole else 0
-        keys = PrefetchStream.at(stream).keys if pieces else 0
-        if whole and scales:
-            _block_int8(
-                x,
-                pitch,
-                w_at,
-                soon,
-                SOON,
-                pieces,
-                keys,
-                p_at,
-                out_at,
-                stride,
-                words,
-                left,
-                width,
-                scale_at,
-                rows,
-            )
-        elif whole:
-            packed_block(
-                x, pitch, w_at, soon, SOON, pieces, keys, p_at, out_at, stride, words, left, width, 0, rows
-            )
-        elif scales:
-            _strip_int8(
-                x, pitch, w_at, soon, 0, 0, 0, p_at, out_at, stride, words, left, width, scale_at, rows
-            )
-        else:
-            packed_strip(x, pitch, w_at, soon, 0, 0, 0, p_at, out_at, stride, words, left, width, 0, rows)
-        strip += VECTORS if whole else 1
+    if record.scales:
+        _multiply_strips(True, record, first, count, thread)
+    else:
+        _multiply_strips(False, record, first, count, thread)
 
 
 @operation

@@ -10,7 +10,7 @@ from kernels.cpu.attention.kv_prefetch_kernel import pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
-from kernels.cpu.matmul.gemm import packed_block, packed_strip
+from kernels.cpu.matmul.gemm import BLOCK, STRIP, multiply_rows
 from kernels.cpu.matmul.gemm12_tiles import (
     FEW,
     FIRST,
@@ -21,7 +21,7 @@ from kernels.cpu.matmul.gemm12_tiles import (
     unpack_strip,
 )
 from kernels.cpu.matmul.records import Linear12Record, Rows12Record
-from kernels.cpu.matmul.unpack12 import GROUP, STRIP, WORDS
+from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 1
@@ -43,7 +43,7 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
     final, last = rows - 1, last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w_at = w + block * groups * GROUP + inner * STRIP
+        w_at = w + block * groups * GROUP + inner * STRIP_BYTES
         p_at, out_at = params + 64 * strip, out + strip * LANES * width
         list_at, left = lists + 8 * strip, columns - strip * LANES
         soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
@@ -78,28 +78,17 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
                 width,
             )
             if rows > FIRST:
-                pieces = pieces_of_block(stream, block, words, (rows - FIRST) // 8 - SOON)
-                packed_block(
-                    x + FIRST * stride,
-                    stride,
-                    scratch,
-                    soon,
-                    SOON,
-                    pieces,
-                    PrefetchStream.at(stream).keys if pieces else 0,
-                    p_at,
-                    out_at + FIRST * out_stride,
-                    out_stride,
-                    words,
-                    left,
-                    width,
-                    0,
-                    rows - FIRST,
+                others, at = rows - FIRST, x + FIRST * stride
+                pieces = pieces_of_block(stream, block, words, others // 8 - SOON)
+                keys = PrefetchStream.at(stream).keys if pieces else 0
+                multiply_rows(
+                    *(False, VECTORS, BLOCK, record, at, stride, scratch, row + FIRST, others, strip, 0),
+                    *(soon, SOON, pieces, keys),
                 )
         else:
             unpack_strip(w_at, list_at, base, groups, scratch)
-            packed_strip(
-                x, stride, scratch, scratch, 0, 0, 0, p_at, out_at, out_stride, words, left, width, 0, rows
+            multiply_rows(
+                *(False, 1, STRIP, record, x, stride, scratch, row, rows, strip, 0), *(scratch, 0, 0, 0)
             )
         strip += VECTORS if whole else 1
 
@@ -113,7 +102,7 @@ def compact_rows(record: Rows12Record, first: int, count: int, thread: int) -> N
     for row in range(first, first + count):
         index = read_i64(record.indexes + 8 * row)
         strip = index // LANES
-        at = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
+        at = w + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP_BYTES
         unpack_strip(at, lists + 8 * strip, base, groups, scratch)
         for k in range(words):
             write_u32(out + 4 * (row * words + k), read_u32(scratch + 4 * COLUMNS * k + 4 * (index % LANES)))

@@ -17,18 +17,19 @@ from kernels.cpu.isa.vectors import (
     F32S,
     I32,
     I32S,
+    LANES,
     broadcast,
+    first_lanes,
     load,
     prefetch,
     repeat,
     word,
     zeros,
 )
-from kernels.cpu.matmul.gemm import write_columns
 from kernels.cpu.matmul.unpack12 import (
     AHEAD,
     GROUP,
-    STRIP,
+    STRIP_BYTES,
     WORDS,
     Strip,
     lists_of_strips,
@@ -64,14 +65,16 @@ class _Weight:
         inside = builder.icmp_signed("<", behind, word(0))
         at = builder.mul(builder.select(inside, later, behind), word(GROUP))
         at = builder.add(builder.select(inside, self.at, self.soon), at)
-        for line in range(0, STRIP * self.vectors, 64):
+        for line in range(0, STRIP_BYTES * self.vectors, 64):
             prefetch(builder, builder.add(at, word(line)))
 
     def strips(self, group: Any) -> list[Strip]:
         """Side by side."""
         builder = self.builder
         at = builder.add(self.at, builder.mul(group, word(GROUP)))
-        return [Strip(builder, builder.add(at, word(STRIP * v)), self.table) for v in range(self.vectors)]
+        return [
+            Strip(builder, builder.add(at, word(STRIP_BYTES * v)), self.table) for v in range(self.vectors)
+        ]
 
 
 @intrinsic(types.void(*[types.int64] * 5))
@@ -171,6 +174,25 @@ def _multiply_kept(
     return multiply(last, repeat(builder, last, [*sums, *lists], multiply_and_write), None)[: len(sums)]
 
 
+def _write_columns(
+    builder: Any, columns: Any, width: Any, vector: int, results: list[Any], rows: list[Any]
+) -> None:
+    """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
+    result; 4: float32, 2: bfloat16. rows: their addresses."""
+    left = builder.sub(columns, word(vector * LANES))
+    mask, whole = first_lanes(builder, left), builder.icmp_signed(">=", left, word(LANES))
+    offset = builder.mul(width, word(vector * LANES))
+    to = [builder.add(row, offset) for row in rows]
+    with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
+        with wide:
+            for result, address in zip(results, to, strict=True):
+                OPERATIONS.store_first(builder, result, address, mask, whole)
+        with narrow:
+            for result, address in zip(results, to, strict=True):
+                halves = OPERATIONS.round_to_bfloat16(builder, result)
+                OPERATIONS.store_first(builder, halves, address, mask, whole)
+
+
 def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
     """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
     so many rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
@@ -209,7 +231,7 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
         for v in range(vectors):
             bias = load(builder, builder.add(params, word(64 * v)), F32S)
             results = [builder.fadd(total, bias) for total in totals[v::vectors]]
-            write_columns(builder, columns, width, v, results, out_rows)
+            _write_columns(builder, columns, width, v, results, out_rows)
 
     return tile
 

@@ -10,7 +10,7 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
 from kernels.cpu.matmul.records import Pack12Record
-from kernels.cpu.matmul.unpack12 import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP, WORDS, each
+from kernels.cpu.matmul.unpack12 import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP_BYTES, WORDS, each
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 
@@ -106,6 +106,6 @@ def make_compact(record: Pack12Record, first: int, count: int, thread: int) -> N
     """Packs strips. The numbers are the addresses of the strips' lists, which are filled."""
     words, base, groups = record.words, record.base, record.words // WORDS
     for strip in range(first, first + count):
-        to = record.weight + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP
+        to = record.weight + strip // VECTORS * groups * GROUP + strip % VECTORS * STRIP_BYTES
         at = _packed_strip_at(record.pairs, strip, words)
         _make_compact(at, to, read_i64(record.numbers + 8 * strip), groups, base)

@@ -34,13 +34,13 @@ from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 WORDS = 4
 """Of k, in a group."""
-STRIP = 192
+STRIP_BYTES = 192
 """Bytes of a strip in a group."""
-GROUP = VECTORS * STRIP
+GROUP = VECTORS * STRIP_BYTES
 AHEAD = 16
 """Groups between what is multiplied and what is asked for from memory: no CPU foresees this stream far
 enough, and without asking, eight rows take twice as long."""
-CODES = STRIP - 64
+CODES = STRIP_BYTES - 64
 """Where the codes begin, in a strip."""
 NUM_CODES = 7
 """Of exponents but for their last bit, see above."""

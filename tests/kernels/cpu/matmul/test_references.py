@@ -1,0 +1,61 @@
+"""Products: compiled code gives what Python gives with the same function, bit for bit."""
+
+import pytest
+import torch
+
+from kernels.cpu.matmul.records import LinearRecord
+from tests.kernels.tolerances import random
+
+pytestmark = pytest.mark.cpu_kernels
+
+WORDS, COLUMNS = 5, 70
+STRIPS = 6  # of two blocks
+
+
+def results(rows: int, dtype: torch.dtype, fields: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows, COLUMNS] of compiled code and of Python."""
+    from kernels.cpu.matmul.gemm import linear
+    from kernels.cpu.matmul.split_inputs import scratch_bytes
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    both = torch.zeros(2, rows, COLUMNS, dtype=dtype)
+    scratch = TEAM.scratch(scratch_bytes(WORDS))
+    for out in both:
+        record = LinearRecord(
+            out=out.data_ptr(),
+            columns=COLUMNS,
+            words=WORDS,
+            out_bytes=dtype.itemsize,
+            scratch=scratch,
+            rows=rows,
+            **fields,
+        )
+        if out.data_ptr() == both.data_ptr():
+            TEAM.run_one(linear, rows, record, 0)
+        else:
+            linear.reference(record, 0, (COLUMNS + 15) // 16, 0)
+    return both[0], both[1]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 11])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pairs_of_bfloat16(rows: int, dtype: torch.dtype):
+    x = random(rows, 2 * WORDS, dtype=torch.bfloat16)
+    weight = random(2, WORDS, 48, 2, dtype=torch.bfloat16, seed=1)
+    bias = random(STRIPS * 16, dtype=torch.float32, seed=2)
+    fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": bias.data_ptr()}
+    compiled, python = results(rows, dtype, fields)
+    assert torch.equal(compiled, python) and compiled.all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 11])
+def test_integers(rows: int):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (rows, 4 * WORDS), generator=generator, dtype=torch.uint8)
+    weight = torch.randint(-127, 128, (2, WORDS, 48, 4), generator=generator).to(torch.int8)
+    params = random(STRIPS, 3, 16, dtype=torch.float32, seed=1)
+    params[:, 2] = torch.randint(-9999, 9999, (STRIPS, 16), generator=generator).int().view(torch.float32)
+    scales = random(rows, dtype=torch.float32, seed=2)
+    fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": params.data_ptr()}
+    compiled, python = results(rows, torch.float32, fields | {"scales": scales.data_ptr()})
+    assert torch.equal(compiled, python) and compiled.all()

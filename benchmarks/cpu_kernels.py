@@ -28,9 +28,10 @@ import torch  # noqa: E402
 from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
 from kernels.cpu.isa.sets import select  # noqa: E402
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear  # noqa: E402
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.requirements import why_not  # noqa: E402
-from kernels.ops.layers.linear import PackedWeight, linear, pack_weight, packed_linear  # noqa: E402
+from kernels.ops.layers.linear import linear  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu import kernel_selection as cpu_kernels  # noqa: E402

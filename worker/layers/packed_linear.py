@@ -4,8 +4,9 @@ import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
+from kernels.cpu.matmul.packed import PackedWeight
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
-from kernels.ops.layers.linear import PackedWeight, linear
+from kernels.ops.layers.linear import linear
 from worker.layers.base import WeightOwner
 from worker.lowering.builder import ProgramBuilder
 

@@ -19,9 +19,9 @@ from kernels.cpu.attention.kv_prefetch import KVPrefetch
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.cpu.matmul.int8 import QuantizedWeight
+from kernels.cpu.matmul.packed import PackedWeight
 from kernels.cpu.matmul.packed12 import CompactWeight
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
-from kernels.ops.layers.linear import PackedWeight
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
 from worker.lowering.attention import AttentionRecords

@@ -3,7 +3,8 @@
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels
-from kernels.ops.logits.penalties import TablePenalties, Users, penalties
+from kernels.cpu.sampling.table_penalties import TablePenalties, Users
+from kernels.ops.logits.penalties import penalties
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Slots, Table
 

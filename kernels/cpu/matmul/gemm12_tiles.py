@@ -79,7 +79,7 @@ class _Weight:
 
 @intrinsic(types.void(*[types.int64] * 5))
 def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
-    """As kernels.ops.layers.linear has it. rare: address of the address of its list."""
+    """As kernels.cpu.matmul.packed has it. rare: address of the address of its list."""
     weight = _Weight(builder, w, w, groups, table_of(builder, base), 1)
 
     def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
@@ -92,7 +92,7 @@ def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: A
 
 
 def _at_group(builder: Any, kept: Any, group: Any) -> Any:
-    """Address of a group's words, as kernels.ops.layers.linear has them."""
+    """Address of a group's words, as kernels.cpu.matmul.packed has them."""
     return builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
 
 
@@ -197,7 +197,7 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
     """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
     so many rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
     computed as it is. soon: address of the block that comes next. keeps: a block is left at `kept` as
-    kernels.ops.layers.linear has it."""
+    kernels.cpu.matmul.packed has it."""
 
     @intrinsic(types.void(*[types.int64] * 14))
     def tile(

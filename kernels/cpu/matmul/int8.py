@@ -9,7 +9,7 @@ q + 128, and 128 * sum_k p[n, k] is subtracted at the end: params of a column ar
 this correction. Sums are whole numbers below 2^31 and exact: no order of summation matters, and a token's
 y is bitwise the same in any company. What is lost is lost in rounding p and q; see docs/performance.md.
 
-Weights are packed as kernels.ops.layers.linear packs them, four of k in a word instead of two:
+Weights are packed as kernels.cpu.matmul.packed packs them, four of k in a word instead of two:
 
     words[n // 48, k // 4, n % 48] = p[n, k .. k + 3]
 
@@ -25,9 +25,9 @@ import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.matmul.records import LinearRecord, QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.linear import middle_block
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team

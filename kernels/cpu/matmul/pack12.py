@@ -1,4 +1,4 @@
-"""Makes weights of kernels.cpu.matmul.packed12 from packed ones (kernels.ops.layers.linear), strip by
+"""Makes weights of kernels.cpu.matmul.packed12 from packed ones (kernels.cpu.matmul.packed), strip by
 strip."""
 
 from typing import Any
@@ -88,7 +88,7 @@ def _list(builder: Any, halves: Any, chosen: Any, to: Any) -> Any:
 
 
 def _packed_strip_at(pairs: int, strip: int, words: int) -> int:
-    """Address, in a weight of kernels.ops.layers.linear."""
+    """Address, in a weight of kernels.cpu.matmul.packed."""
     return pairs + strip // VECTORS * words * 4 * COLUMNS + strip % VECTORS * 4 * LANES
 
 

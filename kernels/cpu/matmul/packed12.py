@@ -9,7 +9,7 @@ deviations down to a 2,000th of one). So a weight is kept as
                  0: they are others, and the whole number is in a list of its strip, in order
 
 base is chosen for each matrix. A product gets back every bit (kernels.cpu.matmul.gemm12), and so gives the
-bits of kernels.ops.layers.linear's packed product, which is its twin. One token reads all weights once, and
+bits of kernels.cpu.matmul.packed's product. One token reads all weights once, and
 waits for memory: 3/4 of the bytes take 3/4 of the time.
 
     data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
@@ -26,9 +26,9 @@ import torch
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.isa.sets import target_set
+from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight
 from kernels.cpu.matmul.records import Linear12Record, Pack12Record, Rows12Record
 from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.linear import PackedWeight, middle_block, pack_weight
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
@@ -212,5 +212,5 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
 
 
 def _scratch(words: int) -> int:
-    """Bytes of a block as kernels.ops.layers.linear packs it."""
+    """Bytes of a block as kernels.cpu.matmul.packed packs it."""
     return 4 * 48 * words

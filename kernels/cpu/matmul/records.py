@@ -11,7 +11,7 @@ from kernels.cpu.runtime.records import ProductRecord
 class LinearRecord(ProductRecord):
     """kernels.cpu.matmul.gemm.linear.
 
-    weight: kernels.ops.layers.linear, or of integers kernels.cpu.matmul.int8; then params of a strip are the
+    weight: kernels.cpu.matmul.packed, or of integers kernels.cpu.matmul.int8; then params of a strip are the
     biases, the scales [16] float32 and the corrections [16] int32.
     """
 
@@ -73,7 +73,7 @@ class QuantizeRecord(OperationRecord):
 class Pack12Record(OperationRecord):
     """kernels.cpu.matmul.pack12.count_rare and make_compact, whose rows are strips."""
 
-    pairs: Address  # of a weight of kernels.ops.layers.linear
+    pairs: Address  # of a weight of kernels.cpu.matmul.packed
     weight: Address  # of kernels.cpu.matmul.packed12
     numbers: Address  # [rows] int64: count_rare() writes how many are rare, make_compact() reads addresses
     words: i64

@@ -156,7 +156,7 @@ def unpack(builder: Any, strips: list[Strip], lists: list[Any]) -> tuple[list[li
 
 
 def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any) -> None:
-    """Some of a group's words, from the first on, of strip v: as kernels.ops.layers.linear has them. out: of
+    """Some of a group's words, from the first on, of strip v: as kernels.cpu.matmul.packed has them. out: of
     a group."""
     for place, values in enumerate(words, first):
         store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))

@@ -18,7 +18,7 @@ ALIGNMENT = 64
 CHUNK = 64 << 20
 """Of an arena, in bytes: many large pages, of which at most the last ones stay unused."""
 MATRIX_ROWS = 48
-"""A matrix of an arena is followed by zeros up to a multiple of so many rows: kernels.ops.layers.linear's
+"""A matrix of an arena is followed by zeros up to a multiple of so many rows: kernels.cpu.matmul.packed's
 blocks."""
 
 

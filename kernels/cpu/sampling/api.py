@@ -14,7 +14,7 @@ from kernels.cpu.sampling.records import ChooseRecord, PenaltiesRecord
 
 @dataclass(frozen=True)
 class SamplingKernels:
-    """What kernels.cpu.sampling.chooser and kernels.ops.logits.penalties call."""
+    """What kernels.cpu.sampling.chooser and kernels.cpu.sampling.table_penalties call."""
 
     threads: RowThreads
     choose_rows: RowKernel[ChooseRecord]  # kernels.cpu.sampling.choose

@@ -4,95 +4,14 @@
 
 x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
 
-On a CPU with AVX512-BF16, bfloat16 weights are packed once, at load, and multiplied by
-kernels.cpu.matmul.gemm: blocks of 48 columns n, in a block the pairs (k, k + 1) one after the other, each
-pair as one word of 32 bits. What a step of the product's innermost loop reads is then contiguous:
+The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). The sums of torch's variant
+may depend on T.
 
-    pairs[n // 48, k // 2, n % 48] = w[n, k] | w[n, k + 1] << 16
-
-Both dimensions are padded with zeros, K to an even number and N to a multiple of 48. Its sums are
-float32, over k in ascending order, and do not depend on T: a token's y is bitwise the same in any
-company. The sums of torch's variant may depend on T.
-
-Bytes moved: N * K values of weights, once per 256 tokens, T * K read and T * N written.
+Bytes moved: N * K values of weights, T * K read and T * N written.
 """
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-
-from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
-from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
-
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Team
-
-PACKED_AT_ONCE = 512 << 10
-"""Bytes of weights."""
-
-
-@dataclass(frozen=True)
-class PackedWeight:
-    """A weight and its bias in the layout of the packed product."""
-
-    pairs: torch.Tensor  # [ceil(N / 48), ceil(K / 2), 48] int32
-    bias: torch.Tensor  # [ceil(N / 48) * 48] float32; zeros where there is none, which costs nothing
-    out_features: int  # N
-    in_features: int  # K
-    team: "Team"
-    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear
-    gather: Operation[PackedRowsRecord]  # kernels.cpu.matmul.gemm.packed_rows
-    scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
-
-    @property
-    def halves(self) -> tuple[int, int]:
-        """Addresses of the first block and of the first block of the second half."""
-        return self.pairs.data_ptr(), self.pairs[middle_block(self.out_features)].data_ptr()
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory."""
-        return self.pairs.nbytes + self.bias.nbytes
-
-    def record(self, x: torch.Tensor, out: torch.Tensor) -> LinearRecord:
-        """The product's record. x: [T, 2 * ceil(K / 2)], out: [T, N], contiguous."""
-        return LinearRecord(
-            x=x.data_ptr(),
-            weight=self.pairs.data_ptr(),
-            params=self.bias.data_ptr(),
-            out=out.data_ptr(),
-            columns=self.out_features,
-            words=self.pairs.shape[1],
-            out_bytes=out.dtype.itemsize,
-            scratch=self.team.scratch(self.scratch_bytes),
-        )
-
-    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """See packed_linear()."""
-        return packed_linear(x, self, wide)
-
-    def rows(self, indexes: torch.Tensor) -> torch.Tensor:
-        """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
-        half = self.pairs.shape[1]
-        out = torch.empty((len(indexes), 2 * half), dtype=torch.bfloat16)
-        record = self.rows_record(indexes.data_ptr(), out.data_ptr())
-        self.team.run_one(self.gather, len(indexes), record, 8)
-        return out[:, : self.in_features]
-
-    def rows_record(self, indexes: int, out: int) -> PackedRowsRecord:
-        """Returns the record of the operation that looks up rows. indexes, out: addresses."""
-        return PackedRowsRecord(
-            indexes=indexes, weight=self.pairs.data_ptr(), out=out, words=self.pairs.shape[1]
-        )
-
-
-def middle_block(out_features: int) -> int:
-    """Returns the block at which threads with odd numbers begin
-    (kernels.cpu.runtime.work_split.linear_middle)."""
-    return -(-out_features // 16) // 2 // 3
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -114,62 +33,3 @@ def linear(
     else:
         result = F.linear(x, weight, bias)
     return result.float() if wide else result
-
-
-def packed_linear(x: torch.Tensor, weight: PackedWeight, wide: bool = False) -> torch.Tensor:
-    """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
-    tokens, pairs, columns = x.shape[0], weight.pairs.shape[1], weight.out_features
-    assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
-    if x.shape[1] != 2 * pairs:
-        x = F.pad(x, (0, 1))
-    x = x.contiguous()
-    out = x.new_empty((tokens, columns), dtype=torch.float32 if wide else torch.bfloat16)
-    weight.team.run_one(weight.product, tokens, weight.record(x, out), 0)
-    return out
-
-
-def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedWeight:
-    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None.
-
-    A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
-    packing does. Of any other a copy is made.
-    """
-    from kernels.cpu.matmul.gemm import linear, packed_rows  # compiles, the first time
-    from kernels.cpu.matmul.split_inputs import scratch_bytes
-    from kernels.cpu.runtime.thread_pool import TEAM
-
-    out_features, in_features = weight.shape
-    blocks = -(-out_features // MATRIX_ROWS)
-    whole = arena.take_whole(weight) if arena is not None and in_features % 2 == 0 else None
-    pairs = _packed_copy(weight, blocks, arena or Arena()) if whole is None else _packed_in_place(whole)
-    added = torch.zeros(blocks * MATRIX_ROWS)
-    if bias is not None:
-        added[:out_features] = bias
-    scratch = scratch_bytes(pairs.shape[1])
-    return PackedWeight(pairs, added, out_features, in_features, TEAM, linear, packed_rows, scratch)
-
-
-def _packed_copy(weight: torch.Tensor, blocks: int, arena: Arena) -> torch.Tensor:
-    """[N, K] -> [blocks, ceil(K / 2), 48] int32, elsewhere."""
-    out_features, in_features = weight.shape
-    half, whole = -(-in_features // 2), out_features // MATRIX_ROWS
-    pairs = arena.zeros((blocks, half, MATRIX_ROWS), torch.int32)
-    words = (F.pad(weight, (0, 1)) if in_features % 2 else weight.contiguous()).view(torch.int32)
-    pairs[:whole] = words[: whole * MATRIX_ROWS].view(whole, MATRIX_ROWS, half).transpose(1, 2)
-    if whole < blocks:
-        pairs[whole, :, : out_features - whole * MATRIX_ROWS] = words[whole * MATRIX_ROWS :].t()
-    return pairs
-
-
-def _packed_in_place(whole: torch.Tensor) -> torch.Tensor:
-    """[blocks * 48, K] -> [blocks, K / 2, 48] int32, in the same memory: a block of rows becomes a block of
-    columns. Some of them at a time, as many as a core's second-level cache holds twice."""
-    words = whole.view(torch.int32).view(-1, MATRIX_ROWS, whole.shape[1] // 2)
-    pairs = words.view(len(words), -1, MATRIX_ROWS)
-    some = max(1, PACKED_AT_ONCE // (4 * words[0].numel()))
-    copy = torch.empty_like(words[:some])
-    for first in range(0, len(words), some):
-        rows = words[first : first + some]
-        copy[: len(rows)] = rows
-        pairs[first : first + some] = copy[: len(rows)].transpose(1, 2)
-    return pairs

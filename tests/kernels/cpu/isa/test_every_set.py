@@ -62,7 +62,7 @@ from kernels.cpu.attention.block_attention import block_attention, block_kernels
 from kernels.cpu.elementwise.row_kernels import row_kernels
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.packed12 import compact_weight
-from kernels.ops.layers.linear import pack_weight
+from kernels.cpu.matmul.packed import pack_weight
 
 def random(*shape):
     return torch.randn(*shape, generator=generator).bfloat16()

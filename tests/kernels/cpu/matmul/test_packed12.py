@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu.matmul.packed12 import (
     MOST_RARE,
     NUM_CODES,
@@ -12,7 +13,7 @@ from kernels.cpu.matmul.packed12 import (
     compact_weight,
 )
 from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.linear import PackedWeight, linear_reference, pack_weight
+from kernels.ops.layers.linear import linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 BF16 = torch.bfloat16

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.linear import pack_weight, packed_linear
+from kernels.cpu.matmul.packed import pack_weight, packed_linear
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

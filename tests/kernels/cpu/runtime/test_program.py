@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from kernels.ops.layers.linear import PackedWeight, pack_weight, packed_linear
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

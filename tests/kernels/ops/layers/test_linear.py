@@ -1,23 +1,11 @@
-"""linear, and its packed variant, against float64."""
+"""linear against float64."""
 
 import pytest
 import torch
 
-from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.linear import linear, linear_reference, pack_weight, packed_linear
-from tests.kernels.tolerances import TOLERANCES, assert_close, random
-
-SHAPES = [(1, 1), (2, 48), (3, 5), (62, 47), (64, 96), (577, 49), (1536, 100), (33, 700)]
-"""(K, N): odd K, K that is no multiple of 32, N that is no multiple of 48 or 16, tiles cut everywhere."""
-
-
-def inputs(
-    tokens: int, in_features: int, out_features: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x, weight, bias; results near 1."""
-    x = random(tokens, in_features, dtype=dtype)
-    weight = random(out_features, in_features, dtype=dtype, seed=1, scale=in_features**-0.5)
-    return x, weight, random(out_features, dtype=dtype, seed=2)
+from kernels.ops.layers.linear import linear, linear_reference
+from tests.kernels.products import SHAPES, inputs
+from tests.kernels.tolerances import TOLERANCES, assert_close
 
 
 @pytest.mark.parametrize(("dtype", "absolute", "relative"), TOLERANCES)
@@ -32,86 +20,3 @@ def test_torch(
     assert_close(linear_reference(x, weight, added), exact, absolute, relative)
     assert_close(linear(x, weight, added), exact, absolute, relative)
     assert linear(x, weight, added, wide=True).dtype == torch.float32
-
-
-@pytest.mark.cpu_kernels
-@pytest.mark.parametrize("tokens", [*range(1, 18), 40, 255, 259])
-@pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
-def test_packed(in_features: int, out_features: int, tokens: int):
-    """Every tile, and mixtures of them; more tokens than a chunk. Products of bfloat16 are exact in
-    float32, so that only its sums round: 1e-6 per result, and bfloat16 at the end."""
-    x, weight, bias = inputs(tokens, in_features, out_features, torch.bfloat16)
-    packed = pack_weight(weight, bias)
-    exact = x.double() @ weight.double().T + bias.double()
-    assert_close(packed_linear(x, packed, wide=True), exact, 5e-6, 5e-6)
-    assert_close(packed_linear(x, packed), exact, 1e-6, 2**-8)
-    without = packed_linear(x, pack_weight(weight, None), wide=True)
-    assert_close(without, x.double() @ weight.double().T, 5e-6, 5e-6)
-
-
-@pytest.mark.cpu_kernels
-@pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
-def test_company_changes_nothing(in_features: int, out_features: int):
-    """A token's result is bitwise the same alone and among any number of others."""
-    x, weight, bias = inputs(300, in_features, out_features, torch.bfloat16)
-    packed = pack_weight(weight, bias)
-    for wide in (True, False):
-        together = packed_linear(x, packed, wide)
-        for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300)]:
-            assert torch.equal(packed_linear(x[first:last], packed, wide), together[first:last])
-
-
-@pytest.mark.cpu_kernels
-def test_nothing_is_written_past_the_result():
-    """The last block of columns is stored under a mask: neighbours in memory keep their values."""
-    x, weight, bias = inputs(3, 8, 50, torch.bfloat16)
-    packed = pack_weight(weight, bias)
-    for dtype in (torch.float32, torch.bfloat16):
-        memory = torch.full((3 * 50 + 64,), 7.0, dtype=dtype)
-        packed.team.run_one(packed.product, 3, packed.record(x, memory), 0)
-        assert torch.equal(memory[:150].view(3, 50), packed_linear(x, packed, wide=dtype == torch.float32))
-        assert (memory[150:] == 7).all()
-
-
-@pytest.mark.cpu_kernels
-def test_strided_and_empty_inputs():
-    x, weight, bias = inputs(6, 40, 50, torch.bfloat16)
-    packed = pack_weight(weight, bias)
-    assert torch.equal(packed_linear(x[::2], packed), packed_linear(x, packed)[::2])
-    assert packed_linear(x[:0], packed).shape == (0, 50)
-
-
-@pytest.mark.cpu_kernels
-def test_a_column_alone_is_not_spoilt_by_padding():
-    """Infinite inputs times the zeros of padding would be NaN: padding must stay in its own columns."""
-    x, weight, _ = inputs(2, 7, 3, torch.bfloat16)
-    x[0, 3] = torch.inf
-    result = packed_linear(x, pack_weight(weight, None))
-    assert result[0].isinf().all()
-    assert result[1].isfinite().all()
-
-
-@pytest.mark.cpu_kernels
-@pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
-def test_rows_come_back(in_features: int, out_features: int):
-    """What a tied embedding looks up is what was packed."""
-    _, weight, bias = inputs(1, in_features, out_features, torch.bfloat16)
-    indexes = torch.tensor([out_features - 1, 0, out_features // 2, 0])
-    assert torch.equal(pack_weight(weight, bias).rows(indexes), weight[indexes])
-    assert pack_weight(weight, bias).rows(indexes[:0]).shape == (0, in_features)
-
-
-@pytest.mark.cpu_kernels
-@pytest.mark.parametrize(("in_features", "out_features"), [*SHAPES, (8192, 100)])
-def test_packed_where_it_lies(in_features: int, out_features: int):
-    """The same as a copy, in the memory of the weight where K is even; its neighbours keep their values."""
-    arena = Arena()
-    before, weight, after = (arena.matrix(n, in_features, torch.bfloat16) for n in (1, out_features, 2))
-    for neighbour in (before, after):
-        neighbour.fill_(7)
-    original = weight.copy_(inputs(1, in_features, out_features, torch.bfloat16)[1]).clone()
-    packed = pack_weight(weight, None, arena)
-    assert torch.equal(packed.pairs, pack_weight(original, None).pairs)
-    assert (packed.pairs.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
-    assert (before == 7).all() and (after == 7).all()
-    assert arena.take_whole(weight) is None or in_features % 2, "nobody may pack it again"

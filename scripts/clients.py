@@ -31,7 +31,7 @@ SUBSTITUTIONS = tuple(
         # Modules and names.
         (r"\bmultiplex_aio\b", "multiplex"),
         (r"\bio_aio\b", "io_sync"),
-        (r"\bAsync(Client|Stream|Multiplex|Iterator)\b", r"\1"),
+        (r"\bAsync(Client|Stream|Multiplex|Iterator|Inbox|Call)\b", r"\1"),
         (r"\bStopAsyncIteration\b", "StopIteration"),
         (r"__a(iter|next|enter|exit)__", r"__\1__"),
         (r"\baclose\b", "close"),

@@ -1,8 +1,9 @@
 """Tracks the requests of one multiplexed stream: which are in flight, where, and what is sent again. No I/O.
 
-A Call is one GenerateMultiplexed call to one server. When a call breaks, each of its requests continues over
-another one, as a stream of its own would (recovery.py). A server that drains refuses new requests and
-finishes the others: new ones then go over a second call, and the first is closed with its last request.
+A MultiplexCall is one GenerateMultiplexed call to one server. When a call breaks, each of its requests
+continues over another one, as a stream of its own would (recovery.py). A server that drains refuses new
+requests and finishes the others: new ones then go over a second call, and the first is closed with its last
+request.
 
 multiplex.py drives it with threads, multiplex_aio.py with asyncio.
 """
@@ -39,11 +40,11 @@ class MultiplexedRequest:
         self._recovery = recovery
         self._own_id = own_id
         self._id = ""  # of the last attempt
-        self._call: Call | None = None  # the call that carries it now
+        self._call: MultiplexCall | None = None  # the call that carries it now
         self._aborted = False
 
 
-class Call(Protocol):
+class MultiplexCall(Protocol):
     """One GenerateMultiplexed call."""
 
     requests: dict[str, MultiplexedRequest]
@@ -67,7 +68,7 @@ class Exchange:
 
     def __init__(
         self,
-        open_call: Callable[[int], Call],
+        open_call: Callable[[int], MultiplexCall],
         recover: Callable[[generation_pb2.GenerateRequest], Recovery],
         max_in_flight: int = MAX_IN_FLIGHT,
         clock: Callable[[], float] = time.monotonic,
@@ -78,7 +79,7 @@ class Exchange:
         self._recover = recover
         self._max_in_flight = max_in_flight
         self._clock = clock
-        self._calls: dict[int, Call] = {}  # by server: those that accept new requests
+        self._calls: dict[int, MultiplexCall] = {}  # by server: those that accept new requests
         self._waiting: deque[MultiplexedRequest] = deque()  # until others have ended
         self._pausing: list[tuple[float, MultiplexedRequest]] = []  # (time to send again, request)
         self._own_ids: set[str] = set()  # of unfinished requests
@@ -115,7 +116,7 @@ class Exchange:
             self._pausing = [each for each in self._pausing if each[1] is not request]
             self._end(request, Cancelled(grpc.StatusCode.CANCELLED, "aborted while no server had it"))
 
-    def received(self, call: Call, message: Message) -> None:
+    def received(self, call: MultiplexCall, message: Message) -> None:
         """Distributes a message of a call to its requests."""
         for response in message.responses:
             request = call.requests.get(response.request_id)
@@ -135,7 +136,7 @@ class Exchange:
                     self._retire(call)
                 self._fail(request, error)
 
-    def ended(self, call: Call, error: RpcError | None) -> None:
+    def ended(self, call: MultiplexCall, error: RpcError | None) -> None:
         """Handles the end of a call; its unfinished requests are sent again or fail."""
         self._retire(call)
         lost = Unavailable(grpc.StatusCode.UNAVAILABLE, "the stream ended before its requests")
@@ -184,13 +185,13 @@ class Exchange:
         self._num_in_flight -= 1
         self._fill()
 
-    def _detach(self, call: Call, request: MultiplexedRequest) -> None:
+    def _detach(self, call: MultiplexCall, request: MultiplexedRequest) -> None:
         del call.requests[request._id]
         request._call = None
         if not call.requests and self._calls.get(call.server) is not call:
             call.half_close()
 
-    def _retire(self, call: Call) -> None:
+    def _retire(self, call: MultiplexCall) -> None:
         """Sends no new requests over a call, and closes it once it is empty."""
         if self._calls.get(call.server) is call:
             del self._calls[call.server]

@@ -38,13 +38,13 @@ async def read(call: Any) -> Any:
     return None if message is grpc.aio.EOF else message
 
 
-class Inbox:
+class AsyncInbox:
     """What the calls of a multiplexed stream receive, in order of arrival."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Arrival | None] = asyncio.Queue(_MAX_UNREAD)
 
-    async def put(self, call: "Call", news: Message | RpcError | None) -> None:
+    async def put(self, call: "AsyncCall", news: Message | RpcError | None) -> None:
         """Waits while the inbox is full."""
         await self._queue.put((call, news))
 
@@ -63,10 +63,10 @@ class Inbox:
             self._queue.put_nowait(None)
 
 
-class Call:
-    """Implements exchange.Call with two tasks: gRPC's writer and a reader that fills the inbox."""
+class AsyncCall:
+    """Implements exchange.MultiplexCall with two tasks: gRPC's writer and a reader that fills the inbox."""
 
-    def __init__(self, server: int, start: StartCall, inbox: Inbox) -> None:
+    def __init__(self, server: int, start: StartCall, inbox: AsyncInbox) -> None:
         self.server = server
         self.requests: dict[str, MultiplexedRequest] = {}
         self._commands: deque[Command] = deque()
@@ -103,7 +103,7 @@ class Call:
             self._more.clear()
             await self._more.wait()
 
-    async def _read(self, inbox: Inbox) -> None:
+    async def _read(self, inbox: AsyncInbox) -> None:
         error: RpcError | None = None
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
@@ -114,10 +114,10 @@ class Call:
         await inbox.put(self, error)
 
 
-async def close_all(calls: Iterable[Call]) -> None:
+async def close_all(calls: Iterable[AsyncCall]) -> None:
     """Closes calls side by side."""
     await asyncio.gather(*(call.close() for call in calls))
 
 
-Arrival = tuple[Call, Message | RpcError | None]
+Arrival = tuple[AsyncCall, Message | RpcError | None]
 """A call, and a message of it, or its end: an error, or None for an end with status OK."""

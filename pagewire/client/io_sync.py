@@ -71,7 +71,7 @@ class Inbox:
 
 
 class Call:
-    """Implements exchange.Call with two threads: gRPC's writer and a reader that fills the inbox."""
+    """Implements exchange.MultiplexCall with two threads: gRPC's writer and a reader that fills the inbox."""
 
     def __init__(self, server: int, start: StartCall, inbox: Inbox) -> None:
         self.server = server

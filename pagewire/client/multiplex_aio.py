@@ -28,8 +28,8 @@ class AsyncMultiplex:
     ) -> None:
         self._start_call = start_call
         self._model = model
-        self._inbox = io_aio.Inbox()
-        self._calls: set[io_aio.Call] = set()
+        self._inbox = io_aio.AsyncInbox()
+        self._calls: set[io_aio.AsyncCall] = set()
         self._lock = io_aio.Lock()
         """Guards the exchange and the set of calls."""
         self._exchange = Exchange(self._open_call, recover, max_in_flight)
@@ -86,8 +86,8 @@ class AsyncMultiplex:
                 self._calls.discard(call)
                 self._exchange.ended(call, news)
 
-    def _open_call(self, server: int) -> io_aio.Call:
-        call = io_aio.Call(server, self._start_call, self._inbox)
+    def _open_call(self, server: int) -> io_aio.AsyncCall:
+        call = io_aio.AsyncCall(server, self._start_call, self._inbox)
         self._calls.add(call)
         return call
 

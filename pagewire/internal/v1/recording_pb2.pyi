@@ -153,7 +153,7 @@ class RecordedReset(_message.Message):
     def __init__(self) -> None: ...
 
 class RecordedPlan(_message.Message):
-    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_crc", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts")
+    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_sum", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts")
     NOW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -167,7 +167,7 @@ class RecordedPlan(_message.Message):
     COPY_TARGETS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
-    STARTS_CRC_FIELD_NUMBER: _ClassVar[int]
+    STARTS_SUM_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_ROWS_FIELD_NUMBER: _ClassVar[int]
     IS_SAMPLE_EMPTY_FIELD_NUMBER: _ClassVar[int]
@@ -191,7 +191,7 @@ class RecordedPlan(_message.Message):
     copy_targets: bytes
     rows: bytes
     starts: bytes
-    starts_crc: int
+    starts_sum: int
     counts: bytes
     sample_rows: bytes
     is_sample_empty: bool
@@ -202,7 +202,7 @@ class RecordedPlan(_message.Message):
     swap_in_host_blocks: bytes
     swap_in_blocks: bytes
     sample_counts: bytes
-    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_crc: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_sum: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
 
 class RecordedNewRow(_message.Message):
     __slots__ = ("row", "number", "sequence_index", "num_tokens", "blocks", "prompt_logprobs_start", "num_beam_candidates")

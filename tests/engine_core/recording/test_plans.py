@@ -48,7 +48,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_a_plan_that_goes_on_has_no_rows_and_no_starts() -> None:
     record = write(plans())[2]
-    assert not (record.rows or record.starts or record.counts or record.sample_rows) and record.starts_crc
+    assert not (record.rows or record.starts or record.counts or record.sample_rows) and record.starts_sum
 
 
 def test_a_plan_has_no_token_ids() -> None:
@@ -56,8 +56,8 @@ def test_a_plan_has_no_token_ids() -> None:
     assert row == (2, 42, 1, 9, (3, 4, 5), 2, 0)
 
 
-def test_starts_that_are_not_those_of_the_checksum_are_left_out() -> None:
+def test_starts_that_are_not_those_of_the_sum_are_left_out() -> None:
     records = write(plans())
-    records[2].starts_crc += 1
+    records[2].starts_sum += 1
     reader = PlanReader()
     assert [reader.read(record) for record in records[:3]][2]["starts"] == []

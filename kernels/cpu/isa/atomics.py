@@ -78,7 +78,7 @@ def pause() -> None:
     """Waits for a moment, in a loop that reads a word again and again."""
 
 
-def give_way() -> None:
+def yield_core() -> None:
     """Lets another thread that waits for this core run."""
     _sched_yield()
 

@@ -55,7 +55,7 @@ class Arena:
         return whole[:rows]
 
     def take_whole(self, matrix: torch.Tensor) -> torch.Tensor | None:
-        """A matrix() with the rows that follow it, for whoever is to own that memory; None for any other."""
+        """Returns a matrix() with the rows that follow it, and gives up its memory; or None."""
         return self._wholes.pop(matrix.data_ptr(), None)
 
     def smaller(self, given: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -36,9 +36,9 @@ _RUNS = (1 << 63 - 2 * _HALF) - 1
 
 # The control block, a cache line for each word that is written while threads run.
 MOST_THREADS = 1024
-_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS, _LATE, _POSTS = 0, 64, 128, 192, 256, 320, 384
-CONTROL = _POSTS + 64 * MOST_THREADS
-"""_LATE: how many threads are stragglers, or might become some. _POSTS: see
+_RUN, _SLEEPERS, _STOP, _PROGRAM, HELPERS, _LATE, _PROGRESS = 0, 64, 128, 192, 256, 320, 384
+CONTROL = _PROGRESS + 64 * MOST_THREADS
+"""_LATE: how many threads are stragglers, or might become some. _PROGRESS: see
 kernels.cpu.runtime.straggler_recovery."""
 
 
@@ -82,28 +82,29 @@ def _take_part(control: int, program: int, run: int, thread: int, threads: int) 
                 return
             if repeatable and stragglers.lost_patience(spins):
                 _compute_too(control, record, run, index, thread, threads)
-            spins = stragglers.pause_or_give_way(spins)
+            spins = stragglers.pause_or_yield(spins)
 
 
 def _goes_on(record: ProgramRecord, run: int) -> bool:
-    """Whether the run has not ended. Posts that are seen after that may be those of the next one."""
+    """Whether the run has not ended. Progress words that are read after that may
+    be those of the next run."""
     claim = atomics.read(record.address + _CLAIM)
     return claim >> 2 * _HALF == run and claim & _TAKEN != _TAKEN
 
 
 def _wait_for_stragglers(control: int, record: ProgramRecord, run: int, threads: int, behind: int) -> None:
-    """Until nobody is at a record up to number `behind`. record: the one at hand."""
+    """Waits until no thread computes a record up to number `behind`. record: the one at hand."""
     for other in range(threads):
         spins = 0
-        while _goes_on(record, run) and stragglers.is_behind(control + _POSTS + 64 * other, behind):
-            spins = stragglers.pause_or_give_way(spins)
+        while _goes_on(record, run) and stragglers.is_behind(control + _PROGRESS + 64 * other, behind):
+            spins = stragglers.pause_or_yield(spins)
 
 
 def _compute_shares(
     control: int, record: ProgramRecord, run: int, index: int, thread: int, threads: int, repeatable: bool
 ) -> bool:
     """Until all units are taken. False: another run has begun."""
-    own = control + _POSTS + 64 * thread
+    own = control + _PROGRESS + 64 * thread
     while True:
         claim = atomics.read(record.address + _CLAIM)
         if claim >> 2 * _HALF != run:
@@ -113,7 +114,7 @@ def _compute_shares(
             return True
         count = _share(record, unit, left, threads)
         if atomics.replace(record.address + _CLAIM, claim, claim + count * step):
-            word = stragglers.post(index, unit, count)
+            word = stragglers.progress_word(index, unit, count)
             if repeatable:
                 atomics.write(own, word)
             _compute(record.operation, record.address, unit, count, thread)
@@ -141,13 +142,13 @@ def next_unit(address: int, thread: int) -> int:
 def _compute_too(
     control: int, record: ProgramRecord, run: int, index: int, thread: int, threads: int
 ) -> None:
-    """What the others are at. Whoever does this may be late itself, and is counted before it looks whether
-    the run still goes on: _end() looks at the number after it has ended the run."""
-    own, late = control + _POSTS + 64 * thread, control + _LATE
+    """Computes units of other threads too. A thread that does this may be late itself, and is counted before
+    it checks that the run still goes on: _end() reads the count after it has ended the run."""
+    own, late = control + _PROGRESS + 64 * thread, control + _LATE
     atomics.add(late, 1)
-    atomics.write(own, stragglers.post(index, 0, 0))
+    atomics.write(own, stragglers.progress_word(index, 0, 0))
     while _goes_on(record, run):
-        at = stragglers.units_of_another(control + _POSTS, thread, threads, index)
+        at = stragglers.units_of_another(control + _PROGRESS, thread, threads, index)
         if at == 0:
             break
         word = atomics.read(at)
@@ -190,13 +191,13 @@ def _begin(control: int, program: int) -> int:
 
 
 def _end(control: int, program: int, run: int) -> None:
-    """Leaves nothing to take, and nobody at it: records and what they point at may be changed now."""
+    """Leaves no units to take, and no thread that computes any: records and their buffers may change now."""
     for index in range(ProgramHead.at(program).count):
         at = ProgramRecord.at(program, index + 1).address
         atomics.write(at + _CLAIM, run << 2 * _HALF | _TAKEN)
     spins = 0
     while atomics.add(control + _LATE, 0) > 0:
-        spins = stragglers.pause_or_give_way(spins)
+        spins = stragglers.pause_or_yield(spins)
 
 
 def _help(control: int, thread: int) -> None:

@@ -29,7 +29,7 @@ class RowThreads:
         """kernel(record, row, 1, scratch) for each row. values: of all rows; few are left to one thread.
         scratches: an address for each thread.
 
-        Whoever is free takes the next row: rows differ in what they cost.
+        A thread takes the next row when it is free: rows differ in what they cost.
         """
         if self.count == 1 or rows == 1 or values < WORTH_IT:
             kernel(record, 0, rows, scratches[0])

@@ -108,7 +108,7 @@ class Team:
         return self._scratch_address
 
     def _make_scratch(self) -> None:
-        with self._lock:  # nobody uses it now
+        with self._lock:  # no program is running
             self._memory = [_zeros(self._scratch_bytes // 8 + 8) for _ in range(self.threads)]
             self._scratch[: self.threads] = [memory.ctypes.data for memory in self._memory]
 

@@ -89,22 +89,22 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLoad(self, request, context):
-        """Load now.
+        """Current load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchLoad(self, request, context):
-        """Load, whenever it has changed.
+        """Streams the load whenever it has changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Reports NOT_SERVING at once, and refuses new requests (UNAVAILABLE, DRAINING) after the server's drain
-        delay; those in flight go on.
+        """Makes health checks report NOT_SERVING at once, and refuses new requests (UNAVAILABLE, DRAINING) after the
+        server's drain delay; requests in flight continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,8 +34,8 @@ class GenerationServiceStub:
     message's first token, and it always equals the number of tokens delivered before.
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
-    Each sequence has exactly one finish; then the status is OK. Errors come only as a
-    status, with google.rpc details. A stream that broke off can be continued on any
+    Each sequence has exactly one finish, after which the status is OK. Errors are reported
+    only as a status, with google.rpc details. A broken stream can be continued on any
     frontend: see Continuation.
     """
 
@@ -76,8 +76,8 @@ class GenerationServiceServicer:
     message's first token, and it always equals the number of tokens delivered before.
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
-    Each sequence has exactly one finish; then the status is OK. Errors come only as a
-    status, with google.rpc details. A stream that broke off can be continued on any
+    Each sequence has exactly one finish, after which the status is OK. Errors are reported
+    only as a status, with google.rpc details. A broken stream can be continued on any
     frontend: see Continuation.
     """
 
@@ -102,10 +102,10 @@ class GenerationServiceServicer:
 
     def GenerateMultiplexed(self, request_iterator, context):
         """Many requests over one stream, for gateways and batch jobs: outputs of one engine step for
-        any number of requests travel in one message. Each request is one of Generate in all other
-        respects; its errors are told as RequestError, and the stream goes on. After the client's
-        half-close the stream ends with the last request; cancelling it aborts all of them. A server
-        that is about to leave ends it, when it has no requests left, as UNAVAILABLE (DRAINING).
+        any number of requests travel in one message. In all other respects each request behaves
+        as in Generate; its errors are reported as RequestError, and the stream continues. After the
+        client's half-close the stream ends with its last request; cancelling it aborts all of them. A
+        draining server ends it with UNAVAILABLE (DRAINING) once it has no requests left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,8 +158,8 @@ class GenerationService:
     message's first token, and it always equals the number of tokens delivered before.
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
-    Each sequence has exactly one finish; then the status is OK. Errors come only as a
-    status, with google.rpc details. A stream that broke off can be continued on any
+    Each sequence has exactly one finish, after which the status is OK. Errors are reported
+    only as a status, with google.rpc details. A broken stream can be continued on any
     frontend: see Continuation.
     """
 

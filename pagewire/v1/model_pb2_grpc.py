@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub:
-    """What is served.
+    """Describes what is served.
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class ModelServiceStub:
 
 
 class ModelServiceServicer:
-    """What is served.
+    """Describes what is served.
     """
 
     def ListModels(self, request, context):
@@ -69,7 +69,7 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """One of them.
+        """Describes one of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService:
-    """What is served.
+    """Describes what is served.
     """
 
     @staticmethod

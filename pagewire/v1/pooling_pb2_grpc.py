@@ -83,9 +83,8 @@ class PoolingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ScoreContinuations(self, request, context):
-        """Log-probability of given continuations of a prompt, for any generation model: that of their tokens one
-        after another, before temperature and everything else that sampling does. All or nothing: the RPC
-        fails when one of them cannot be scored.
+        """Log-probabilities of given continuations of a prompt, for any generation model: the sums over their tokens,
+        before temperature and all other sampling parameters. The RPC fails when one of them cannot be scored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,7 +24,17 @@ class ControlTokens:
         self._pattern = re.compile("|".join(map(re.escape, contents)) or "(?!)")
         # Random, so that no message can contain them.
         self._mark, self._open, self._close = (f"\uf8ff{secrets.token_hex(8)}\uf8ff" for _ in range(3))
-        self._marked = [(content, content[:1] + self._mark + content[1:]) for content in contents]
+        # A mark breaks a token of several characters. One of a single character is replaced instead.
+        self._replaced = {
+            content: f"\uf8ff{secrets.token_hex(8)}\uf8ff" for content in contents if len(content) == 1
+        }
+        self._marked = [
+            (content, self._replaced.get(content, content[:1] + self._mark + content[1:]))
+            for content in contents
+        ]
+        self.may_appear = tokenizer.normalizes and any(each.normalized for each in self._special.values())
+        """True when the tokenizer's normalizer can make special tokens of other text, such as full-width
+        letters; plain encoding would recognize them."""
         self._protecting: _Protecting | None = None
 
     def mark(self, text: str) -> str:
@@ -35,10 +45,12 @@ class ControlTokens:
 
     def is_marked(self, text: str) -> bool:
         """True when the text contains a marked token."""
-        return self._mark in text
+        return self._mark in text or any(stand_in in text for stand_in in self._replaced.values())
 
     def unmark(self, text: str) -> str:
         """Returns the text as the user wrote it."""
+        for content, stand_in in self._replaced.items():
+            text = text.replace(stand_in, content)
         return text.replace(self._mark, "")
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:

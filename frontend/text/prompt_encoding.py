@@ -106,7 +106,7 @@ class PromptEncoder:
         text = self._chat_template.render(conversation, chat)
         self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
         special = prompt.add_special_tokens  # default false: templates carry their own
-        if not self._control_tokens.is_marked(text):
+        if not (self._control_tokens.is_marked(text) or self._control_tokens.may_appear):
             return text, self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
         if offsets:
             problem = "offsets are not known where a message contains the text of a control token"

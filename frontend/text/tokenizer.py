@@ -106,6 +106,11 @@ class Tokenizer:
         return max((len(_bytes_of(self._text(token))) for token in range(self.vocab_size)), default=None)
 
     @property
+    def normalizes(self) -> bool:
+        """True when the tokenizer normalizes text before it splits it."""
+        return self._tokenizer.normalizer is not None
+
+    @property
     def special_tokens(self) -> dict[int, AddedToken]:
         """The special tokens, by id."""
         return {token: self._added[token] for token in self._special}

@@ -417,7 +417,7 @@ def engine_address() -> Iterable[str]:
 
 
 def new_channel(port: int) -> grpc.aio.Channel:
-    """A connection of its own, whoever is connected already."""
+    """Returns a connection of its own, shared with no other channel."""
     return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 

@@ -16,7 +16,7 @@ def details(error: errors.ServiceError) -> dict:
     return found
 
 
-def test_every_error_says_who_and_why():
+def test_every_error_has_a_domain_and_a_reason():
     made = [
         errors.InvalidRequest({"a.b": "is bad"}),
         errors.Unsupported({"a.b": "is not implemented yet"}),

@@ -214,7 +214,7 @@ async def test_a_continued_stream(checkpoint, model, mode):
 
 @pytest.mark.parametrize("ask", ["logprobs", "prompt_logprobs"])
 async def test_an_engine_that_says_something_else_is_asked_again(checkpoint, model, ask):
-    """Tokens without the log-probabilities that were asked for, parts that nobody asked for."""
+    """Tokens without requested log-probabilities, and parts that were not requested."""
     async with (
         run_service(checkpoint, model=model) as service,
         streaming(service, output={"logprobs": {}} if ask == "logprobs" else {}) as (_, task),

@@ -162,7 +162,7 @@ async def test_a_model_that_is_not_there(tmp_path):
 
 
 async def test_one_that_cannot_take_calls_ends(monkeypatch):
-    """It would live on, and nobody would ever start another one in its place."""
+    """It would live on, and never be replaced."""
 
     class Broken:
         def __init__(self, *_: object) -> None: ...

@@ -26,7 +26,7 @@ async def test_an_unknown_model(checkpoint, model):
         assert details_of(caught.value)["ResourceInfo"].resource_name == "gpt"
 
 
-async def test_before_the_engine_nobody_knows(checkpoint, model):
+async def test_the_model_is_unknown_before_the_engine(checkpoint, model):
     """And after it, what it said stays true."""
     request = model_pb2.ListModelsRequest()
     async with run_service(checkpoint, model=model, wait=False) as service:

@@ -1,7 +1,7 @@
 """The engine dies and comes back: streams go on where they were, and end where they would have ended.
 
 The fake engine's answer is a function of the request, sequence and position, as a real one's is. Each
-test cuts a stream somewhere and compares it with the one that nobody cut.
+test cuts a stream somewhere and compares it with an uncut one.
 """
 
 import asyncio
@@ -275,7 +275,7 @@ async def test_a_core_that_refuses_to_go_on(checkpoint, model):
         assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_nobody_comes(checkpoint, model):
+async def test_no_core_returns(checkpoint, model):
     async with (
         run_service(checkpoint, model=model, resume_timeout=0.05) as service,
         streaming(service) as (messages, task),
@@ -290,7 +290,7 @@ async def test_nobody_comes(checkpoint, model):
         assert tokens_of(messages) == ANSWERS[0][:2]
 
 
-async def test_the_time_limit_passes_while_nobody_is_there(checkpoint, model):
+async def test_the_time_limit_passes_while_no_core_is_there(checkpoint, model):
     """It ends the request normally, as it does with a core."""
     limit = {"time_limit": {"nanos": 50_000_000}}
     async with run_service(checkpoint, model=model) as service, streaming(service, stopping=limit) as parts:

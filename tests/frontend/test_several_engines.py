@@ -213,7 +213,7 @@ async def test_a_request_that_was_aborted_on_its_way():
 
 
 async def test_a_core_with_another_model_is_not_used(caplog):
-    """Whoever came first counts, also while it is away."""
+    """The first core's model counts, also while that core is away."""
     async with house(start=False) as made:
         made.engines[1]._facts["vocab_size"] = 99
         await made.engines[0].start()
@@ -232,7 +232,7 @@ async def test_a_core_with_another_model_is_not_used(caplog):
 
 
 async def test_all_cores_get_another_model():
-    """As when they are replaced one by one: what waits for the old model ends: nobody goes on with it."""
+    """As when they are replaced one by one. Requests that wait for the old model fail: no core continues them."""
     async with house() as made:
         sink = Sink(1)
         made.submit(sink, Routing(rank=0))

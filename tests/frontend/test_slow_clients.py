@@ -48,7 +48,7 @@ async def test_a_reader_that_stalls_is_told_so(checkpoint, model):
             handle = (await asyncio.wait_for(service.engine.requests.get(), 60)).handle
             await service.engine.output(handle, Output(TOKENS[:1]))
             abort = await asyncio.wait_for(service.engine.aborts.get(), 60)
-            assert abort.handle == handle, "nobody generates for it any more"
+            assert abort.handle == handle, "the core generates for it no longer"
             assert service.frontend.limits.num_calls == 1, "it counts until it has its status"
             data, trailers = await asyncio.to_thread(client.read_on, stream)
             assert tokens_of(messages_in(data)) == TOKENS[:1]

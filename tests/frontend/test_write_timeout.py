@@ -54,7 +54,7 @@ def handler(timeouts: WriteTimeouts, client: Client, messages: int) -> "asyncio.
 
 
 async def turn() -> None:
-    """Everybody who can go on does."""
+    """Lets every task that can run do so."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -64,7 +64,7 @@ def clock() -> Callable[[], float]:
     return Clock()
 
 
-async def test_who_takes_nothing_is_ended(clock: Clock) -> None:
+async def test_a_client_that_reads_nothing_is_ended(clock: Clock) -> None:
     timeouts = WriteTimeouts(60.0, clock)
     stalled, reading = Client(), Client()
     reading.read_on()
@@ -82,7 +82,7 @@ async def test_who_takes_nothing_is_ended(clock: Clock) -> None:
     assert len(timeouts) == 0 and tasks[0].cancelling() == 0
 
 
-async def test_who_pauses_gets_everything(clock: Clock) -> None:
+async def test_a_client_that_pauses_gets_everything(clock: Clock) -> None:
     """Each message has its own time."""
     timeouts, client = WriteTimeouts(60.0, clock), Client()
     task = handler(timeouts, client, 4)
@@ -140,7 +140,7 @@ async def test_it_looks_by_itself(clock: Clock) -> None:
     await timeouts.stop()
 
 
-async def test_without_a_timeout_nobody_watches() -> None:
+async def test_without_a_timeout_there_is_no_task() -> None:
     timeouts = WriteTimeouts(0.0)
     timeouts.start()
     assert len(asyncio.all_tasks()) == 1

@@ -394,7 +394,7 @@ def start_frontend(folder: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_tokenizer_that_aborts_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_tokenizer_that_aborts_the_process(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", tokenizer_json=changed(normalizer=CHARSMAP))
     code, error = start_frontend(folder)
     assert code == 1 and "Traceback" not in error

@@ -9,7 +9,7 @@ ALICE = Caller("alice")
 ADMIN = Caller("operators", is_admin=True)
 
 
-def test_without_authentication_everybody_names_a_tenant():
+def test_without_authentication_every_request_names_its_tenant():
     assert ANONYMOUS.act_as("alice") == "alice" and ANONYMOUS.act_as("") == ""
     assert ANONYMOUS.scope("x") == "x" and not ANONYMOUS.is_admin
 

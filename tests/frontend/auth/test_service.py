@@ -98,7 +98,7 @@ async def test_health_needs_no_token(service):
         break
 
 
-async def test_what_does_not_exist_is_said_to_those_who_are_known(service):
+async def test_authenticated_callers_learn_that_a_method_does_not_exist(service):
     for method in (
         "/pagewire.v1.AdminService/Nothing",
         "/x/Y",
@@ -117,7 +117,7 @@ async def test_reflection_is_off_unless_asked_for(checkpoint, model, tokens, ser
 
 
 async def test_a_refusal_does_not_wait_for_the_message(service):
-    """Nor does it read it: who is not known costs nothing but the headers."""
+    """The request is not read: an unauthenticated call costs nothing but its headers."""
     generate = service.channel.stream_stream("/pagewire.v1.GenerationService/Generate")
 
     async def never() -> AsyncIterator[bytes]:
@@ -173,7 +173,7 @@ async def test_the_engine_hears_of_the_tenant_and_its_terms(service):
 
 
 async def test_ids_and_aborts_are_per_tenant(service):
-    """Nobody can find out, block or end what another tenant has under an id."""
+    """A tenant cannot discover, block or end what another tenant has under an id."""
     calls, handles = [], []
     for metadata in (ALICE, BOB):
         calls.append(service.generation.Generate(make_request(request_id="x"), metadata=metadata))

@@ -1,4 +1,4 @@
-"""The file of tokens, and what becomes of it while somebody serves."""
+"""The token file, and its changes while the server runs."""
 
 import logging
 from pathlib import Path

@@ -32,7 +32,7 @@ def test_what_is_left_out():
     assert not caller.is_admin and caller.terms == Terms(0.0, 0, 0)
 
 
-def test_nobody():
+def test_an_empty_list_admits_no_caller():
     assert len(read_tokens("tokens: []")) == 0
 
 

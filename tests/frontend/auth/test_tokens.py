@@ -54,7 +54,7 @@ def test_one_wrong_character_is_enough(token, place, character):
 @given(st.binary(min_size=32, max_size=32), st.integers(8, 31), st.integers(1, 255))
 def test_the_whole_hash_counts(digest, place, change):
     """Not only the bytes by which an entry is found: a hash that shares these with one that is known, which
-    nobody can make a token for, is nobody's."""
+    no token can be made for, has no caller."""
     near = bytearray(digest)
     near[place] ^= change
     table = TokenTable([TokenEntry(digest, Caller("x"))])

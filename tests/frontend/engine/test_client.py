@@ -149,7 +149,7 @@ async def test_the_heartbeat_knows_the_epoch(monkeypatch):
 
 
 async def test_a_core_that_falls_silent_counts_as_dead_until_it_speaks(monkeypatch):
-    """What it had of ours, nobody waits for: it is sent again, to this core or to another one."""
+    """Its requests are resent, to this core or to another one."""
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
     monkeypatch.setattr(engine_client, "SILENCE", 5)
     async with connected() as (client, engine, state):
@@ -165,7 +165,7 @@ async def test_a_core_that_falls_silent_counts_as_dead_until_it_speaks(monkeypat
         await reaches(state, SERVING)
 
 
-async def test_nobody_is_silent_who_is_not_asked(monkeypatch):
+async def test_a_core_that_gets_no_hello_is_not_silent(monkeypatch):
     """A frontend that was stopped for long itself finds that much time has passed, and no answer."""
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.2)
     monkeypatch.setattr(engine_client, "SILENCE", 4)

@@ -32,7 +32,7 @@ def test_hints():
 def test_a_rank_that_serves_is_taken_whatever_it_has_to_do():
     cores = [Core(0), Core(2, load=9.0)]
     assert choose(cores, Routing(rank=2), Random()).rank == 2
-    assert choose(cores, Routing(rank=1), Random()).rank == 0  # away: as if nobody had asked for it
+    assert choose(cores, Routing(rank=1), Random()).rank == 0  # away: as if it had not been requested
 
 
 def test_sessions_are_spread_evenly_and_stay():
@@ -57,7 +57,7 @@ def test_the_busiest_of_many_gets_nothing():
     assert 4 not in chosen and chosen[0] > chosen[1] > chosen[2] > chosen[3] > 0
 
 
-def test_figures_that_are_old_do_not_send_everybody_to_one_core():
+def test_stale_load_figures_do_not_send_all_requests_to_one_core():
     """Each of 8 frontends has 20 requests and sees the same loads, its own included. The emptiest core of
     four would get half of them and more, were it not for chance."""
     chosen: Counter[int] = Counter()

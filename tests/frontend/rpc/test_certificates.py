@@ -38,7 +38,7 @@ def test_time(tmp_path, not_before, not_after, words):
     assert words in warning
 
 
-def test_a_key_for_everybody(tmp_path):
+def test_a_world_readable_key(tmp_path):
     cert, key = write(tmp_path)
     key.chmod(0o644)
     (warning,) = warnings_about(cert, key)

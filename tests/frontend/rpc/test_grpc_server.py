@@ -41,7 +41,7 @@ async def send_bad_path(port: int) -> None:
 
 
 @pytest.mark.parametrize("reuse_port", [False, True])
-async def test_nobody_can_stop_a_frontend_by_a_path(checkpoint, model, reuse_port, caplog):
+async def test_a_path_cannot_stop_a_frontend(checkpoint, model, reuse_port, caplog):
     async with run_service(checkpoint, model=model, reuse_port=reuse_port) as service:
         call = service.generation.Generate(make_request())
         handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
@@ -87,7 +87,7 @@ class BrokenServer:
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no UTF-8")
 
 
-async def test_a_frontend_whose_port_is_taken_meanwhile_ends(monkeypatch):
+async def test_a_frontend_ends_when_another_process_takes_its_port(monkeypatch):
     """It would live without taking calls."""
     monkeypatch.setattr(grpc_server, "BIND_PATIENCE_S", 0.0)
     ports = iter([4711])

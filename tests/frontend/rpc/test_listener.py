@@ -38,8 +38,8 @@ async def test_other_sockets_are_left_alone():
             pass
 
 
-async def test_nobody_is_reset():
-    """Who is in the queue is waited for; who comes later is refused, and may go elsewhere."""
+async def test_no_connection_is_reset():
+    """Connections in the queue are accepted; later ones are refused, and may go elsewhere."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(server.getsockname()) as early:
@@ -56,7 +56,7 @@ async def test_nobody_is_reset():
                     await late
 
 
-async def test_a_port_that_nobody_listens_on():
+async def test_a_port_without_a_listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert not await close_listener(port)

@@ -1,4 +1,4 @@
-"""TLS on a real port: who is served, what a client is shown, and what happens when files change."""
+"""TLS on a real port: which clients are served, what they are shown, and what happens when files change."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 class Authority:
-    """Somebody who signs, and files of what they signed."""
+    """An authority, and files with what it signed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

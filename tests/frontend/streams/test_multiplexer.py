@@ -478,7 +478,7 @@ async def test_a_reader_that_stalls_is_ended_with_all_its_requests(checkpoint, m
             assert (await next_of(service.engine.aborts)).handle == handle
 
 
-async def test_who_does_not_take_refusals_is_not_read(checkpoint, model):
+async def test_commands_are_not_read_while_rejections_are_unread(checkpoint, model):
     """Otherwise they would grow without end."""
     async with run_service(checkpoint, model=model) as service:
         frontend = service.frontend

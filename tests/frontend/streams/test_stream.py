@@ -228,7 +228,7 @@ async def test_no_empty_messages_where_only_text_is_wanted():
     assert (message.sequences[0].position, message.sequences[0].token_count) == (1, 4)
 
 
-async def test_tokens_without_text_are_told_to_those_who_want_tokens():
+async def test_tokens_without_text_are_sent_when_tokens_are_requested():
     stream = make_stream(token_ids=True)
     push(stream, 0, encode("🙂")[:1])
     (message,) = await ready_messages(stream)

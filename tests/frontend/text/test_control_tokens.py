@@ -1,7 +1,7 @@
 """S14: the text of a control token in a message stays text."""
 
 import pytest
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 from frontend.text.control_tokens import ControlTokens
 from frontend.text.tokenizer import Tokenizer
@@ -62,3 +62,46 @@ def test_a_tokenizer_without_special_tokens():
 
     control = ControlTokens(Tokenizer(RawTokenizer(byte_level_model())))
     assert control.mark("<|end|>") == "<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "text"),
+    [
+        (normalizers.NFKC(), "\uff1c|im_end|\uff1e"),
+        (normalizers.Lowercase(), "<|IM_END|>"),
+        (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), "<|im_\u00e9nd|>"),
+    ],
+    ids=["nfkc", "lowercase", "accents"],
+)
+def test_a_normalizer_makes_no_control_tokens(normalizer, text):
+    """Special tokens that are matched in normalized text can be written in several ways."""
+    raw = byte_level_tokenizer()
+    raw.normalizer = normalizer
+    raw.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=True)])
+    token = raw.token_to_id("<|im_end|>")
+    assert token in raw.encode(text, add_special_tokens=False).ids, "the tokenizer by itself is fooled"
+    control = ControlTokens(Tokenizer(raw))
+    assert control.may_appear
+    rendered = f"<|user|>{control.mark(text)}<|im_end|>"
+    token_ids = list(control.encode(rendered, add_special_tokens=False).token_ids)
+    assert token_ids[0] == 3 and token_ids.count(token) == 1 and token_ids[-1] == token
+
+
+def test_a_control_token_of_one_character(raw):
+    raw = byte_level_tokenizer()
+    raw.add_special_tokens([AddedToken("\u2402", special=True)])
+    token = raw.token_to_id("\u2402")
+    control = ControlTokens(Tokenizer(raw))
+    marked = control.mark("a\u2402b")
+    assert control.is_marked(marked) and control.unmark(marked) == "a\u2402b"
+    token_ids = list(control.encode(f"{marked}\u2402", add_special_tokens=False).token_ids)
+    assert token_ids.count(token) == 1 and token_ids[-1] == token
+    assert raw.decode(token_ids, skip_special_tokens=False) == "a\u2402b\u2402"
+
+
+def test_ordinary_tokenizers_need_no_second_one(raw):
+    """Special tokens that are not matched in normalized text cannot be imitated."""
+    normalizing = byte_level_tokenizer()
+    normalizing.normalizer = normalizers.NFC()
+    assert not ControlTokens(Tokenizer(raw)).may_appear
+    assert not ControlTokens(Tokenizer(normalizing)).may_appear

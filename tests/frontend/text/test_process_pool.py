@@ -181,7 +181,7 @@ async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(read
     assert num_asked == 1 and not readers._free.locked()
 
 
-async def test_whoever_comes_after_an_idle_process_was_killed_is_not_to_blame(pair, readers):
+async def test_an_idle_process_that_was_killed_fails_no_request(pair, readers):
     _, there = pair
     await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
     (idle,) = readers._idle
@@ -214,7 +214,7 @@ async def test_a_tokenizer_that_occupies_a_thread_suspends_threads_for_a_while(p
     release.set()
 
 
-async def test_to_wait_for_a_thread_costs_no_trust(pair, readers, monkeypatch):
+async def test_waiting_for_a_thread_does_not_suspend_threads(pair, readers, monkeypatch):
     _, there = pair
     release = threading.Event()
     busy = asyncio.create_task(there.run(lambda: release.wait(60)))  # a large answer, say: its only thread
@@ -228,7 +228,7 @@ async def test_to_wait_for_a_thread_costs_no_trust(pair, readers, monkeypatch):
     assert not readers._idle
 
 
-async def test_whoever_waits_behind_a_thread_that_is_lost_goes_to_a_process(pair, readers, monkeypatch):
+async def test_prompts_that_wait_behind_a_lost_thread_go_to_a_process(pair, readers, monkeypatch):
     _, there = pair
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.05)
     release = threading.Event()

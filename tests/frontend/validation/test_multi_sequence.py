@@ -175,8 +175,8 @@ async def test_stop_strings_cut_what_a_search_returns(checkpoint, model):
 
 
 @pytest.mark.parametrize("sampling", [{"best_of": 3}, {"beam_search": {"width": 2}}])
-async def test_nobody_can_go_on_within_what_comes_whole(checkpoint, model, sampling):
-    """But who holds all of it hears the end again."""
+async def test_output_delivered_as_a_whole_cannot_be_continued(checkpoint, model, sampling):
+    """But a client that holds all of it gets the finish again."""
     held = {"continuation": {"sequences": [{"token_ids": encode("ab")}]}}
     sampling = {**sampling, "temperature": 0}
     async with run_service(checkpoint, model=model) as service:

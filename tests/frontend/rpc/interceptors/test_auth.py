@@ -34,13 +34,13 @@ ADMIN_METHODS = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name
         ("", False),
     ],
 )
-def test_who_is_on_this_machine(peer, local):
+def test_peers_on_this_machine(peer, local):
     assert is_local(peer) is local
 
 
 @pytest.mark.parametrize("method", ADMIN_METHODS)
 async def test_without_tokens_operators_are_on_this_machine(checkpoint, model, method, monkeypatch):
-    """No method of AdminService is forgotten, whoever adds one."""
+    """Every method of AdminService is covered, also those added later."""
     monkeypatch.setattr("frontend.rpc.interceptors.auth.is_local", lambda peer: False)
     async with run_service(checkpoint, model=model) as service:
         call = service.channel.unary_unary(f"/pagewire.v1.AdminService/{method}")

@@ -51,7 +51,7 @@ async def test_each_call_is_counted_by_its_status():
 
 
 async def test_a_method_that_does_not_exist_has_no_label():
-    """Whoever calls methods by random names must not make metrics of them."""
+    """Calls of random method names must not create metrics."""
     counters = Counters()
     details: Any = SimpleNamespace(method="/a.B/C", invocation_metadata=())
     handler = grpc.stream_stream_rpc_method_handler(lambda request, context: None)

@@ -232,7 +232,7 @@ async def test_a_core_with_another_model_is_not_used(caplog):
 
 
 async def test_all_cores_get_another_model():
-    """As when they are replaced one by one. Requests that wait for the old model fail: no core continues them."""
+    """As when they are replaced one by one. Requests that wait for the old model fail."""
     async with house() as made:
         sink = Sink(1)
         made.submit(sink, Routing(rank=0))

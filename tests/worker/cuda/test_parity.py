@@ -89,7 +89,7 @@ def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_the_host: Ma
     folder = checkpoint("llama", **SHALLOW)
     eager, captured = on_the_host(folder), on_the_host(folder)
     for size in (2, 4):
-        captured.runner.capture(size)  # type: ignore[attr-defined]
+        captured.runner.backend.capture(size)  # type: ignore[attr-defined]
     runs = []
     for driver in (eager, captured):
         sequences = [driver.add(PROMPT[: 3 + index], 2 + index)[0] for index in range(4)]

@@ -24,8 +24,8 @@ def searched(prompt: list[int], width: int, candidates: list[int], max_tokens: i
             history = first_history(pack_u32(prompt))
             for token in beam.output:
                 history = next_history(history, token)
-            count = min(parameters.num_offers, len(candidates))
-            missing = [(0, -inf)] * (parameters.num_offers - count)
+            count = min(parameters.num_candidates, len(candidates))
+            missing = [(0, -inf)] * (parameters.num_candidates - count)
             offers.append(top_candidates(history, candidates, count) + missing)
         search.advance(offers)
     return [list(result.output) for result in search.results()]

@@ -24,7 +24,7 @@ class _PairsOfWords(IntegerDot):
 class AVX512(Operations):
     """A vector takes one register."""
 
-    block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True, distance=None)
+    block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True, distance=-1)
     strip = block
     block_rows = 1 << 30
     rereads_weights = False

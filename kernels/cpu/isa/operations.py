@@ -25,7 +25,9 @@ class Tiles:
     ]  # then a tile of (rows) wherever at least (rows) are left, in this order
     least_rest: int = 0  # fewer rows at the end take the rows of one tile more with them
     prefetches: bool = False  # whole tiles ask for memory that is needed next
-    distance: int | None = 0  # bytes from weights to those that are asked for with them; 0: the next block's
+    distance: int = (
+        0  # bytes from weights to those that are prefetched with them; 0: the next block's; -1: none
+    )
 
 
 class Operations:

@@ -120,6 +120,15 @@ def reciprocal(x: f32x16) -> f32x16:
     return f32x16(1) / x
 
 
+@lowered_by(
+    lambda b, address: vectors.reread(b, address) if OPERATIONS.rereads_weights else address,
+    types.int64(types.int64),
+)
+def reread(address: int) -> int:
+    """The same address; where registers are few, what lies there is read again instead of kept."""
+    return address
+
+
 @lowered_by(vectors.prefetch, types.void(types.int64))
 def prefetch(address: int) -> None:
     """Asks for the cache line of an address, which need not be mapped."""

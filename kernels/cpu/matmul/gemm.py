@@ -38,6 +38,7 @@ from kernels.cpu.isa.simd import (
     pair_weights,
     prefetch,
     quad_weights,
+    reread,
     store_first_bf16,
     store_first_f32,
     to_f32,
@@ -51,6 +52,7 @@ from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_blo
 SOON = 2
 """Tiles of 8 rows in which a block's successor is prefetched."""
 BLOCK, STRIP, BLOCK_ROWS = OPERATIONS.block, OPERATIONS.strip, OPERATIONS.block_rows
+FEW_REGISTERS = OPERATIONS.rereads_weights
 
 
 def _add_word(
@@ -58,24 +60,42 @@ def _add_word(
     rows: Static[int],
     vectors: Static[int],
     sums: list[Any],
-    x: int,
-    pitch: int,
+    x_rows: list[Any],
+    offset: int,
     w: int,
 ) -> None:
-    """Adds the products of one word of each row and of each column."""
-    words = [load_i32(w + 64 * v) for v in unroll(range(vectors))]
+    """Adds the products of one word of each row and of each column. x_rows: addresses of rows of x. Where
+    registers are few, those of weights of many columns or those of many rows are filled one by one."""
     for part in unroll(range(QUAD_PARTS if quantized else PAIR_PARTS)):
-        if quantized:
-            weights = [quad_weights(words[v], part) for v in unroll(range(vectors))]
-        else:
-            weights = [pair_weights(words[v], part) for v in unroll(range(vectors))]
-        for m in unroll(range(rows)):
-            value = i32x16(read_u32(x + pitch * m + 4 * part))
+        at = reread(w)
+        if FEW_REGISTERS and rows < vectors:
+            values = [i32x16(read_u32(x_rows[m] + offset + 4 * part)) for m in unroll(range(rows))]
             for v in unroll(range(vectors)):
-                if quantized:
-                    sums[vectors * m + v] = add_quads(sums[vectors * m + v], weights[v], value)
-                else:
-                    sums[vectors * m + v] = add_pairs(sums[vectors * m + v], weights[v], value)
+                weight = _weights(quantized, at + 64 * v, part)
+                for m in unroll(range(rows)):
+                    _add(quantized, sums, vectors * m + v, weight, values[m])
+        else:
+            weights = [_weights(quantized, at + 64 * v, part) for v in unroll(range(vectors))]
+            for m in unroll(range(rows)):
+                value = i32x16(read_u32(x_rows[m] + offset + 4 * part))
+                for v in unroll(range(vectors)):
+                    _add(quantized, sums, vectors * m + v, weights[v], value)
+
+
+def _weights(quantized: Static[bool], address: int, part: Static[int]) -> i32x16:
+    """A part of 16 words of weights."""
+    words = load_i32(address)
+    if quantized:
+        return quad_weights(words, part)
+    return pair_weights(words, part)
+
+
+def _add(quantized: Static[bool], sums: list[Any], i: Static[int], weights: i32x16, value: i32x16) -> None:
+    """Adds the products of a part of words to one of the sums."""
+    if quantized:
+        sums[i] = add_quads(sums[i], weights, value)
+    else:
+        sums[i] = add_pairs(sums[i], weights, value)
 
 
 def _dequantized(total: i32x16, params: int, scale: float) -> f32x16:
@@ -96,6 +116,7 @@ def _tile(
     rows: Static[int],
     vectors: Static[int],
     prefetches: Static[bool],
+    streams: Static[bool],
     record: ProductRecord,
     x: int,
     pitch: int,
@@ -104,13 +125,16 @@ def _tile(
     out: int,
     columns: int,
     scales: int,
+    distance: int,
     ahead: int,
     pieces: int,
     keys: int,
     step: int,
 ) -> None:
-    """So many rows of x times 16 * vectors columns of the weight, of which `columns` exist. ahead, pieces,
-    keys, step: what is prefetched (kernels.cpu.attention.kv_prefetch_kernel)."""
+    """So many rows of x times 16 * vectors columns of the weight, of which `columns` exist. streams: with
+    each word, weights of so many bytes further are prefetched. ahead, pieces, keys, step: what else is
+    (kernels.cpu.attention.kv_prefetch_kernel)."""
+    x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
     words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
     word_bytes = 4 * QUAD_PARTS if quantized else 4 * PAIR_PARTS
     if quantized:
@@ -124,10 +148,13 @@ def _tile(
                 prefetch(line)
                 line += step
                 prefetch(line - 64)
-                _add_word(quantized, rows, vectors, sums, x + word_bytes * k, pitch, w + 4 * COLUMNS * k)
+                _add_word(quantized, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
     else:
         for k in range(words):
-            _add_word(quantized, rows, vectors, sums, x + word_bytes * k, pitch, w + 4 * COLUMNS * k)
+            if streams:
+                for v in unroll(range(vectors)):
+                    prefetch(w + 4 * COLUMNS * k + distance + 64 * v)
+            _add_word(quantized, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
     for v in unroll(range(vectors)):
         plane, to = params + (192 if quantized else 64) * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
@@ -173,20 +200,24 @@ def multiply_rows(
     words, stride, columns = record.words, record.columns * record.out_bytes, record.columns - LANES * strip
     out = record.out + row * stride + LANES * strip * record.out_bytes
     params = record.params + (192 if quantized else 64) * strip
-    whole = _whole_tiles(rows, tiles)
+    whole, distance = _whole_tiles(rows, tiles), tiles.distance
+    if tiles.distance == 0:
+        distance = soon - w
     for i in range(whole):
         at = tiles.rows * i
         ahead, listed, step = part_of_tile(i, words, soon, soon_tiles, pieces, w)
         _tile(
-            *(quantized, tiles.rows, vectors, tiles.prefetches, record, x + pitch * at, pitch, w, params),
-            *(out + stride * at, columns, scales + 4 * at, ahead, listed, keys, step),
+            *(quantized, tiles.rows, vectors, tiles.prefetches, tiles.distance >= 0, record),
+            *(x + pitch * at, pitch, w, params, out + stride * at, columns, scales + 4 * at),
+            *(distance, ahead, listed, keys, step),
         )
     done = tiles.rows * whole
     for size, least in unroll(tiles.rest):
         if rows - done >= least:
             _tile(
-                *(quantized, size, vectors, False, record, x + pitch * done, pitch, w, params),
-                *(out + stride * done, columns, scales + 4 * done, 0, 0, 0, 0),
+                *(quantized, size, vectors, False, tiles.distance >= 0, record),
+                *(x + pitch * done, pitch, w, params, out + stride * done, columns, scales + 4 * done),
+                *(distance, 0, 0, 0, 0),
             )
             done += size
 
@@ -215,9 +246,9 @@ def _multiply_strips(
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w = record.weight + block * words * 4 * COLUMNS + 64 * inner
+        following = w + words * 4 * COLUMNS
+        soon = following_block(record.following, thread, w) if block == last else following
         if rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips):
-            following = w + words * 4 * COLUMNS
-            soon = following_block(record.following, thread, w) if block == last else following
             pieces = pieces_of_block(record.stream, block, words, rows // 8 - SOON)
             keys = PrefetchStream.at(record.stream).keys if pieces else 0
             multiply_rows(
@@ -227,7 +258,7 @@ def _multiply_strips(
             strip += VECTORS
         else:
             multiply_rows(
-                *(quantized, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(w, 0, 0, 0)
+                *(quantized, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0)
             )
             strip += 1
 

@@ -5,35 +5,33 @@ Where an instruction multiplies whole words, there is nothing to split, and noth
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.compiler.language import lowered_by
 from kernels.cpu.isa.dot import Dot
 from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.simd import PAIR_PARTS, QUAD_PARTS, memory
 from kernels.cpu.isa.vectors import I32, I32S, LANES, call, first_lanes, repeat, splat, store, word
 from kernels.cpu.runtime.work_split import ROWS
 
 
-def _make_split(dot: Dot) -> Any:
-    """split(x, to, words): the parts of so many words, and of nothing up to a multiple of 16."""
+def _split(builder: Any, dot: Dot, x: Any, to: Any, words: Any) -> None:
+    """Writes the parts of so many words, and of nothing up to a multiple of 16."""
 
-    @intrinsic(types.void(*[types.int64] * 3))
-    def split(builder: Any, x: Any, to: Any, words: Any) -> None:
-        def split_vector(i: Any, nothing: list[Any]) -> list[Any]:
-            mask = first_lanes(builder, builder.sub(words, builder.mul(i, word(LANES))))
-            pointer = builder.inttoptr(builder.add(x, builder.mul(i, word(64))), I32S.as_pointer())
-            name, align = "llvm.masked.load.v16i32.p0", ir.Constant(I32, 4)
-            loaded = call(builder, name, I32S, pointer, align, mask, splat(I32S, 0))
-            at = builder.add(to, builder.mul(i, word(64 * dot.parts)))
-            for number, vector in enumerate(_side_by_side(builder, dot.inputs(builder, loaded))):
-                store(builder, vector, builder.add(at, word(64 * number)))
-            return nothing
+    def split_vector(i: Any, nothing: list[Any]) -> list[Any]:
+        mask = first_lanes(builder, builder.sub(words, builder.mul(i, word(LANES))))
+        pointer = builder.inttoptr(builder.add(x, builder.mul(i, word(64))), I32S.as_pointer())
+        name, align = "llvm.masked.load.v16i32.p0", ir.Constant(I32, 4)
+        loaded = call(builder, name, I32S, pointer, align, mask, splat(I32S, 0))
+        at = builder.add(to, builder.mul(i, word(64 * dot.parts)))
+        for number, vector in enumerate(_side_by_side(builder, dot.inputs(builder, loaded))):
+            store(builder, vector, builder.add(at, word(64 * number)))
+        return nothing
 
-        vectors = builder.udiv(builder.add(words, word(LANES - 1)), word(LANES))
-        repeat(builder, vectors, [], split_vector)
-
-    return split
+    vectors = builder.udiv(builder.add(words, word(LANES - 1)), word(LANES))
+    repeat(builder, vectors, [], split_vector)
 
 
 def _side_by_side(builder: Any, parts: list[Any]) -> list[Any]:
@@ -48,8 +46,26 @@ def _side_by_side(builder: Any, parts: list[Any]) -> list[Any]:
     ]
 
 
-_split_pairs, _split_integers = _make_split(OPERATIONS.pairs), _make_split(OPERATIONS.quads)
-PAIR_BYTES, INTEGER_BYTES = 4 * OPERATIONS.pairs.parts, 4 * OPERATIONS.quads.parts
+_SIGNATURE = types.void(*[types.int64] * 3)
+
+
+@lowered_by(lambda b, x, to, words: _split(b, OPERATIONS.pairs, x, to, words), _SIGNATURE)
+def _split_pairs(x: int, to: int, words: int) -> None:
+    """Writes the parts of words of two bfloat16; where there is one, the words."""
+    source = memory(x, np.uint32, words)
+    parts = [source] if PAIR_PARTS == 1 else [source & np.uint32(0xFFFF0000), source << 16]
+    memory(to, np.uint32, words * PAIR_PARTS)[:] = np.stack(parts, 1).ravel()
+
+
+@lowered_by(lambda b, x, to, words: _split(b, OPERATIONS.quads, x, to, words), _SIGNATURE)
+def _split_integers(x: int, to: int, words: int) -> None:
+    """Writes the parts of words of four uint8; where there is one, the words."""
+    source, even = memory(x, np.uint32, words), np.uint32(0x00FF00FF)
+    parts = [source] if QUAD_PARTS == 1 else [source & even, source >> 8 & even]
+    memory(to, np.uint32, words * QUAD_PARTS)[:] = np.stack(parts, 1).ravel()
+
+
+PAIR_BYTES, INTEGER_BYTES = 4 * PAIR_PARTS, 4 * QUAD_PARTS
 
 
 def split_pairs(x: int, rows: int, words: int, to: int) -> int:

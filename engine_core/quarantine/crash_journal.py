@@ -42,6 +42,7 @@ class _StepSlot:
         self.starts, self.counts = self.rows + 4 * num_rows, self.rows + 8 * num_rows
         self.changed: set[int] = set()  # rows whose keys differ from those in memory
         self.written_rows: list[int] = []
+        self.written_counts: list[int] = []
 
     @staticmethod
     def size(num_rows: int) -> int:
@@ -89,8 +90,10 @@ class CrashJournal:
         if plan.rows != slot.written_rows:
             memory[slot.rows : slot.rows + size] = pack_u32(plan.rows)
             slot.written_rows = plan.rows
-        memory[slot.starts : slot.starts + size] = pack_u32(plan.starts)
-        memory[slot.counts : slot.counts + size] = pack_u32(plan.counts)
+        memory[slot.starts : slot.starts + size] = plan.packed_starts()
+        if plan.counts != slot.written_counts:
+            memory[slot.counts : slot.counts + size] = pack_u32(plan.counts)
+            slot.written_counts = plan.counts
         _STEP.pack_into(memory, slot.at, plan.step, len(plan.rows))
 
     def clear_rows(self, rows: list[int], key: int) -> None:

@@ -80,6 +80,13 @@ class Plan:
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
 
+    _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
+
+    def packed_starts(self) -> bytes:
+        """The column `starts`, packed once for the crash journal and the worker. The plan is complete."""
+        self._packed_starts = self._packed_starts or pack_u32(self.starts)
+        return self._packed_starts
+
     @property
     def num_extra_samples(self) -> int:
         """Tokens that the plan samples beyond one for each of its sample_rows."""
@@ -99,14 +106,16 @@ class Plan:
 
 
 _COLUMNS = tuple(
-    field.name for field in worker_pb2.StepPlan.DESCRIPTOR.fields if field.type == field.TYPE_BYTES
+    field.name
+    for field in worker_pb2.StepPlan.DESCRIPTOR.fields
+    if field.type == field.TYPE_BYTES and field.name != "starts"
 )
 """Names of lists of numbers in a Plan that are columns in a StepPlan."""
 
 
 def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
     """Encodes a plan. Most columns are empty in most steps, and cost nothing then."""
-    message = worker_pb2.StepPlan(step=plan.step)
+    message = worker_pb2.StepPlan(step=plan.step, starts=plan.packed_starts())
     for name in _COLUMNS:
         if numbers := getattr(plan, name):
             setattr(message, name, pack_u32(numbers))

@@ -151,7 +151,10 @@ def module_graph(modules: list[Module], with_types: bool) -> Graph:
 
 
 def folder_graph(modules: list[Module], with_types: bool) -> Graph:
-    """Imports between the folders of a room. Files beside the folders stand for themselves."""
+    """Imports between the folders of a room. Files beside the folders stand for themselves.
+
+    A folder and a folder inside it are parts of one thing: imports between these two do not count.
+    """
     by_name = {module.name: module for module in modules}
 
     def node(name: str) -> str:
@@ -161,9 +164,14 @@ def folder_graph(modules: list[Module], with_types: bool) -> Graph:
     graph: Graph = defaultdict(set)
     for name, targets in module_graph(modules, with_types).items():
         for target in targets:
-            if target in by_name and node(name) != node(target):
+            if target in by_name and not is_part(node(name), node(target)):
                 graph[node(name)].add(node(target))
     return graph
+
+
+def is_part(one: str, other: str) -> bool:
+    """True if one of two folders is the other one, or lies in it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def percentile(values: list[int], part: float) -> int:

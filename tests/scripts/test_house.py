@@ -31,6 +31,15 @@ def test_folders_form_a_graph_of_their_own():
     assert cycles(module_graph(modules, True)) == [["room.a.one", "room.b.three", "room.b.two"]]
 
 
+def test_a_folder_inside_another_is_part_of_it():
+    modules = [
+        module("room.a.one", {"room.a.b.two"}),
+        module("room.a.b.two", {"room.a.one", "room.ab.three"}),
+    ]
+    modules.append(module("room.ab.three", set()))
+    assert folder_graph(modules, False) == {"room.a.b": {"room.ab"}}
+
+
 def test_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(house, "ROOT", tmp_path)
     path = tmp_path / "room" / "part" / "one.py"

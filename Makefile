@@ -50,6 +50,8 @@ lint: $(STAMP) ## ruff, mypy, buf, stale generated code, the words and the struc
 	@$(BIN)/mypy
 	@$(BIN)/buf lint protos
 	@PYTHON=$(BIN)/python scripts/protos.sh --check
+	@$(BIN)/python -m scripts.dialect
+	@$(BIN)/python -m scripts.house --check
 	@$(BIN)/python scripts/clients.py --check
 
 format: $(STAMP) ## Let ruff rewrite the sources

@@ -74,7 +74,7 @@ def put_together(tokens: list[Scored]) -> LogprobColumns:
 
 
 def top(n: int) -> LogprobOptions:
-    """The n likeliest; 0: only the chosen token."""
+    """The top n; 0: only the chosen token."""
     return LogprobOptions(top_n=n) if n else LogprobOptions()
 
 

@@ -33,7 +33,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def substitute(text: str) -> str:
-    """${NAME:-default} as its default, like Compose where nobody sets anything."""
+    """${NAME:-default} as its default, as Compose does without an environment."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 

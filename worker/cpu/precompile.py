@@ -35,7 +35,7 @@ KERNELS = {
 }
 """Modules of kernels.cpu that compile when they are imported."""
 LOOK_S = 0.25
-"""Between two signs of life while we wait."""
+"""Between two reports of progress while the worker waits."""
 
 
 class Precompiled:
@@ -51,19 +51,18 @@ class Precompiled:
         self._thread.start()
 
     def wait(self, report: Callable[[str, float], None]) -> None:
-        """Until they are imported. report: is called again and again, as a sign of life."""
+        """Until they are imported. report: is called again and again, so that the core sees progress."""
         looks = 0
         while self._thread.is_alive():
-            report("compiling kernels", 1 - 0.99**looks)  # nobody knows how far it is
+            report("compiling kernels", 1 - 0.99**looks)  # how far it is, is not known
             looks += 1
             self._thread.join(LOOK_S)
 
     def _take(self) -> None:
         if self._child is not None:
             self._child.wait()
-        with contextlib.suppress(
-            Exception
-        ):  # whoever uses the kernels meets it again, and has somebody to tell
+        # The worker meets the error again and reports it.
+        with contextlib.suppress(Exception):
             for group in self._groups:
                 import_group(group)
 

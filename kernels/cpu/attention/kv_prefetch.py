@@ -1,4 +1,4 @@
-"""Keys and values of the next attention, asked for from memory by the products before it.
+"""Prefetches keys and values of the next attention while the products before it compute.
 
 What is asked for, how and why: kernels.cpu.attention.kv_prefetch_kernel. This is the memory that it needs,
 of one window of one program. Nothing depends on it but speed, so it has no twin.

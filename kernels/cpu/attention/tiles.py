@@ -1,7 +1,7 @@
 """The products of kernels.cpu.attention.attention for any number of (query, head) pairs: scores, and mixed
 values.
 
-A loop computes a fixed number of pairs, of which some may be nobody's: with three pairs, a loop for four
+A loop computes a fixed number of pairs, of which some may be unused: with three pairs, a loop for four
 takes a third longer. The loops that there are: 3 pairs, 4, 6 and 8.
 """
 

@@ -3,7 +3,7 @@ is between.
 
 Tiles of 16 positions are found through a list of their addresses: the keys of a part, its values, then
 what is needed next. While a tile is computed with, the one that stands `ahead` bytes further in the list is
-asked for from memory, line by line.
+prefetched, line by line.
 """
 
 from typing import Any

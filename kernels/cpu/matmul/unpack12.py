@@ -38,8 +38,8 @@ STRIP_BYTES = 192
 """Bytes of a strip in a group."""
 GROUP = VECTORS * STRIP_BYTES
 AHEAD = 16
-"""Groups between what is multiplied and what is asked for from memory: no CPU foresees this stream far
-enough, and without asking, eight rows take twice as long."""
+"""Groups between what is multiplied and what is prefetched: no CPU foresees this stream far
+enough, and without prefetching, eight rows take twice as long."""
 CODES = STRIP_BYTES - 64
 """Where the codes begin, in a strip."""
 NUM_CODES = 7

@@ -6,7 +6,7 @@ the answer is among the higher ones, the equals or the lower ones, and only thos
 looked at in all.
 
 The sum of what is above is not taken in the order of the ranking, so that it may be off in its last bits.
-Where these could matter, the answer is that it is not known: who asks sorts, then.
+Where these could matter, the answer is that it is not known: the caller sorts, then.
 """
 
 from kernels.cpu.isa.vectors import read_f32

@@ -1,4 +1,4 @@
-"""Logits to weights: probabilities up to a factor, the likeliest token having weight 1.
+"""Logits to weights: probabilities up to a factor, the most probable token having weight 1.
 
     w_i = exp((x_i - m) / T),   m = the row's largest logit
 

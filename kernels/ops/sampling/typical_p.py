@@ -4,7 +4,7 @@ With p_i = w_i / sum(w) and the entropy H = -sum(p_i log p_i), tokens are ranked
 
     d_i = | -log p_i - H |,   rounded to float32, smallest first, lowest id first among equals
 
-and the smallest set of them that reaches `share` of the mass is kept. The likeliest token may go.
+and the smallest set of them that reaches `share` of the mass is kept. The most probable token may go.
 
 In terms of weights, log p_i = log w_i - log sum(w), so d_i = | log w_i - sum(w log w) / sum(w) |.
 

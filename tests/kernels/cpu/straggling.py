@@ -1,6 +1,6 @@
 """Operations for a program in which a thread seems to lose its core. Compiled when this is imported.
 
-Words that they share: ENTERED: how often the unit was begun. FINISHED: how often by somebody who was not
+Words that they share: ENTERED: how often the unit was begun. FINISHED: how often by a thread that was not
 the straggler. RELEASE: the straggler may go on. LEFT: it has gone on. GAVE_UP: it did without.
 """
 
@@ -23,7 +23,7 @@ class Shared(OperationRecord):
 
 @operation
 def stumble(record: Shared, first: int, count: int, thread: int) -> None:
-    """Whoever comes first waits until it is released."""
+    """The first thread waits until it is released."""
     words, turns = record.words, 0
     if atomics.add(words + 8 * ENTERED, 1) > 0:
         atomics.add(words + 8 * FINISHED, 1)

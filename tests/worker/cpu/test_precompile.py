@@ -1,4 +1,4 @@
-"""Kernels are made ready beside the worker; a failure there is nobody's end."""
+"""Kernels are compiled beside the worker; a failure there ends nothing."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Memory that is cleared ahead is zeros, holds what is written, and goes back where nobody needs it."""
+"""Memory that is cleared ahead is zeros, holds what is written, and goes back where it is not needed."""
 
 from pathlib import Path
 

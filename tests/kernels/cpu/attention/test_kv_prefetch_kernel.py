@@ -33,7 +33,7 @@ def listed(starts: list[int], counts: list[int], window: int | None = None, shar
 
 
 def cache() -> tuple[torch.Tensor, torch.Tensor]:
-    """Values begin a thousand blocks behind the keys. Nobody looks at them."""
+    """Values begin a thousand blocks behind the keys. They are never read."""
     both = torch.empty((2, 1000, KV_HEADS, BLOCK, HEAD), dtype=torch.bfloat16)
     return both[0], both[1]
 

@@ -84,4 +84,4 @@ def test_packed_where_it_lies(in_features: int, out_features: int):
     assert torch.equal(packed.pairs, pack_weight(original, None).pairs)
     assert (packed.pairs.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
     assert (before == 7).all() and (after == 7).all()
-    assert arena.take_whole(weight) is None or in_features % 2, "nobody may pack it again"
+    assert arena.take_whole(weight) is None or in_features % 2, "it cannot be packed again"

@@ -1,4 +1,4 @@
-"""Programs on several threads: every operation sees all of the one before it, whoever computed it."""
+"""Programs on several threads: every operation sees all of the one before it, whichever thread computed it."""
 
 import threading
 
@@ -114,7 +114,7 @@ def test_a_thread_that_lost_its_core():
         words.zero_()
         TEAM.run(work)
         assert words[:2].tolist() == [2, 1] and words[RELEASE] == 1 and words[LEFT] == 1
-        assert words[GAVE_UP] == 0, f"nobody computed it too, in run {run}"
+        assert words[GAVE_UP] == 0, f"no other thread computed it, in run {run}"
         seen = [int(words[8 + index]) for index in (*range(1, slack - 1), slack, slack + 1)]
         assert seen[-2:] == [2, 2] and set(seen[:-2]) == {1}
     TEAM.set_threads(before)

@@ -20,7 +20,7 @@ from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.sampled import SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
-from worker.step.plan_check import StepCheck
+from worker.step.plan_check import compiled_check
 from worker.step.plan_reader import RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -41,7 +41,7 @@ class CpuBackend:
         self.model, self.cache, self.sampler = model, cache, sampler
         self.features: Sequence[RowFeature] = (sampler,)
         self.num_host_blocks = swap_space.num_blocks
-        self.plan_check = StepCheck(rows, kernels.check) if kernels is not None else None
+        self.plan_check = compiled_check(rows) if kernels is not None else None
         self._swap_space, self._rows = swap_space, rows
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
         self._batch: StepBatch

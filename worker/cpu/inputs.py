@@ -63,6 +63,9 @@ class BlockInputs:
 
     def __init__(self, rows: RowTable, specs: Sequence[AttentionSpec], kernels: BlockKernels) -> None:
         """specs: each kind of layer once; they have the same heads, and differ in their windows."""
+        from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
+
+        self._prepare = prepare_inputs
         self._kernels, self._tables, self._specs = kernels, rows.blocks, tuple(specs)
         (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
         self._joins = all(spec.window is None for spec in specs)
@@ -94,7 +97,7 @@ class BlockInputs:
         job.sources = address + 3 * column + 8 * layout.num_samples
         job.num_rows, job.num_samples = layout.num_rows, layout.num_samples
         job.whole, job.joined = limits
-        self._kernels.prepare(job)
+        self._prepare(job)
         if self._made[0] != self._items:
             self._batch, self._items = replace(self._batch), int(self._made[0])
         return self._batch

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model on its device, and what the core asked for."""
 
     initialize: worker_pb2.Initialize
@@ -99,7 +99,7 @@ def load(
 
 def load_on_device(
     initialize: worker_pb2.Initialize, rank: int, report: Report, device: Device | None
-) -> Loaded:
+) -> LoadedModel:
     """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "cuda")
@@ -115,7 +115,7 @@ def load_on_device(
         return dtype
 
     model, dtype = load_model(config, initialize, where.place, report, checked)
-    return Loaded(initialize, config, max_model_len, where, model, dtype)
+    return LoadedModel(initialize, config, max_model_len, where, model, dtype)
 
 
 def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
@@ -124,7 +124,7 @@ def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) 
     return sum(parameter.nbytes for parameter in model.parameters())
 
 
-def find_num_blocks(loaded: Loaded, report: Report) -> int:
+def find_num_blocks(loaded: LoadedModel, report: Report) -> int:
     """Returns how many blocks fit beside the largest steps, which are run on a cache of one block. Raises
     StartupError."""
     report("profile", 0.0)
@@ -159,7 +159,7 @@ def find_num_blocks(loaded: Loaded, report: Report) -> int:
     return choose_num_blocks(memory, temporary, demand, loaded.device.name)
 
 
-def assemble(loaded: Loaded, num_blocks: int, swap_space_bytes: int) -> Parts:
+def assemble(loaded: LoadedModel, num_blocks: int, swap_space_bytes: int) -> Parts:
     """Returns a runner with this many blocks. Raises StartupError."""
     initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
     layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place)

@@ -11,8 +11,8 @@ import torch
 
 from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from pagewire.errors import StartupError
+from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.memory.kv_cache import NO_MEMORY, KVCache, available_memory, zeros
-from worker.startup.checks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.step.plan_reader import Swaps
 
 _MEASURED_BYTES = 16 << 20

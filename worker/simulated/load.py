@@ -13,6 +13,7 @@ from worker.config.registry import read_model_config
 from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
+from worker.memory.host_blocks import choose_num_host_blocks
 from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.profiles import Profile, find_profile
@@ -22,7 +23,6 @@ from worker.simulated.weights import count_weights
 from worker.startup.checks import (
     check_group,
     choose_max_model_len,
-    choose_num_host_blocks,
     refuse_quantization,
 )
 from worker.step.rows import RowTable

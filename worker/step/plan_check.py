@@ -54,6 +54,13 @@ class StepCheck:
         return Measures(job.tokens, job.context, bool(job.in_order))
 
 
+def compiled_check(rows: RowTable) -> StepCheck:
+    """Returns the compiled check. Call only if kernels.cpu.requirements.why_not() is None."""
+    from kernels.cpu.step.check_step import check_step  # compiles, the first time
+
+    return StepCheck(rows, check_step)
+
+
 def check_by_numpy(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures:
     """Checks a step and returns its sizes; see StepCheck. Raises PlanError."""
     computing, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)

@@ -19,7 +19,7 @@ other queries of an item, nor on how a prompt was cut, nor on who computed a par
 it: bit for bit.
 """
 
-from kernels.cpu.attention.records import AttentionItem, AttentionPlan, AttentionRecord, PartPlace
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
 from kernels.cpu.attention.softmax import hide_unseen, weigh_tiles
 from kernels.cpu.attention.split_kv import (
     first_part,
@@ -57,7 +57,12 @@ def scratch_bytes(head_dim: int) -> int:
 
 
 def _copy_queries(
-    plan: AttentionPlan, record: AttentionRecord, item: AttentionItem, head: int, scratch: int, lane: int
+    plan: PlanRecord,
+    record: AttentionRecord,
+    item: AttentionItem,
+    head: int,
+    scratch: int,
+    lane: int,
 ) -> None:
     """Of an item, and which positions they see. lane: which pair the first one is."""
     stride, group, head_dim, window = record.query_stride, record.group, record.head_dim, plan.window
@@ -85,9 +90,7 @@ def _ask_for_item(record: AttentionRecord, place: PartPlace) -> None:
         ask(record.out + number * record.out_stride + column, group * head_dim // 32)
 
 
-def _compute_part(
-    plan: AttentionPlan, record: AttentionRecord, place: PartPlace, scratch: int, to: int
-) -> None:
+def _compute_part(plan: PlanRecord, record: AttentionRecord, place: PartPlace, scratch: int, to: int) -> None:
     """A part's result. scratch: the item's queries are in it. to: address of the result."""
     head_dim, item = record.head_dim, AttentionItem.at(place.item)
     tiles, shared, own, pairs = place.tiles, place.shared, place.own, item.pairs
@@ -118,7 +121,7 @@ def _score(place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
 
 
 def _hide_unseen(
-    plan: AttentionPlan, record: AttentionRecord, place: PartPlace, tiles: int, pairs: int, scratch: int
+    plan: PlanRecord, record: AttentionRecord, place: PartPlace, tiles: int, pairs: int, scratch: int
 ) -> None:
     """Of the scores in scratch memory: positions after the first query, and before the last one's window; and
     what is not there, where one of two rows ends before the other."""
@@ -152,7 +155,7 @@ def _mix(place: PartPlace, pairs: int, head_dim: int, scratch: int, sums: int) -
         mix_tiles(values, weights, positions, pairs, head_dim, sums + 4 * head_dim * pairs, one_pair)
 
 
-def _attend(plan: AttentionPlan, record: AttentionRecord, part: int, place: PartPlace, scratch: int) -> None:
+def _attend(plan: PlanRecord, record: AttentionRecord, part: int, place: PartPlace, scratch: int) -> None:
     """A part of a unit, merged with those before it; the last one writes the result."""
     group, head_dim = record.group, record.head_dim
     item, head, before = AttentionItem.at(place.item), place.head, scratch + _RESULTS
@@ -176,13 +179,13 @@ def _attend(plan: AttentionPlan, record: AttentionRecord, part: int, place: Part
             write_result(record, AttentionItem.at(item.paired), head, before, item.pairs)
 
 
-def _begins_with(plan: AttentionPlan, record: AttentionRecord, unit: int) -> int:
+def _begins_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
     """The first part of a unit, or its only one."""
     item = AttentionItem.at(plan.items, unit // record.kv_heads)
     return item.part if item.part >= 0 else first_part(plan, item, record.group)
 
 
-def _ends_with(plan: AttentionPlan, record: AttentionRecord, unit: int) -> int:
+def _ends_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
     """The last part of a unit, or its only one."""
     item = AttentionItem.at(plan.items, unit // record.kv_heads)
     return item.part if item.part >= 0 else last_part(item, record.group)
@@ -195,7 +198,7 @@ def attention(record: AttentionRecord, first: int, count: int, thread: int) -> N
     Memory is asked for AHEAD tiles before it is needed: blocks lie anywhere, and no CPU foresees them. After
     the last unit, that is the unit which this thread will most likely take next.
     """
-    plan, units = AttentionPlan.at(record.plan), record.rows
+    plan, units = PlanRecord.at(record.plan), record.rows
     place = PartPlace.at(plan.scratch + thread * plan.scratch_bytes)
     later = PartPlace.at(place.address + PLACE)
     scratch = later.address + PLACE

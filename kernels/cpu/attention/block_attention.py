@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
-from kernels.cpu.attention.records import AttentionPlan, AttentionRecord
+from kernels.cpu.attention.records import AttentionRecord, PlanRecord
 from kernels.cpu.attention.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
 from kernels.ops.attention.ragged import Integers
 
@@ -32,7 +32,7 @@ class BlockPlan:
     kernels: BlockKernels
     items: Int64s  # [I, ITEM_WORDS]: kernels.cpu.attention.records.AttentionItem
     made: Int64s  # [1]: so many of them are taken by themselves; those that are paired with others follow
-    record: AttentionPlan  # the plan as the kernels read it
+    record: PlanRecord  # the plan as the kernels read it
     tables: Int64s  # that the items point at
     context: int  # the most positions of a row
     partials: torch.Tensor  # [bytes]: the places for results of parts; empty where no row is split
@@ -53,8 +53,6 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
     from kernels.cpu.attention.store_kv import store_kv
     from kernels.cpu.attention.vector_loops import MOST_HEAD_DIM, PART
     from kernels.cpu.runtime.thread_pool import TEAM
-    from kernels.cpu.step.check_step import check_step
-    from kernels.cpu.step.prepare_inputs import prepare_inputs
 
     if head_dim > MOST_HEAD_DIM:
         return None
@@ -63,8 +61,6 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
         store=store_kv,
         attend=attention,
         combine=combine_parts,
-        check=check_step,
-        prepare=prepare_inputs,
         scratch_bytes=scratch_bytes,
         partial_bytes=partial_bytes,
         part=PART,
@@ -112,7 +108,7 @@ def block_plan(
     scratch = kernels.scratch.address(kernels.team.threads * size)
     set_bytes = places * kv_heads * kernels.partial_bytes(head_dim)
     partials = torch.empty(SETS * set_bytes, dtype=torch.uint8)
-    record = AttentionPlan(
+    record = PlanRecord(
         items=items.ctypes.data,
         window=window or 0,
         scratch=scratch,
@@ -136,7 +132,7 @@ def attention_record(
     """Returns the record of attention() and of combine_parts() after it.
 
     query, out, plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of
-    queries and results. places: which set of AttentionPlan.partials the layer has.
+    queries and results. places: which set of PlanRecord.partials the layer has.
     """
     _, num_kv_heads, block_size, head_dim = cache[0].shape
     return AttentionRecord(

@@ -10,7 +10,6 @@ from kernels.cpu.attention.records import AttentionRecord, StoreKVRecord
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.runtime.arena import zeros
-from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Team
@@ -37,8 +36,6 @@ class BlockKernels:
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
     attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
     combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts
-    check: Callable[[CheckStepJob], None]  # kernels.cpu.step.check_step.check_step
-    prepare: Callable[[PrepareInputsJob], None]  # kernels.cpu.step.prepare_inputs.prepare_inputs
     scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
     partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
     part: int  # kernels.cpu.attention.vector_loops.PART

@@ -2,8 +2,8 @@
 
 From some 24 rows on a product waits for its multiplications, and memory has little to do; attention of a
 step that decodes waits for memory. So products ask for what the next attention reads, a line for each word
-of a tile's rows. It passes through the second-level cache of the prefetching core, and waits in the third. No result
-depends on it.
+of a tile's rows. It passes through the second-level cache of the prefetching core, and waits in the third. No
+result depends on it.
 
     list            [count] int64: pieces of 2 KiB, as bytes from a layer's keys; the same for all layers
     PrefetchStep    the list of a step: written by kernels.cpu.attention.kv_prefetch_list

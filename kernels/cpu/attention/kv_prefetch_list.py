@@ -1,7 +1,7 @@
 """The list of what the attention layers of a step read, for kernels.cpu.attention.kv_prefetch_kernel."""
 
 from kernels.cpu.attention.kv_prefetch_kernel import MOST_PIECES, PIECE
-from kernels.cpu.attention.records import AttentionItem, AttentionPlan, PrefetchRecord, PrefetchStep
+from kernels.cpu.attention.records import AttentionItem, PlanRecord, PrefetchRecord, PrefetchStep
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
@@ -38,7 +38,7 @@ def _is_shared(above: int, table: int, index: int) -> bool:
 def list_pieces(record: PrefetchRecord, first: int, count: int, thread: int) -> None:
     """One unit makes the list. Only the first item of a row counts, and of its parts the first; and the item
     that is paired with it."""
-    plan, step = AttentionPlan.at(record.plan), PrefetchStep.at(record.step)
+    plan, step = PlanRecord.at(record.plan), PrefetchStep.at(record.step)
     listed = above = 0
     for number in range(record.items):
         item = AttentionItem.at(plan.items, number)

@@ -1,4 +1,4 @@
-"""Records of attention: what the layers of a step share (AttentionPlan), what a step is divided into
+"""Records of attention: what the layers of a step share (PlanRecord), what a step is divided into
 (AttentionItem), what a layer computes, and what products prefetch for it. Strides are in bytes."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
@@ -20,7 +20,7 @@ class AttentionItem(Record):
 
 
 @record
-class AttentionPlan(Record):
+class PlanRecord(Record):
     """What the layers of a step that have the same window share."""
 
     items: Address  # of AttentionItem
@@ -42,7 +42,7 @@ class AttentionRecord(OperationRecord):
     key_cache: Address  # [B, K, S, head_dim] of a layer, as kernels.cpu.attention.store_kv writes it
     value_cache: Address
     out: Address
-    plan: Address  # of AttentionPlan
+    plan: Address  # of PlanRecord
     query_stride: i64  # from token to token
     out_stride: i64
     kv_heads: i64
@@ -50,7 +50,7 @@ class AttentionRecord(OperationRecord):
     head_dim: i64
     block_size: i64
     scale: f32
-    partial_set: u32  # which set of AttentionPlan.partials the layer has
+    partial_set: u32  # which set of PlanRecord.partials the layer has
 
 
 @record
@@ -79,7 +79,7 @@ class PrefetchStep(Record):
 class PrefetchRecord(OperationRecord):
     """kernels.cpu.attention.kv_prefetch_list.list_pieces."""
 
-    plan: Address  # of AttentionPlan
+    plan: Address  # of PlanRecord
     step: Address  # of PrefetchStep
     items: i64
     group: i64  # query heads per KV head

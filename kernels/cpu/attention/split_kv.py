@@ -19,7 +19,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.attention.records import AttentionItem, AttentionPlan, AttentionRecord
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear
 from kernels.cpu.compiler import types
@@ -114,7 +114,7 @@ def write_result(record: AttentionRecord, item: AttentionItem, head: int, partia
         _divide(partial + sums, partial + total, to, head_dim // 16)
 
 
-def first_part(plan: AttentionPlan, item: AttentionItem, group: int) -> int:
+def first_part(plan: PlanRecord, item: AttentionItem, group: int) -> int:
     """That the first query of an item sees something of."""
     if plan.window == 0:
         return 0
@@ -127,7 +127,7 @@ def last_part(item: AttentionItem, group: int) -> int:
 
 
 def place_of_part(
-    plan: AttentionPlan, record: AttentionRecord, item: AttentionItem, head: int, part: int
+    plan: PlanRecord, record: AttentionRecord, item: AttentionItem, head: int, part: int
 ) -> int:
     """Address of the result of a part of a row that is split. item: of any of its parts."""
     index = (item.slot - item.part + part) * record.kv_heads + head
@@ -141,7 +141,7 @@ def combine_parts(record: AttentionRecord, first: int, count: int, thread: int) 
 
     Nothing is changed in place: the sums are in the thread's scratch memory.
     """
-    plan = AttentionPlan.at(record.plan)
+    plan = PlanRecord.at(record.plan)
     kv_heads, group, head_dim = record.kv_heads, record.group, record.head_dim
     sums = plan.scratch + thread * plan.scratch_bytes
     for unit in range(first, first + count):

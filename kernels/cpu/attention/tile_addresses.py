@@ -4,7 +4,7 @@ A PartPlace is followed by the list: addresses of the tiles of keys, then of val
 this part. Keys and values alike come in the order: shared tiles, the row's own ones, those of the paired row.
 """
 
-from kernels.cpu.attention.records import AttentionItem, AttentionPlan, AttentionRecord, PartPlace
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
 from kernels.cpu.attention.tiles import AHEAD
 from kernels.cpu.attention.vector_loops import PART, QUERIES, copy
 from kernels.cpu.isa.vectors import read_i64, write_i64
@@ -15,7 +15,7 @@ PLACE = 1280
 share nothing of a part."""
 
 
-def locate(plan: AttentionPlan, record: AttentionRecord, unit: int, part: int, place: PartPlace) -> None:
+def locate(plan: PlanRecord, record: AttentionRecord, unit: int, part: int, place: PartPlace) -> None:
     """Writes down where a part of a unit is. Of a split item some parts may have no tiles: outside of the
     window, or beyond its last query."""
     group, window = record.group, plan.window

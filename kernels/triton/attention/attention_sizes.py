@@ -20,7 +20,7 @@ processor."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TileSizes:
     """Launch parameters of one program."""
 
     rows: int  # M: query heads times tokens
@@ -29,7 +29,7 @@ class Sizes:
     stages: int
 
 
-def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
+def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False) -> TileSizes:
     """Returns the sizes for rows that decode. rows: query heads of a KV head, times tokens.
 
     16 rows are the least that the matrix units take, and enough, since memory bandwidth is the limit. 3
@@ -39,20 +39,20 @@ def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool =
     are two stages, since 3 of 64 spill with some options. Of float32 and such a cache two stages spill."""
     rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
     if dtype == torch.float32:
-        return Sizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
+        return TileSizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
     if quantized and dim <= 64 and rows <= 32:
-        return Sizes(rows, 128, 4, 2)
-    return Sizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
+        return TileSizes(rows, 128, 4, 2)
+    return TileSizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
 
 
-def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> Sizes:
+def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> TileSizes:
     """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
     on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
     slopes and sinks together."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
-        return Sizes(32, 16, 8, 1 if quantized else 2)
-    return Sizes(128, 64, 8, 3) if dim <= 128 else Sizes(64, 32 if quantized else 64, 8, 2)
+        return TileSizes(32, 16, 8, 1 if quantized else 2)
+    return TileSizes(128, 64, 8, 3) if dim <= 128 else TileSizes(64, 32 if quantized else 64, 8, 2)
 
 
 def choose_splits(

@@ -34,7 +34,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention.attention_sizes import Sizes, choose_splits, decode_sizes, prefill_sizes
+from kernels.triton.attention.attention_sizes import TileSizes, choose_splits, decode_sizes, prefill_sizes
 from kernels.triton.attention.attention_tiles import attend
 from kernels.triton.attention.fp8 import DTYPE as E4M3
 from kernels.triton.attention.fp8 import KVScales
@@ -255,7 +255,7 @@ def _launch(
     first_row: int,
     num_rows: int,
     least_tiles: int,
-    sizes: Sizes,
+    sizes: TileSizes,
     inputs: _Inputs,
 ) -> None:
     """Launches rows first_row and following; the first num_decode_rows of the batch decode."""

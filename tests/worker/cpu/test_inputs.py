@@ -17,7 +17,7 @@ from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSp
 from worker.attention.torch_plan import TorchAttentionPlan
 from worker.cpu.inputs import CONTEXT_STEP, BlockInputs
 from worker.model_input import StepBatch, build_input_batch
-from worker.step.plan_check import StepCheck
+from worker.step.plan_check import compiled_check
 from worker.step.plan_reader import Step, read_step
 from worker.step.rows import RowTable
 
@@ -61,7 +61,7 @@ def step_of(
         sample_rows=pack_u32([computing[source] for source in sources]),
         sample_sources=pack_u32(sources),
     )
-    return read_step(plan, rows, 1000, StepCheck(rows, kernels.check))
+    return read_step(plan, rows, 1000, compiled_check(rows))
 
 
 def check(batch: StepBatch, step: Step, rows: RowTable, kernels: BlockKernels) -> None:

@@ -1,4 +1,5 @@
-"""Programs on several threads: every operation sees all of the one before it, whichever thread computed it."""
+"""Programs on several threads: every operation sees all of the one before it, whichever thread computed
+it."""
 
 import threading
 

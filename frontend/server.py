@@ -17,6 +17,8 @@ from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.file_watch import FileWatch
 from frontend.metrics import FrontendParts, FrontendWatch
+from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.drain import Drain
 from frontend.rpc.grpc_server import GrpcServer
 from frontend.rpc.interceptors.auth import AuthInterceptor
@@ -40,8 +42,6 @@ from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import close_tracer, make_tracer
 from frontend.text.model_info import ModelInfo
-from frontend.text.process_pool import PromptProcesses
-from frontend.text.prompt_reader import PromptReader
 from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.ipc.curve import read_client_key

@@ -7,8 +7,8 @@ the new stream into the state of the broken one; the text they yield is what had
 from array import array
 
 from frontend.errors import InvalidRequest
+from frontend.prompts.prompt_encoding import read_token_ids
 from frontend.streams.stream import Stream
-from frontend.text.prompt_encoding import read_token_ids
 from frontend.validation.defaults import Resolved
 from pagewire.v1 import generation_pb2
 

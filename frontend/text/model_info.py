@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.errors import ModelNotFound
-from frontend.text.chat_template import ChatTemplate
+from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
     CHAT_TEMPLATE_FILE,

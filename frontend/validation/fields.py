@@ -54,7 +54,7 @@ FIELDS: dict[str, Rule | Kind] = {
     "prompt.chat.messages.reasoning": Kind.FREE,
     "prompt.chat.add_generation_prompt": Kind.FREE,
     "prompt.chat.continue_final_message": Kind.FREE,
-    "prompt.chat.template_kwargs": Kind.FREE,  # see frontend.text.chat_template
+    "prompt.chat.template_kwargs": Kind.FREE,  # see frontend.templates.chat_template
     "prompt.add_special_tokens": Kind.FREE,
     "prompt.truncate_to": AT_LEAST_ONE,
     "prompt.truncation_side": known_value(prompt_pb2.TruncationSide),

@@ -18,8 +18,8 @@ from frontend.validation.rules import IDENTIFIER, PRIORITY, Rule
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
-PROMPTS = "frontend/text/prompt_encoding.py"
-TEMPLATE = "frontend/text/chat_template.py"
+PROMPTS = "frontend/prompts/prompt_encoding.py"
+TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/text/model_info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"

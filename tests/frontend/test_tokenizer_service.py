@@ -5,9 +5,9 @@ import hashlib
 import grpc
 import pytest
 
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.servicers import tokenizer as servicer
 from frontend.servicers.tokenizer import byte_offsets
-from frontend.text.prompt_encoding import TokenizedPrompt
 from pagewire.v1 import tokenizer_pb2
 from tests.frontend.fakes import BEGIN, END, byte_level_tokenizer, details_of, run_service
 

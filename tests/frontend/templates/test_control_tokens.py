@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
-from frontend.text.control_tokens import ControlTokens
+from frontend.templates.control_tokens import ControlTokens
 from frontend.text.tokenizer import Tokenizer
 from tests.frontend.fakes import END, SPECIAL, byte_level_tokenizer, piece_tokenizer
 

@@ -10,9 +10,9 @@ import pytest
 
 from frontend import prompt_process as reader_main
 from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
-from frontend.text import prompt_reader as prompts_module
-from frontend.text.process_pool import PromptProcesses
-from frontend.text.prompt_reader import PromptReader
+from frontend.prompts import prompt_reader as prompts_module
+from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.prompt_reader import PromptReader
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.v1 import prompt_pb2
@@ -134,7 +134,7 @@ async def test_a_reader_that_cannot_start_is_our_fault(pair, monkeypatch):
 
 async def test_a_reader_that_does_not_answer_is_killed(pair, monkeypatch):
     _, there = pair
-    monkeypatch.setattr("frontend.text.process_pool.WALL_LIMIT", 0.2)
+    monkeypatch.setattr("frontend.prompts.process_pool.WALL_LIMIT", 0.2)
     monkeypatch.setattr(
         process, "command", lambda arguments: [sys.executable, "-c", "import signal; signal.pause()"]
     )
@@ -168,7 +168,7 @@ async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(read
         await ask.wait()
         raise asyncio.IncompleteReadError(b"", None)
 
-    monkeypatch.setattr("frontend.text.process_pool._Process.ask", hold)
+    monkeypatch.setattr("frontend.prompts.process_pool._Process.ask", hold)
     jobs = [asyncio.create_task(readers.read_words(["x"], "sampling.bad_words")) for _ in range(20)]
     while not num_asked:
         await asyncio.sleep(0.005)

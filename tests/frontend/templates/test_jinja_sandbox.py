@@ -5,7 +5,7 @@ import pytest
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 
-from frontend.text.jinja_sandbox import Sandbox
+from frontend.templates.jinja_sandbox import Sandbox
 
 SANDBOX = Sandbox()
 

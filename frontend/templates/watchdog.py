@@ -2,7 +2,7 @@
 
 CPython can raise an exception in another thread (PyThreadState_SetAsyncExc). It is delivered between two
 bytecodes, so a single long call into C is not interrupted: those are bounded by size (see
-frontend.text.jinja_sandbox).
+frontend.templates.jinja_sandbox).
 """
 
 import ctypes

@@ -3,8 +3,8 @@
 import pytest
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
-from frontend.text.prompt_encoding import PromptEncoder
-from frontend.text.prompt_reader import PromptReader
+from frontend.prompts.prompt_encoding import PromptEncoder
+from frontend.prompts.prompt_reader import PromptReader
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
 

@@ -1,5 +1,5 @@
 """How large the results of a chat template's operations can become, before they run (see
-frontend.text.jinja_sandbox). Each estimate is an upper bound; sizes are in characters or items."""
+frontend.templates.jinja_sandbox). Each estimate is an upper bound; sizes are in characters or items."""
 
 import re
 from collections.abc import Callable, Mapping

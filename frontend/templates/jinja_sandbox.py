@@ -3,7 +3,7 @@
 Templates come with checkpoints, so they are untrusted code. Jinja's immutable sandbox keeps them away from
 Python's internals; this one also bounds what they can allocate: an operation whose result can be larger than
 its inputs is sized before it runs, and its result is charged to the rendering's budget. Time is bounded by
-frontend.text.watchdog, which works because no single call into C takes long once sizes are bounded.
+frontend.templates.watchdog, which works because no single call into C takes long once sizes are bounded.
 """
 
 import json
@@ -22,7 +22,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from frontend.text.size_bounds import (
+from frontend.templates.size_bounds import (
     DEEP,
     GROWTH,
     check_date_format,

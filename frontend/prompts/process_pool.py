@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from frontend.errors import InternalError, InvalidRequest, ServiceError
-from frontend.text.prompt_encoding import TokenizedPrompt
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit

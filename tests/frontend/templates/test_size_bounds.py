@@ -5,7 +5,14 @@ import json
 import pytest
 from jinja2.exceptions import SecurityError
 
-from frontend.text.size_bounds import GROWTH, check_date_format, check_integers, formatted, repeated, weight
+from frontend.templates.size_bounds import (
+    GROWTH,
+    check_date_format,
+    check_integers,
+    formatted,
+    repeated,
+    weight,
+)
 
 
 @pytest.mark.parametrize(

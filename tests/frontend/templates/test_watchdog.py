@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from frontend.text.watchdog import TimeLimitExceeded, Watchdog
+from frontend.templates.watchdog import TimeLimitExceeded, Watchdog
 
 
 def spin(seconds: float = 60.0) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
-from frontend.text.chat_template import ChatTemplate
-from frontend.text.control_tokens import ControlTokens
+from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.control_tokens import ControlTokens
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
 from pagewire.v1 import prompt_pb2

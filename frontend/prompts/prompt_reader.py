@@ -2,7 +2,7 @@
 
 A few threads tokenize small prompts, so that these delay other prompts but no stream. A thread in the middle
 of a call into C cannot be stopped, so large prompts, and for a while all of them after a small one has taken
-too long, go to processes, which can be killed (frontend.text.process_pool).
+too long, go to processes, which can be killed (frontend.prompts.process_pool).
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TypeVar
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest
-from frontend.text.chat_template import ChatTemplate
-from frontend.text.process_pool import PromptProcesses
-from frontend.text.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
+from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
+from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2

@@ -15,8 +15,8 @@ from jinja2 import Template, TemplateError
 from jinja2.exceptions import TemplateSyntaxError
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.text.jinja_sandbox import Sandbox
-from frontend.text.watchdog import Watchdog
+from frontend.templates.jinja_sandbox import Sandbox
+from frontend.templates.watchdog import Watchdog
 from pagewire.errors import StartupError
 from pagewire.v1 import prompt_pb2
 
@@ -86,7 +86,7 @@ class ChatTemplate:
     def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
         """Returns the conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
 
-        protect: applied to all text that users wrote (see frontend.text.control_tokens).
+        protect: applied to all text that users wrote (see frontend.templates.control_tokens).
         """
         messages = [
             self._read_message(message, f"{path}.messages[{place}]", protect)

@@ -1,0 +1,1 @@
+"""Prompts to token ids: in threads, and in processes that can be killed."""

@@ -54,7 +54,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
         """Ignores progress."""
 
     if device == "cuda":
-        from worker.cuda.load import load as load_on_device
+        from worker.cuda.startup.load import load as load_on_device
 
         on_device, ready = load_on_device(initialize, 0, report)
         return on_device, ready.num_blocks

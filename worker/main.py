@@ -196,7 +196,7 @@ def _load_model(
 
         if choose_device(initialize.device).type == "cuda":
             _refuse_faults(config, "a GPU")
-            from worker.cuda.load import load as load_cuda
+            from worker.cuda.startup.load import load as load_cuda
 
             return load_cuda(initialize, config.rank, report)
     except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 RUNNER = "tests/worker/cuda/test_backend.py"
-LOAD = "tests/worker/cuda/test_load.py"
+LOAD = "tests/worker/cuda/startup/test_load.py"
 
 MUTANTS = (
     Mutant(
@@ -44,14 +44,14 @@ MUTANTS = (
     ),
     Mutant(
         name="warm-up leaves out steps of few rows",
-        file="worker/cuda/warm_up.py",
+        file="worker/cuda/startup/warm_up.py",
         old="    powers = {most, *(1 << power for power in range(most.bit_length()))}\n",
         new="    powers = {most}\n",
         tests=(f"{LOAD}::test_nothing_is_compiled_while_serving",),
     ),
     Mutant(
         name="memory for steps is given to the cache",
-        file="worker/cuda/memory.py",
+        file="worker/cuda/startup/memory.py",
         old=" - (memory.total - memory.free) - temporary\n",
         new=" - (memory.total - memory.free)\n",
         tests=(f"{LOAD}::test_blocks_that_fit",),

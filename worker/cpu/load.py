@@ -1,5 +1,5 @@
 """From `Initialize` to an executor on a CPU: configuration, weights, kernels, KV cache, warm-up.
-worker.cuda.load is the same on a GPU."""
+worker.cuda.startup.load is the same on a GPU."""
 
 import logging
 from dataclasses import dataclass, replace

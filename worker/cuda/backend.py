@@ -9,11 +9,11 @@ import torch
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device import Device, Event
+from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import DecodeGraphs
-from worker.cuda.logprobs import PendingSampledScores, PromptScores
 from worker.cuda.rows import DeviceRows
-from worker.cuda.sampler import CudaSampler
+from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
+from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache

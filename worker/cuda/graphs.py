@@ -10,7 +10,7 @@ from bisect import bisect_left
 
 import torch
 
-from worker.cuda.device import Run
+from worker.cuda.device.device import Run
 from worker.cuda.step_buffers import StepShape
 
 LARGEST = 512

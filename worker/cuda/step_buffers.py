@@ -18,7 +18,7 @@ from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.paged_plan import DeviceStep
-from worker.cuda.device import Device
+from worker.cuda.device.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.model_input import InputBatch
 from worker.step.plan_reader import Step

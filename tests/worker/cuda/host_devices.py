@@ -8,9 +8,9 @@ import torch
 from kernels.triton import requirements as support
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device import Device, Event, Memory
-from worker.cuda.host_device import HostDevice
-from worker.cuda.load import Parts, assemble, load_on_device
+from worker.cuda.device.device import Device, Event, Memory
+from worker.cuda.device.host_device import HostDevice
+from worker.cuda.startup.load import Parts, assemble, load_on_device
 from worker.executor.executor import StepExecutor
 from worker.startup.ready import make_ready
 

@@ -28,10 +28,10 @@ from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.host_devices import parts_on
 from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
-from worker.cuda.compile_watch import CompileWatch
-from worker.cuda.device import Memory
-from worker.cuda.host_device import HostDevice
-from worker.cuda.load import load
+from worker.cuda.device.device import Memory
+from worker.cuda.device.host_device import HostDevice
+from worker.cuda.startup.compile_watch import CompileWatch
+from worker.cuda.startup.load import load
 from worker.executor.executor import StepExecutor
 from worker.step.warmup_plans import prefill_plan
 

@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from kernels.triton.compile_check import compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
-from tests.worker.cuda.test_sampler import random_case
-from worker.cuda import logprobs as scores
-from worker.cuda.sampler import CudaSampler
+from tests.worker.cuda.sampling.test_sampler import random_case
+from worker.cuda.sampling import logprobs as scores
+from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.sampling.warmup_cases import example_rows
 from worker.sampling.logprobs.requests import LogprobRequests
 

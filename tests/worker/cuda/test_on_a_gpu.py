@@ -12,9 +12,9 @@ from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
 from worker.cuda.backend import CudaBackend
-from worker.cuda.compile_watch import CompileWatch
-from worker.cuda.device import CudaDevice
-from worker.cuda.load import load
+from worker.cuda.device.device import CudaDevice
+from worker.cuda.startup.compile_watch import CompileWatch
+from worker.cuda.startup.load import load
 from worker.executor.executor import StepExecutor
 
 pytestmark = pytest.mark.gpu

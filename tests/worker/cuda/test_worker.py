@@ -8,8 +8,8 @@ from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.host_devices import host_device, interpret
 from tests.worker.fakes import initialize
 from tests.worker.test_main import Checkpoints, Core, WorkerThread, core, one_step
-from worker.cuda import load
-from worker.cuda.host_device import HostDevice
+from worker.cuda.device.host_device import HostDevice
+from worker.cuda.startup import load
 
 __all__ = ["core"]
 

@@ -1,4 +1,4 @@
-"""What the sampler of worker.cuda.sampler keeps of rows, on the device.
+"""What the sampler of worker.cuda.sampling.sampler keeps of rows, on the device.
 
 columns      numbers that every row has: parameters, position, slots
 adjusting    of rows with penalties, a bias or an allowed set: dense state in a slot

@@ -5,7 +5,7 @@ import torch
 
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from kernels.triton.step.count_tokens import count_tokens
-from worker.cuda.upload import upload
+from worker.cuda.device.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.penalties import OFF
 from worker.sampling.tables import Table

@@ -16,7 +16,7 @@ import torch
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.filtered_sample import Filters
 from kernels.triton.sampling.sample import Draws
-from worker.cuda.upload import upload
+from worker.cuda.device.upload import upload
 from worker.sampling.state import SamplingState
 
 (

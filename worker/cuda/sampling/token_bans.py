@@ -6,7 +6,7 @@ import torch
 
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.forbid_tokens import ANY, Prohibitions, forbid_tokens
-from worker.cuda.upload import upload
+from worker.cuda.device.upload import upload
 from worker.sampling.batch import NewSequence
 from worker.sampling.tables import Slots, Table
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kernels.triton.sampling.top_n import MOST
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2
-from worker.cuda.top_n import USUAL
+from worker.cuda.sampling.top_n import USUAL
 
 
 def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:

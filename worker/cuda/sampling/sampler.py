@@ -18,8 +18,8 @@ from kernels.triton.sampling.tile_stats import tile_stats
 from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.step.record_tokens import History, record_tokens
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.logprobs import PendingSampledScores
 from worker.cuda.sampling.logit_adjustments import LogitAdjustments
+from worker.cuda.sampling.logprobs import PendingSampledScores
 from worker.cuda.sampling.row_parameters import (
     ADJUST_SLOT,
     ALIGNMENT,
@@ -30,7 +30,7 @@ from worker.cuda.sampling.row_parameters import (
     RowSlots,
 )
 from worker.cuda.sampling.token_bans import TokenBans
-from worker.cuda.top_n import top_tokens
+from worker.cuda.sampling.top_n import top_tokens
 from worker.sampling.batch import NewSequence
 from worker.sampling.state import SamplingState
 

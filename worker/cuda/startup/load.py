@@ -12,12 +12,12 @@ from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
 from worker.cuda.backend import CudaBackend
-from worker.cuda.compile_watch import CompileWatch
-from worker.cuda.device import Device
-from worker.cuda.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
-from worker.cuda.memory import GIB, Demand, choose_num_blocks, largest_steps
-from worker.cuda.sampler import CudaSampler
-from worker.cuda.warm_up import warm_up
+from worker.cuda.device.device import Device
+from worker.cuda.sampling.sampler import CudaSampler
+from worker.cuda.startup.compile_watch import CompileWatch
+from worker.cuda.startup.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
+from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
+from worker.cuda.startup.warm_up import warm_up
 from worker.exactness import CUDA
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import KVCache, block_bytes

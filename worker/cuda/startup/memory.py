@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device import Device, Memory
-from worker.cuda.top_n import USUAL
-from worker.cuda.warm_up import HUNGRY, run
+from worker.cuda.device.device import Device, Memory
+from worker.cuda.sampling.top_n import USUAL
+from worker.cuda.startup.warm_up import HUNGRY, run
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT
 from worker.step.warmup_plans import prefill_plan

@@ -10,8 +10,8 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.logprob_columns import take_apart
 from tests.worker.sampling_reference import Case
-from worker.cuda.logprobs import PendingSampledScores, PromptScores
-from worker.cuda.sampler import CudaSampler
+from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
+from worker.cuda.sampling.sampler import CudaSampler
 from worker.sampling.logprobs.prompts import score_prompts
 from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests, PromptPart
 from worker.sampling.logprobs.sampled import SampledScores as CpuSampledScores
@@ -74,7 +74,7 @@ def test_nobody_wants_any(device: torch.device) -> None:
 
 def test_of_prompts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two rows, in more pieces than one."""
-    monkeypatch.setattr("worker.cuda.logprobs.LOGITS", 3 * V)
+    monkeypatch.setattr("worker.cuda.sampling.logprobs.LOGITS", 3 * V)
     hidden = logits_for(20, ties=True)  # the logits of each place in the step
     token_ids = np.random.default_rng(0).integers(0, V, (4, 30))
     parts = [

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.cuda.device import Event, Memory, Run
+from worker.cuda.device.device import Event, Memory, Run
 from worker.memory.kv_cache import available_memory
 
 MEMORY_PART = 0.1
@@ -21,15 +21,15 @@ class Passed:
     """An event of a device whose work is always done."""
 
     def query(self) -> bool:
-        """See worker.cuda.device.Event."""
+        """See worker.cuda.device.device.Event."""
         return True
 
     def synchronize(self) -> None:
-        """See worker.cuda.device.Event."""
+        """See worker.cuda.device.device.Event."""
 
 
 class HostDevice:
-    """A worker.cuda.device.Device."""
+    """A worker.cuda.device.device.Device."""
 
     def __init__(self, memory: Memory | None = None) -> None:
         """memory: the memory to report; None: a fraction of what is available."""

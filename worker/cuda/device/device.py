@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.cuda.upload import upload
+from worker.cuda.device.upload import upload
 
 Run = Callable[[], torch.Tensor]
 
@@ -37,7 +37,7 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """Operations of a device. worker.cuda.host_device is the reference implementation."""
+    """Operations of a device. worker.cuda.device.host_device is the reference implementation."""
 
     place: torch.device
     name: str

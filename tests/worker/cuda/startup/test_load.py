@@ -18,16 +18,16 @@ from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, parts_on
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.fakes import initialize
-from worker.cuda import limits
-from worker.cuda.device import Memory
+from worker.cuda.device.device import Memory
+from worker.cuda.device.host_device import HostDevice
 from worker.cuda.graphs import LARGEST, graph_sizes
-from worker.cuda.host_device import HostDevice
-from worker.cuda.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
-from worker.cuda.warm_up import warm_up
+from worker.cuda.startup import limits
+from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
+from worker.cuda.startup.warm_up import warm_up
 from worker.startup.device_choice import choose_device
 from worker.step.rows import RowTable
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 Checkpoints = Callable[..., Path]
 MIB = 1 << 20
 DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, utilization=0.9)

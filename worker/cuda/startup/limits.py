@@ -11,10 +11,10 @@ from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
-from worker.cuda.device import CudaDevice, Device
-from worker.cuda.host_device import HostDevice
-from worker.cuda.memory import GIB
+from worker.cuda.device.device import CudaDevice, Device
+from worker.cuda.device.host_device import HostDevice
 from worker.cuda.rows import state_numbers
+from worker.cuda.startup.memory import GIB
 
 WHAT = "cannot use this device"
 LEAST_BLOCK = 16

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.worker.sampling_reference import Case
-from worker.cuda.sampler import CudaSampler, Work
+from worker.cuda.sampling.sampler import CudaSampler, Work
 from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
 

@@ -1,0 +1,1 @@
+"""The CUDA device, and its stand-in on the host."""

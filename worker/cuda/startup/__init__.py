@@ -1,0 +1,1 @@
+"""Loading on a CUDA device: limits, memory, warm-up."""

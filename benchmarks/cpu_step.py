@@ -9,8 +9,9 @@ With --shared, rows have so many tokens of the prompt in the same blocks, and on
 The step's program (worker.lowering) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
-own line; in a whole step products ask for its keys and values (kernels.cpu.attention.kv_prefetch_kernel),
-and the last line says what the step takes where they do not, in turns with what it takes.
+own line; in a whole step products ask for its keys and values
+(kernels.cpu.attention.planning.kv_prefetch_kernel), and the last line says what the step takes where they do
+not, in turns with what it takes.
 """
 
 import argparse
@@ -26,7 +27,7 @@ prepare_threads()  # before torch is imported
 import numpy as np  # noqa: E402
 from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
-from kernels.cpu.attention.kv_prefetch import LEAST_ROWS  # noqa: E402
+from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
@@ -47,7 +48,8 @@ SCALES = LinearRecord.word("scales")
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu.attention import attention, kv_prefetch_list, split_kv, store_kv
+    from kernels.cpu.attention import attention, split_kv, store_kv
+    from kernels.cpu.attention.planning import kv_prefetch_list
     from kernels.cpu.elementwise import activation, layer_norm, plain_activation, rms_norm, rotary
     from kernels.cpu.matmul import gemm, gemm12, quantize
     from kernels.cpu.sampling import argmax

@@ -6,7 +6,7 @@ import torch
 
 from kernels.cpu.attention.block_attention import BlockPlan, block_attention
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.work_items import Int64s
+from kernels.cpu.attention.planning.work_items import Int64s
 from worker.attention.plan import HeadNorms, LayerCache, Rotation, rotated_heads
 
 

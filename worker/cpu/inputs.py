@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.work_items import ITEM_WORDS, plan_sizes
+from kernels.cpu.attention.planning.work_items import ITEM_WORDS, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec

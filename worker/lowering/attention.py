@@ -3,7 +3,7 @@
 import torch
 
 from kernels.cpu.attention.block_attention import BlockPlan
-from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
+from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.attention.records import AttentionRecord, PrefetchRecord, StoreKVRecord
 from kernels.cpu.runtime.records import ProgramRecord
 from worker.attention.block_plan import BlockAttentionPlan

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.kv_prefetch import KVPrefetch
+from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.cpu.matmul.int8 import QuantizedWeight

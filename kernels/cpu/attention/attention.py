@@ -2,8 +2,8 @@
 
 An item of work is up to 8 (query, head) pairs of one row of the step that share a KV head: the group of
 one decoding token, or some tokens of a prompt; or the groups of two rows that decode and begin with the same
-blocks (kernels.cpu.attention.work_items_kernel), whose common tiles are computed with for both at once. It
-goes over the positions in parts of PART, and in each part three times, 16 positions at a time:
+blocks (kernels.cpu.attention.planning.work_items_kernel), whose common tiles are computed with for both at
+once. It goes over the positions in parts of PART, and in each part three times, 16 positions at a time:
 
     1. scores    q . k for 16 positions: one register per pair, as in kernels.cpu.matmul.gemm
     2. softmax   exp(scale * score - largest) of the visible positions, 0 of others, as bfloat16; its sum
@@ -19,6 +19,7 @@ other queries of an item, nor on how a prompt was cut, nor on who computed a par
 it: bit for bit.
 """
 
+from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
 from kernels.cpu.attention.softmax import hide_unseen, weigh_tiles
 from kernels.cpu.attention.split_kv import (
@@ -29,7 +30,6 @@ from kernels.cpu.attention.split_kv import (
     place_of_part,
     write_result,
 )
-from kernels.cpu.attention.tile_addresses import LIST, PLACE, append, locate
 from kernels.cpu.attention.tiles import AHEAD, mix_tiles, score_tiles
 from kernels.cpu.attention.vector_loops import (
     QUERIES,

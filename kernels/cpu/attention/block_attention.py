@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
+from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
 from kernels.cpu.attention.records import AttentionRecord, PlanRecord
-from kernels.cpu.attention.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
 from kernels.ops.attention.ragged import Integers
 
 SETS = 4

@@ -69,7 +69,7 @@ class StoreKVRecord(OperationRecord):
 
 @record
 class PrefetchStep(Record):
-    """What kernels.cpu.attention.kv_prefetch_list finds out about a step."""
+    """What kernels.cpu.attention.planning.kv_prefetch_list finds out about a step."""
 
     pieces: Address  # [count] int64
     count: i64 = 0
@@ -77,7 +77,7 @@ class PrefetchStep(Record):
 
 @record
 class PrefetchRecord(OperationRecord):
-    """kernels.cpu.attention.kv_prefetch_list.list_pieces."""
+    """kernels.cpu.attention.planning.kv_prefetch_list.list_pieces."""
 
     plan: Address  # of PlanRecord
     step: Address  # of PrefetchStep
@@ -101,7 +101,8 @@ class PrefetchStream(Record):
 
 @record
 class PartPlace(Record):
-    """Where a part of a unit of attention is (kernels.cpu.attention.tile_addresses). The list follows."""
+    """Where a part of a unit of attention is (kernels.cpu.attention.planning.tile_addresses). The list
+    follows."""
 
     begin: i64  # first position, a multiple of 16
     tiles: i64

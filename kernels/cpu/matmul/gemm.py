@@ -21,7 +21,7 @@ with what makes numbers of them (kernels.cpu.matmul.int8).
 
 from typing import Any
 
-from kernels.cpu.attention.kv_prefetch_kernel import LINES, first_line, part_of_tile, pieces_of_block
+from kernels.cpu.attention.planning.kv_prefetch_kernel import LINES, first_line, part_of_tile, pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
@@ -133,7 +133,7 @@ def _tile(
 ) -> None:
     """So many rows of x times 16 * vectors columns of the weight, of which `columns` exist. streams: with
     each word, weights of so many bytes further are prefetched. ahead, pieces, keys, step: what else is
-    (kernels.cpu.attention.kv_prefetch_kernel)."""
+    (kernels.cpu.attention.planning.kv_prefetch_kernel)."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
     words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
     word_bytes = 4 * QUAD_PARTS if quantized else 4 * PAIR_PARTS
@@ -195,7 +195,7 @@ def multiply_rows(
 
     soon: the columns that come next. They are prefetched with the first tiles, so many; else the first tile
     waits for memory, and the others leave it idle: 32 rows then take a fifth longer. pieces, keys: what the
-    other tiles prefetch, see kernels.cpu.attention.kv_prefetch_kernel.
+    other tiles prefetch, see kernels.cpu.attention.planning.kv_prefetch_kernel.
     """
     words, stride, columns = record.words, record.columns * record.out_bytes, record.columns - LANES * strip
     out = record.out + row * stride + LANES * strip * record.out_bytes

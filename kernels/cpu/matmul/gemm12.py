@@ -6,7 +6,7 @@ weights. More than eight are multiplied as kernels.cpu.matmul.gemm does it, with
 have unpacked, into a place that stays in the second-level cache.
 """
 
-from kernels.cpu.attention.kv_prefetch_kernel import pieces_of_block
+from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32

@@ -7,7 +7,7 @@ A row is read once for the largest logit of each chunk of 64 tokens. What comes 
                      least k tokens reach that. Only chunks that reach it are looked at. All else happens
                      among the candidates, which stay in the order of their ids
     without top_k    the other filters become limits, and the weights that they leave are added up chunk by
-                     chunk: kernels.cpu.sampling.full_vocab
+                     chunk: kernels.cpu.sampling.filters.full_vocab
 """
 
 from math import inf
@@ -19,8 +19,10 @@ from kernels.cpu.isa.vectors import (
     read_i64,
     write_i64,
 )
-from kernels.cpu.sampling.candidates import collect, keep_best, keep_typical, pick, total_of
-from kernels.cpu.sampling.full_vocab import draw_from_all
+from kernels.cpu.sampling.filters.candidates import collect, keep_best, keep_typical, pick, total_of
+from kernels.cpu.sampling.filters.full_vocab import draw_from_all
+from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN as NOT_ENOUGH
+from kernels.cpu.sampling.filters.top_k_cut import cut
 from kernels.cpu.sampling.records import ChooseRecord
 from kernels.cpu.sampling.scratch import (
     BEST,
@@ -34,8 +36,6 @@ from kernels.cpu.sampling.scratch import (
     logits_at,
     scratch_places,
 )
-from kernels.cpu.sampling.top_k_cut import UNKNOWN as NOT_ENOUGH
-from kernels.cpu.sampling.top_k_cut import cut
 from kernels.cpu.sampling.uniform import uniform
 from kernels.cpu.sampling.vector_loops import (
     CHUNK,

@@ -4,12 +4,12 @@
     last      the row's last chunk, if it is not whole, padded with -inf
     copy      of a chunk, with -inf where a filter leaves nothing
     chunk     [64] float64 and [64] int32: weights of a chunk, and where in the buckets they go
-    buckets   [256, 8] float64: see kernels.cpu.sampling.weight_sums
+    buckets   [256, 8] float64: see kernels.cpu.sampling.filters.weight_sums
     largest   [chunks] float32: of each chunk
     before    [chunks + 1] float64: the sum of the weights before each chunk, and of all
     x, ids, weights   [V] float32, int32, float64: the candidates, by ascending id
     scores    [V] float32: what tokens are ranked by, where that is not their logits
-    cut       of kernels.cpu.sampling.top_k_cut
+    cut       of kernels.cpu.sampling.filters.top_k_cut
 
 V is padded to whole chunks.
 """
@@ -21,9 +21,9 @@ from kernels.cpu.isa.vectors import (
     read_i64,
     write_i64,
 )
-from kernels.cpu.sampling.top_k_cut import cut_bytes
+from kernels.cpu.sampling.filters.top_k_cut import cut_bytes
+from kernels.cpu.sampling.filters.weight_sums import BUCKETS
 from kernels.cpu.sampling.vector_loops import CHUNK, WIDE, write_f32
-from kernels.cpu.sampling.weight_sums import BUCKETS
 
 ROW = (
     "x",  # address of its logits

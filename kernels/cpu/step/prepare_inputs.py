@@ -5,7 +5,8 @@ Of a row that computes `count` tokens from position `start` on:
     tokens     token ids, positions, length of its prompt
     slots      where the keys and values of each token and head go (kernels.ops.attention.store_kv.slot_rows)
     logits     the last token of each row that a sample is taken from
-    items      of attention (kernels.cpu.attention.work_items): up to 8 (query, head) pairs each, of a part
+    items      of attention (kernels.cpu.attention.planning.work_items): up to 8 (query, head) pairs each, of
+    a part
                of the positions where the row is split, or of two rows that begin with the same blocks; long
                ones first, and those that are paired with another one last
 
@@ -13,15 +14,15 @@ The caches are cold when a step begins, since the model's weights have gone thro
 costs in a loop, it costs three times here.
 """
 
+from kernels.cpu.attention.planning.work_items_kernel import ITEM, join_item, sort_items
 from kernels.cpu.attention.records import AttentionItem
 from kernels.cpu.attention.vector_loops import PART
-from kernels.cpu.attention.work_items_kernel import ITEM, join_item, sort_items
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.isa.vectors import read_i64, write_i64
 from kernels.cpu.step.records import PrepareInputsJob
 
 SPLIT_TOKENS = 8
-"""As in kernels.cpu.attention.work_items."""
+"""As in kernels.cpu.attention.planning.work_items."""
 
 
 def _write_tokens(job: PrepareInputsJob, row: int, token: int) -> int:

@@ -13,7 +13,16 @@ from kernels.cpu.isa.vectors import (
     read_i64,
     write_i64,
 )
-from kernels.cpu.sampling.candidates import NOT_KNOWN
+from kernels.cpu.sampling.filters.candidates import NOT_KNOWN
+from kernels.cpu.sampling.filters.thresholds import (
+    LOG2_E,
+    depth_of,
+    last_of_mass,
+    lowest_score,
+    next_above,
+    sum_error,
+)
+from kernels.cpu.sampling.filters.weight_sums import chunk_distances, chunk_entropy, chunk_mass
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNK_SUMS,
@@ -29,14 +38,6 @@ from kernels.cpu.sampling.scratch import (
     scores_at,
     scratch_places,
 )
-from kernels.cpu.sampling.thresholds import (
-    LOG2_E,
-    depth_of,
-    last_of_mass,
-    lowest_score,
-    next_above,
-    sum_error,
-)
 from kernels.cpu.sampling.vector_loops import (
     CHUNK,
     LOWEST,
@@ -47,7 +48,6 @@ from kernels.cpu.sampling.vector_loops import (
     write_f32,
     write_f64,
 )
-from kernels.cpu.sampling.weight_sums import chunk_distances, chunk_entropy, chunk_mass
 
 
 def _copy_kept(chunk: int, limit: float, last: int, scratch: int) -> int:

@@ -1,7 +1,8 @@
 """Items of attention in compiled code: how long they are, and which rows may be in one.
 
 Two rows that decode and begin with the same blocks, as after a common prompt, are better off in one item:
-what they share comes from the second-level cache once. The reference is kernels.cpu.attention.work_items.
+what they share comes from the second-level cache once. The reference is
+kernels.cpu.attention.planning.work_items.
 """
 
 from kernels.cpu.attention.records import AttentionItem

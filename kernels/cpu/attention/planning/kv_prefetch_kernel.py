@@ -6,7 +6,7 @@ of a tile's rows. It passes through the second-level cache of the prefetching co
 result depends on it.
 
     list            [count] int64: pieces of 2 KiB, as bytes from a layer's keys; the same for all layers
-    PrefetchStep    the list of a step: written by kernels.cpu.attention.kv_prefetch_list
+    PrefetchStep    the list of a step: written by kernels.cpu.attention.planning.kv_prefetch_list
     PrefetchStream  of a product: which part of the list it asks for
 
 The last pieces of the list are asked for by the last products, so that as little as can be comes between.

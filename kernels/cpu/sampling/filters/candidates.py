@@ -6,8 +6,8 @@ from kernels.cpu.isa.vectors import (
     read_f32,
     read_i64,
 )
+from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.scratch import CHUNKS, LARGEST, logits_at, scratch_places
-from kernels.cpu.sampling.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.vector_loops import (
     CHUNK,
     at_least,
@@ -20,7 +20,7 @@ from kernels.cpu.sampling.vector_loops import (
 )
 
 NOT_KNOWN = -2
-"""Instead of a number of candidates, and of a token: see kernels.cpu.sampling.top_k_cut."""
+"""Instead of a number of candidates, and of a token: see kernels.cpu.sampling.filters.top_k_cut."""
 
 
 def note(bits: int, at: int, first_id: int, n: int, x: int, ids: int) -> int:

@@ -3,7 +3,8 @@
 An item is up to 8 (query, head) pairs of a row that share a KV head: the group of one decoding token, or some
 tokens of a prompt. Long rows that decode are split into parts, an item each. Two rows that decode and begin
 with the same blocks are computed together, where that leaves work enough for every thread: the second row's
-item is paired with the first. kernels.cpu.attention.work_items_kernel finds the same ones in compiled code.
+item is paired with the first. kernels.cpu.attention.planning.work_items_kernel finds the same ones in
+compiled code.
 """
 
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ SHARES = 8
 JOINED_SHARES = 2
 """Two rows are one item that is no more than one of so many shares: there is an item for each KV head."""
 LEAST_SHARED = 64
-"""Positions that two rows in an item have in common; as in kernels.cpu.attention.work_items_kernel."""
+"""Positions that two rows in an item have in common; as in
+kernels.cpu.attention.planning.work_items_kernel."""
 LOOKED_AT = 32
-"""Earlier items with which a row may be paired; as in kernels.cpu.attention.work_items_kernel."""
+"""Earlier items with which a row may be paired; as in kernels.cpu.attention.planning.work_items_kernel."""
 JOINED_GROUPS = (3, 4)
 """Query heads per KV head for whose pairs, of one row and of two, attention has loops of just as many."""
 

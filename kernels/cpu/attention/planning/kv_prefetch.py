@@ -1,7 +1,7 @@
 """Prefetches keys and values of the next attention while the products before it compute.
 
-What is asked for, how and why: kernels.cpu.attention.kv_prefetch_kernel. This is the memory that it needs,
-of one window of one program. Nothing depends on it but speed, so it has no twin.
+What is asked for, how and why: kernels.cpu.attention.planning.kv_prefetch_kernel. This is the memory that it
+needs, of one window of one program. Nothing depends on it but speed, so it has no twin.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class KVPrefetch:
     """For attention layers with the same window."""
 
     def __init__(self) -> None:
-        from kernels.cpu.attention.kv_prefetch_kernel import MOST_PIECES
-        from kernels.cpu.attention.kv_prefetch_list import list_pieces
+        from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES
+        from kernels.cpu.attention.planning.kv_prefetch_list import list_pieces
 
         self.operation = list_pieces
         self._list = np.zeros(MOST_PIECES + _SLACK, np.int64)
@@ -51,7 +51,7 @@ class KVPrefetch:
     def streams(self, key: torch.Tensor, products: Sequence[tuple[int, int]]) -> list[int]:
         """Addresses of the streams of the products that come before an attention. key: what it reads,
         [B, K, S, D]. products: their columns and words."""
-        from kernels.cpu.attention.kv_prefetch_kernel import LINES
+        from kernels.cpu.attention.planning.kv_prefetch_kernel import LINES
         from kernels.cpu.runtime.work_split import COLUMNS
 
         sizes = [-(-columns // COLUMNS) * (words // LINES) for columns, words in products]

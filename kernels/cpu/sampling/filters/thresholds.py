@@ -12,7 +12,9 @@ from kernels.cpu.isa.vectors import (
     read_f32,
     read_i64,
 )
-from kernels.cpu.sampling.candidates import NOT_KNOWN, note
+from kernels.cpu.sampling.filters.candidates import NOT_KNOWN, note
+from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
+from kernels.cpu.sampling.filters.weight_sums import ABOUT, BUCKETS, chunk_places, chunk_weights, in_bucket
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNK_SUMS,
@@ -28,7 +30,6 @@ from kernels.cpu.sampling.scratch import (
     scores_at,
     scratch_places,
 )
-from kernels.cpu.sampling.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.vector_loops import (
     CHUNK,
     LOWEST,
@@ -40,7 +41,6 @@ from kernels.cpu.sampling.vector_loops import (
     write_f64,
     write_i32,
 )
-from kernels.cpu.sampling.weight_sums import ABOUT, BUCKETS, chunk_places, chunk_weights, in_bucket
 
 LOG2_E = 1.4426950408889634
 

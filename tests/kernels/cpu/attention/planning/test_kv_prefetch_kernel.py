@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kernels.cpu.attention.block_attention import block_kernels, plan_blocks
-from kernels.cpu.attention.kv_prefetch import LEAST_ROWS, KVPrefetch
-from kernels.cpu.attention.work_items import QUERIES
+from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
+from kernels.cpu.attention.planning.work_items import QUERIES
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -82,7 +82,7 @@ def test_two_rows_in_an_item_are_listed_once():
 
 
 def test_a_list_has_an_end():
-    from kernels.cpu.attention.kv_prefetch_kernel import MOST_PIECES
+    from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES
 
     rows = 30
     assert rows * 100 * 2 * 3 > MOST_PIECES
@@ -92,7 +92,7 @@ def test_a_list_has_an_end():
 @pytest.fixture(scope="module")
 def first_piece() -> Callable[[int, int, int, int], int]:
     """pieces_of_block(), to be called from here."""
-    from kernels.cpu.attention.kv_prefetch_kernel import pieces_of_block
+    from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
     from kernels.cpu.compiler.cache import compiled
 
     return compiled(pieces_of_block)

@@ -1,0 +1,1 @@
+"""Which thread attends to what, and what it prefetches."""

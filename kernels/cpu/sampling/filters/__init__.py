@@ -1,0 +1,1 @@
+"""Candidates and limits of top-k, top-p, min-p and typical-p."""

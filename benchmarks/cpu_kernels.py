@@ -27,7 +27,7 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
-from kernels.cpu.isa.sets import select  # noqa: E402
+from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear  # noqa: E402
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.requirements import why_not  # noqa: E402

@@ -6,8 +6,8 @@ import signal
 import sys
 from functools import partial
 
+from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
-from frontend.text.model_info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory

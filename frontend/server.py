@@ -17,6 +17,7 @@ from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.file_watch import FileWatch
 from frontend.metrics import FrontendParts, FrontendWatch
+from frontend.model_info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.drain import Drain
@@ -41,7 +42,6 @@ from frontend.streams.continuation_scorer import ContinuationScorer
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import close_tracer, make_tracer
-from frontend.text.model_info import ModelInfo
 from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.ipc.curve import read_client_key

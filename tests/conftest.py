@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import hypothesis
 import pytest
 
-from kernels.cpu.isa.sets import select, selected_set
+from kernels.cpu.instruction_sets import select, selected_set
 from kernels.cpu.requirements import why_not
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do

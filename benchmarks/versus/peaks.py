@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from benchmarks.versus.roof import Limits
-from kernels.cpu.isa.sets import AVX512_BF16, selected_set
+from kernels.cpu.instruction_sets import AVX512_BF16, selected_set
 
 BYTES = 1 << 30
 """Of the array."""

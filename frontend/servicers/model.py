@@ -2,9 +2,9 @@
 
 from frontend.engine.client import EngineClient
 from frontend.errors import Unimplemented
+from frontend.model_info import ModelInfo
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
-from frontend.text.model_info import ModelInfo
 from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2, model_pb2_grpc
 

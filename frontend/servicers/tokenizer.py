@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
+from frontend.model_info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
-from frontend.text.model_info import ModelInfo
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
 from frontend.write_timeout import WriteTimeouts

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from frontend.call import Call
 from frontend.engine.client import EngineClient
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
+from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
-from frontend.text.model_info import ModelInfo, limits_of
 from frontend.validation.requests import check_continuations
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2

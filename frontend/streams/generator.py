@@ -14,6 +14,7 @@ from frontend.engine.client import EngineClient
 from frontend.engine.journal import put_delivered
 from frontend.engine.routing import routing_of
 from frontend.logprobs import PromptScores, prompt_scores_of
+from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume
@@ -24,7 +25,6 @@ from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
 from frontend.text.detokenizer import Detokenizer
-from frontend.text.model_info import ModelInfo, limits_of
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.validation.defaults import Resolved, resolve
 from frontend.validation.requests import check_generate

@@ -10,7 +10,7 @@ import resource
 import signal
 from collections.abc import Callable
 
-from frontend.prompts.rlimits import limit_memory, lower
+from frontend.text.rlimits import limit_memory, lower
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from kernels.cpu.isa.sets import BASELINE, NONE, selected_name, selected_set
+from kernels.cpu.instruction_sets import BASELINE, NONE, selected_name, selected_set
 
 
 def why_not() -> str | None:

@@ -20,7 +20,7 @@ TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
-MODEL = "frontend/text/model_info.py"
+MODEL = "frontend/model_info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 

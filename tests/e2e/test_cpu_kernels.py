@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.cpu.isa.sets import host_sets
+from kernels.cpu.instruction_sets import host_sets
 from pagewire import Client, SamplingParams
 from tests.e2e import services
 

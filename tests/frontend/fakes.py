@@ -19,8 +19,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
+from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
-from frontend.text.model_info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64, unpack_u32

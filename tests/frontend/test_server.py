@@ -7,8 +7,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from frontend.model_info import load_model
 from frontend.server import SERVICES, Frontend
-from frontend.text.model_info import load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.v1 import admin_pb2, generation_pb2_grpc

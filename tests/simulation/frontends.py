@@ -15,11 +15,11 @@ from frontend.engine.discovery import GivenAddresses
 from frontend.engine.journal import Sink
 from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.socket import Listener
+from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream
-from frontend.text.model_info import DEFAULT_SAMPLING, ModelInfo
 from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2

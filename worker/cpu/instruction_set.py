@@ -1,12 +1,12 @@
 """Which instruction set the kernels of this worker are compiled for."""
 
-from kernels.cpu.isa.sets import AUTO, NONE, host_sets, select
+from kernels.cpu.instruction_sets import AUTO, NONE, host_sets, select
 from pagewire.errors import StartupError
 
 
 def select_instruction_set(name: str) -> None:
-    """Before a kernel is compiled. name: see kernels.cpu.isa.sets.select(); "" for the best one. Raises
-    StartupError where this host has no such set."""
+    """Before a kernel is compiled. name: see kernels.cpu.instruction_sets.select(); "" for the best one.
+    Raises StartupError where this host has no such set."""
     try:
         select(name or AUTO)
     except ValueError as error:

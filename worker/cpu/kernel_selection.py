@@ -9,7 +9,7 @@ import torch
 from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
-from kernels.cpu.isa.sets import target_set
+from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError

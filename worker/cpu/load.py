@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.isa.sets import target_set
+from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.internal.v1 import worker_pb2

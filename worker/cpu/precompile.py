@@ -14,7 +14,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from kernels.cpu.isa.sets import select, selected_name, selected_set
+from kernels.cpu.instruction_sets import select, selected_name, selected_set
 from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
@@ -24,7 +24,12 @@ bits, which some instruction sets have."""
 KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.penalties"),
     MODEL: (
-        *("attention.attention", "attention.split_kv", "attention.store_kv", "attention.kv_prefetch_list"),
+        *(
+            "attention.attention",
+            "attention.split_kv",
+            "attention.store_kv",
+            "attention.planning.kv_prefetch_list",
+        ),
         *("elementwise.activation", "elementwise.layer_norm", "elementwise.plain_activation"),
         *("elementwise.rms_norm", "elementwise.rotary"),
         *("matmul.gemm", "matmul.quantize"),
@@ -105,7 +110,7 @@ def _note(group: str) -> Path:
 
 
 def main(name: str, *groups: str) -> None:
-    """The process. name: see kernels.cpu.isa.sets.select()."""
+    """The process. name: see kernels.cpu.instruction_sets.select()."""
     process.die_with_parent()
     select(name)
     for group in groups:

@@ -6,7 +6,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from kernels.cpu.isa.sets import AVX512_BF16, use_target_set
+from kernels.cpu.instruction_sets import AVX512_BF16, use_target_set
 
 
 @cache

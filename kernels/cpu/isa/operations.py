@@ -1,9 +1,9 @@
 """What kernels need of a processor beyond LLVM's own vector instructions.
 
-An instance computes with one instruction set (kernels.cpu.isa.sets); kernels.cpu.isa.selected has that of the
-process. This class is written in LLVM's own instructions, and so runs on any CPU that LLVM compiles for; a
-subclass replaces what its set has an instruction for. Every result is specified exactly, and the same in
-all of them, except where a docstring says otherwise.
+An instance computes with one instruction set (kernels.cpu.instruction_sets); kernels.cpu.isa.selected has
+that of the process. This class is written in LLVM's own instructions, and so runs on any CPU that LLVM
+compiles for; a subclass replaces what its set has an instruction for. Every result is specified exactly, and
+the same in all of them, except where a docstring says otherwise.
 """
 
 from dataclasses import dataclass

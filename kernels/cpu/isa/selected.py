@@ -2,12 +2,12 @@
 
 from importlib import import_module
 
+from kernels.cpu.instruction_sets import use_target_set
 from kernels.cpu.isa.operations import Operations
-from kernels.cpu.isa.sets import use_target_set
 
 
 def _operations() -> Operations:
-    """Of kernels.cpu.isa.sets.use_target_set()."""
+    """Of kernels.cpu.instruction_sets.use_target_set()."""
     chosen = use_target_set()
     if chosen is None:
         return Operations()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.isa.sets import target_set
+from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight
 from kernels.cpu.matmul.records import Linear12Record, Pack12Record, Rows12Record
 from kernels.cpu.runtime.arena import Arena

@@ -17,11 +17,11 @@ from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.errors import ServiceError
+from frontend.model_info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
-from frontend.text.model_info import ModelInfo
 from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.telemetry.tracing import read_trace_context

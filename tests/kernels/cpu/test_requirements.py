@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cpu import instruction_sets as sets
 from kernels.cpu import requirements as support
-from kernels.cpu.isa import sets
 
 HASWELL = "fpu fma avx2 f16c"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512vl avx512dq"

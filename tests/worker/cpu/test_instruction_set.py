@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.cpu.isa import sets
+from kernels.cpu import instruction_sets as sets
 from pagewire.errors import StartupError
 from worker.cpu.instruction_set import select_instruction_set
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch.overrides import TorchFunctionMode
 
-from kernels.cpu.isa.sets import selected_set
+from kernels.cpu.instruction_sets import selected_set
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.errors import StartupError
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS

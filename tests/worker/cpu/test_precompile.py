@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kernels.cpu
-from kernels.cpu.isa.sets import AVX2, AVX512_BF16, selected_name, selected_set
+from kernels.cpu.instruction_sets import AVX2, AVX512_BF16, selected_name, selected_set
 from worker.cpu import precompile
 
 pytest.importorskip("llvmlite")
@@ -130,7 +130,7 @@ def refuse(kernel, name):
 compiler.lower = refuse
 import sys
 import torch
-from kernels.cpu.isa.sets import select
+from kernels.cpu.instruction_sets import select
 from engine_core.startup import initialize_message
 from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cpu.isa.sets import AVX2, SETS, InstructionSet, host_sets
+from kernels.cpu.instruction_sets import AVX2, SETS, InstructionSet, host_sets
 
 pytestmark = [pytest.mark.cpu_kernels, pytest.mark.timeout(1200)]
 
@@ -56,7 +56,7 @@ DIGESTS = """
 import hashlib, sys
 import numpy as np
 import torch
-from kernels.cpu.isa.sets import select
+from kernels.cpu.instruction_sets import select
 select(sys.argv[1])
 from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
 from kernels.cpu.elementwise.row_kernels import row_kernels
@@ -107,7 +107,7 @@ def test_bits_are_the_same():
 ASSEMBLY = """
 import sys
 import llvmlite.binding as llvm
-from kernels.cpu.isa.sets import select
+from kernels.cpu.instruction_sets import select
 select(sys.argv[1])
 from kernels.cpu.compiler import cache, llvm as compiler
 from kernels.cpu.compiler.lowering import lower

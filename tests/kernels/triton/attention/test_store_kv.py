@@ -1,15 +1,13 @@
-"""The Triton kernels that write to the KV cache and move its blocks."""
+"""Rotation, head norms and the store of keys and values in Triton."""
 
 import pytest
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks_reference
 from kernels.ops.attention.store_kv import store_kv_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.fp8 import DTYPE, KVScales, quantize_reference
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
-from kernels.triton.cache.copy_blocks import copy_blocks, gather_blocks, scatter_blocks
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 
@@ -118,29 +116,3 @@ def test_store_alone(where: Where):
     store_kv_reference(key, value, *expected, slots)
     store_kv(*(t.to(where.device) for t in (key, value, slots)), *caches)
     assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
-
-
-@pytest.mark.parametrize("shape", [(4, 6, 2, 4, 24), (2, 6, 3, 16, 128)])
-def test_copies(where: Where, shape: tuple[int, ...]):
-    """A block that is the source of one copy and the target of another; a program's end within a block."""
-    cache = random(*shape, dtype=where.dtype)
-    moved = cache.to(where.device)
-    sources, targets = torch.tensor([1, 2, 3]), torch.tensor([2, 3, 0])
-    copy_blocks_reference(cache, sources, targets)
-    copy_blocks(moved, sources.to(where.device), targets.to(where.device))
-    assert torch.equal(moved.cpu(), cache)
-
-
-def test_blocks_go_out_and_come_back(where: Where):
-    """A swap: into other blocks than they came from. None at all is no launch."""
-    cache = random(4, 6, 2, 4, 24, dtype=where.dtype).to(where.device)
-    out, back = (torch.tensor(ids, device=where.device) for ids in ([5, 1], [0, 3]))
-    buffer = gather_blocks(cache, out)
-    assert torch.equal(buffer, cache[:, out].transpose(0, 1))
-    before = cache.clone()
-    scatter_blocks(cache, buffer, back)
-    before[:, back] = before[:, out]
-    assert torch.equal(cache, before)
-    none = torch.tensor([], dtype=torch.int64, device=where.device)
-    copy_blocks(cache, none, none)
-    assert torch.equal(cache, before)

@@ -1,48 +1,13 @@
-"""The kernels that remember what rows have said, and the one that looks there for bad words."""
+"""Bad words and stop tokens that are not allowed yet."""
 
 import pytest
 import torch
 
 from kernels.triton.sampling import forbid_tokens as module
 from kernels.triton.sampling.forbid_tokens import ANY, Prohibitions, forbid_tokens, forbid_tokens_reference
-from kernels.triton.step.count_tokens import count_tokens, count_tokens_reference
-from kernels.triton.step.record_tokens import History, record_tokens, record_tokens_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 V = 70
-
-
-@pytest.mark.parametrize(("length", "prompt_len"), [(0, 0), (1, 1), (1, 0), (600, 300)])
-def test_counts(length: int, prompt_len: int, device: torch.device):
-    """More than one program; repeats, in one slot of three; bits of all words, the sign's among them."""
-    tokens = torch.randint(0, V, (length,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
-    exact = torch.zeros(3, V, dtype=torch.int32), torch.zeros(3, 3, dtype=torch.int32)
-    counts, prompt = (table.to(device).clone() for table in exact)
-    count_tokens_reference(tokens.tolist(), prompt_len, 1, *exact)
-    count_tokens(tokens.to(device), prompt_len, 1, counts, prompt)
-    assert torch.equal(counts.cpu(), exact[0]) and torch.equal(prompt.cpu(), exact[1])
-
-
-def history_of(num_rows: int, room: int) -> History:
-    """Every other row has a slot for counts, every third one for its output."""
-    rows = torch.arange(num_rows, dtype=torch.int32)
-    slots = torch.where(rows % 2 == 0, rows // 2, -1), torch.where(rows % 3 == 0, rows // 3, -1)
-    counts, outputs = (torch.zeros(num_rows, width, dtype=torch.int32) for width in (V, room))
-    return History(rows % 5, *slots, counts, outputs)
-
-
-def test_records(device: torch.device):
-    """Rows in an order of their own, more than one program has; no token; outputs that are full."""
-    exact = history_of(200, 4)
-    history = History(*(table.to(device).clone() for table in vars(exact).values()))
-    generator = torch.Generator().manual_seed(2)
-    for _ in range(3):
-        rows = torch.randperm(200, generator=generator)[:150]
-        tokens = torch.randint(-1, V, (150,), generator=generator)
-        record_tokens_reference(tokens, rows, exact)
-        record_tokens(tokens.to(device), rows.to(device), history)
-        for name, table in vars(exact).items():
-            assert torch.equal(getattr(history, name).cpu(), table), name
 
 
 def prohibitions() -> Prohibitions:

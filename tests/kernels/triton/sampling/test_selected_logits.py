@@ -1,33 +1,11 @@
-"""What is split by vocabulary: the embedding, and logits of selected rows."""
+"""Logits of selected rows, of a rank's share of the vocabulary."""
 
 import pytest
 import torch
 
-from kernels.triton.elementwise.embedding import embed, embed_reference
 from kernels.triton.sampling.selected_logits import choose_sizes, selected_logits, selected_logits_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
-
-
-@pytest.mark.parametrize(("first", "held", "width"), [(0, 40, 24), (16, 9, 1100), (39, 1, 8)])
-def test_embedding(where: Where, first: int, held: int, width: int):
-    """A rank's share: tokens before, within and behind it; the other ranks' are zero, also where the share's
-    neighbours in memory are NaN."""
-    whole = torch.full((held + 2, width), torch.nan, dtype=where.dtype)
-    whole[1:-1] = random(held, width, dtype=where.dtype)
-    table = whole.to(where.device)[1:-1]
-    ids = torch.tensor([0, first, first + held - 1, first + held, 39, first, 17])
-    result = embed(ids.to(where.device), table, first)
-    assert torch.equal(result.cpu(), embed_reference(ids, whole[1:-1], first))
-
-
-def test_shares_add_up(where: Where):
-    """The sum over the ranks, one of which has fewer rows, is the lookup in the whole table."""
-    table, ids = random(10, 16, dtype=where.dtype), torch.tensor([9, 0, 3, 4, 8, 9])
-    there = table.to(where.device), ids.to(where.device)
-    shares = [embed(there[1], there[0][first : first + 4], first) for first in (0, 4, 8)]
-    assert torch.equal(sum(shares).cpu(), table[ids])
-    assert embed(there[1][:0], there[0]).shape == (0, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,13 @@
-"""The Triton kernels that work row by row against the references of their operations in float64."""
+"""Activations in Triton against their references in float64."""
 
 import pytest
 import torch
 
 from kernels.ops.layers.activation import ACTIVATIONS, activation_reference, gated_activation_reference
-from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.triton.elementwise.activation import KINDS, activation, gated_activation
-from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
+from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
-
-
-@pytest.mark.parametrize("shape", [(1, 16), (3, 577), (2, 3, 96), (1, 5000), (0, 64)])
-@pytest.mark.parametrize("scale", [1e-3, 30.0])
-def test_rms_norm(where: Where, shape: tuple[int, ...], scale: float):
-    """Widths that are no power of two; small values, for which eps matters."""
-    x, residual = (random(*shape, dtype=where.dtype, scale=scale, seed=seed) for seed in (0, 1))
-    weight = random(shape[-1], dtype=where.dtype, seed=2)
-    on_device = [t.to(where.device) for t in (x, residual, weight)]
-    alone = rms_norm(on_device[0], on_device[2], 1e-5).cpu()
-    exact = rms_norm_reference(x.double(), weight.double(), 1e-5)
-    assert_close(alone, exact, where.absolute, where.relative)
-    normed, total = add_rms_norm(*on_device, 1e-5)
-    assert torch.equal(total.cpu(), x + residual)
-    exact = rms_norm_reference((x + residual).double(), weight.double(), 1e-5)
-    assert_close(normed.cpu(), exact, where.absolute, where.relative)
-    assert torch.equal(on_device[0].cpu(), x) and torch.equal(on_device[1].cpu(), residual)
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -54,3 +36,17 @@ def test_activations_of_what_exp_cannot_hold(where: Where):
         nan = exact.isnan()
         assert torch.equal(result.isnan(), nan) or name == "relu"
         torch.testing.assert_close(result.double()[~nan], exact[~nan], rtol=where.relative, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_new"])
+def test_rows_are_independent(where: Where, name: str):
+    gate_up = random(4, 2 * 131, dtype=where.dtype).to(where.device)
+    assert_rows_are_independent(lambda x: gated_activation(x, name), gate_up)
+
+
+def test_the_input_stays(where: Where):
+    gate_up = random(2, 32, dtype=where.dtype).to(where.device)
+    before = gate_up.clone()
+    gated_activation(gate_up, "silu")
+    activation(gate_up, "silu")
+    assert torch.equal(gate_up, before)

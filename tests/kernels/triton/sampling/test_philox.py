@@ -1,0 +1,55 @@
+"""Uniform numbers in Triton: bit for bit those of the operation."""
+
+import pytest
+import torch
+
+from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
+from kernels.triton.sampling.philox import uniforms
+
+CASES = [
+    (0, 0, 0),
+    (1, 0, 0),
+    (0, 1, 0),
+    (0, 0, 1),
+    (-1, (1 << 31) - 1, (1 << 31) - 1),
+    (1 << 62, 12345, 678),
+    (-(1 << 63), 7, 7),
+    (0xFFFFFFFF, 2, 3),
+    (0x100000000, 2, 3),
+]
+
+
+def expected(seed: int, index: int, position: int) -> float:
+    key = seed % (1 << 64)
+    words = philox4x32_reference((index, position, 0, 0), (key % (1 << 32), key >> 32))
+    return uniform53_reference(words)
+
+
+def columns(device: torch.device, cases: list[tuple[int, int, int]]) -> list[torch.Tensor]:
+    seeds, indexes, positions = zip(*cases, strict=True)
+    kinds = torch.int64, torch.int32, torch.int32
+    lists = seeds, indexes, positions
+    return [torch.tensor(x, dtype=kind, device=device) for x, kind in zip(lists, kinds, strict=True)]
+
+
+def test_known_cases(device: torch.device):
+    """Both halves of the seed count, and so do index and position."""
+    found = uniforms(*columns(device, CASES)).tolist()
+    assert found == [expected(*case) for case in CASES]
+    assert len(set(found)) == len(CASES)
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129])
+def test_sizes(count: int, device: torch.device):
+    """Around the number of rows of a program; a number does not depend on the others."""
+    cases = [(3 * a, a, 5 * a) for a in range(count)]
+    if not cases:
+        none = (torch.empty(0, dtype=kind, device=device) for kind in (torch.int64, torch.int32, torch.int32))
+        assert uniforms(*none).shape == (0,)
+        return
+    assert uniforms(*columns(device, cases)).tolist() == [expected(*case) for case in cases]
+
+
+def test_range(device: torch.device):
+    found = uniforms(*columns(device, [(a, 0, 0) for a in range(500)]))
+    assert (found >= 0).all() and (found < 1).all() and 0.4 < found.mean().item() < 0.6

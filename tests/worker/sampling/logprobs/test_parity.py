@@ -39,11 +39,11 @@ def assert_right(folder: Path, tokens: list[int], start: int, scores: list[Score
         assert scored.logprobs == pytest.approx([exact[place, i].item() for i in scored.ids], abs=2e-5)
 
 
-@pytest.mark.parametrize("request", REQUESTS)
-def test_output_and_prompt(request: str, checkpoint: Checkpoints) -> None:
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_output_and_prompt(asked: str, checkpoint: Checkpoints) -> None:
     """Raw values, whatever penalties, masks and temperature do to the choice; among rows that want others
     and rows that want nothing."""
-    folder, options = checkpoint("llama"), REQUESTS[request]
+    folder, options = checkpoint("llama"), REQUESTS[asked]
     driver = Driver(folder, record=False)
     params = resolved_params(
         temperature=1.7, seed=3, repetition_penalty=1.8, presence_penalty=1.0, bad_token_ids=[9]

@@ -2,6 +2,7 @@
 in which other streams would notice."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -32,19 +33,30 @@ def sequences() -> generation_pb2.GenerateRequest:
     return generation_pb2.GenerateRequest(continuation={"sequences": [{"index": 1}] * 16_000})
 
 
+def cost(work: Callable[[], object]) -> float:
+    """Processor time of a call, the least of three, in seconds."""
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return min(spent)
+
+
+def refused(check: Callable[[], object]) -> None:
+    with pytest.raises(InvalidRequest):
+        check()
+
+
 @pytest.mark.parametrize("make", [continuation, candidates, barred, sequences])
 def test_a_long_list_is_refused_by_its_length(make):
+    """In less than it takes to look at each element of such a list once."""
     request = make()
     request.MergeFrom(IDS)
-    began = time.process_time()
-    with pytest.raises(InvalidRequest):
-        check_generate(request, LIMITS)
-    assert time.process_time() - began < 0.15
+    assert cost(lambda: refused(lambda: check_generate(request, LIMITS))) < cost(lambda: max(MANY)) / 2
 
 
 def test_a_long_abort_is_refused_by_its_length():
     request = generation_pb2.AbortRequest(request_ids=["x" * 240] * 60_000)
-    began = time.process_time()
-    with pytest.raises(InvalidRequest):
-        check_abort(request)
-    assert time.process_time() - began < 0.02
+    each = cost(lambda: [name.encode() for name in request.request_ids])
+    assert cost(lambda: refused(lambda: check_abort(request))) < each

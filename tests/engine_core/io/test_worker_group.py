@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from engine_core.io import worker_group
 from engine_core.io.inbox import Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
@@ -53,7 +54,10 @@ def one_step(link: WorkerGroup) -> None:
     link.collect()
 
 
-def test_a_worker_from_start_to_end(context: Context, folder: Path, stop: StopSignal) -> None:
+def test_a_worker_from_start_to_end(
+    context: Context, folder: Path, stop: StopSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "SHUTDOWN_GRACE_S", 60.0)  # a busy machine is no reason to kill it
     link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     progress: list[tuple[str, float]] = []
     link.start(INITIALIZE, [[]], external=False)

@@ -56,8 +56,9 @@ async def close_listener(port: int) -> bool:
         is_empty = not any(map(_num_unaccepted, found))
         await asyncio.sleep(_PAUSE_S)
     for number in found:
-        with socket.socket() as unused:
-            os.dup2(unused.fileno(), number, inheritable=False)
+        if _listens(number, port):  # not closed meanwhile, its number perhaps reused
+            with socket.socket() as unused:
+                os.dup2(unused.fileno(), number, inheritable=False)
     return bool(found)
 
 

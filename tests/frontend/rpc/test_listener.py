@@ -6,6 +6,7 @@ import socket
 import grpc
 import pytest
 
+from frontend.rpc import listener
 from frontend.rpc.listener import close_listener
 from tests.frontend.fakes import make_request, new_channel, run_service, say, text_of
 
@@ -60,3 +61,22 @@ async def test_a_port_without_a_listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert not await close_listener(port)
+
+
+async def test_a_listener_that_closes_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    """Its descriptor's number may belong to another file by then: that one is left alone."""
+    server = socket.create_server(("127.0.0.1", 0))
+    port, number = server.getsockname()[1], server.fileno()
+    reused: list[socket.socket] = []
+
+    def close_and_reuse(_: int) -> int:
+        if not reused:
+            server.close()
+            reused.append(socket.socket())
+        return 0
+
+    monkeypatch.setattr(listener, "_num_unaccepted", close_and_reuse)
+    assert await close_listener(port)
+    with reused[0] as other:
+        assert other.fileno() == number
+        other.bind(("127.0.0.1", 0))  # still the socket that it was

@@ -158,7 +158,7 @@ def test_the_command(tmp_path, capsys):
     assert cli.run(["keys", str(tmp_path / "new")]) == 0
     printed = capsys.readouterr().out
     assert "engine.key  for engine cores: --curve-key" in printed
-    with pytest.raises(StartupError, match="no folder"):
+    with pytest.raises(StartupError, match="FOLDER is missing"):
         cli.run(["keys"])
 
 

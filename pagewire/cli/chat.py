@@ -9,7 +9,7 @@ from pagewire.cli.sampling import sampling_params
 from pagewire.client.errors import RpcError
 from pagewire.client.params import Message, SamplingParams
 from pagewire.client.sync import Client
-from pagewire.config import ChatConfig
+from pagewire.command_config import ChatConfig
 
 CONFIG = ChatConfig
 

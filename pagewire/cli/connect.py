@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from pagewire.client.sync import Client
-from pagewire.config import ClientConfig
+from pagewire.command_config import ClientConfig
 from pagewire.flags import UsageError
 
 TOKEN = "PAGEWIRE_TOKEN"

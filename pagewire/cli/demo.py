@@ -7,7 +7,8 @@ from pagewire import logs
 from pagewire.cli.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
-from pagewire.config import DemoConfig, ServeConfig
+from pagewire.command_config import DemoConfig
+from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.supervisor.progress import LoadingLine
 

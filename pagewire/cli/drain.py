@@ -1,7 +1,7 @@
 """`pagewire drain`."""
 
 from pagewire.cli.connect import connect
-from pagewire.config import DrainConfig
+from pagewire.command_config import DrainConfig
 
 CONFIG = DrainConfig
 

@@ -7,7 +7,7 @@ from pagewire.cli.connect import connect
 from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
 from pagewire.client.results import Generation
-from pagewire.config import GenerateConfig
+from pagewire.command_config import GenerateConfig
 from pagewire.flags import UsageError
 
 CONFIG = GenerateConfig

@@ -6,7 +6,7 @@ import time
 
 from pagewire.cli.connect import connect
 from pagewire.client.errors import RpcError
-from pagewire.config import HealthConfig
+from pagewire.command_config import HealthConfig
 
 CONFIG = HealthConfig
 

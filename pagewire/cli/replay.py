@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagewire.config import ReplayConfig
+from pagewire.command_config import ReplayConfig
 from pagewire.flags import UsageError
 
 if TYPE_CHECKING:

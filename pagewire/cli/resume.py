@@ -1,7 +1,7 @@
 """`pagewire resume`."""
 
 from pagewire.cli.connect import connect
-from pagewire.config import ResumeConfig
+from pagewire.command_config import ResumeConfig
 
 CONFIG = ResumeConfig
 

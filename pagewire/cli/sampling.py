@@ -1,7 +1,7 @@
 """The sampling parameters of `generate` and `chat`."""
 
 from pagewire.client.params import SamplingParams
-from pagewire.config import SamplingConfig
+from pagewire.command_config import SamplingConfig
 
 
 def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingParams:

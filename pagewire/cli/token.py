@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pagewire.config import TokenConfig
+from pagewire.command_config import TokenConfig
 from pagewire.flags import UsageError
 
 CONFIG = TokenConfig

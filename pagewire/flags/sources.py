@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pagewire import command_config
 from pagewire import config as configs
 from pagewire.flags.errors import UsageError, did_you_mean
 from pagewire.flags.flag import PREFIX, Flag
@@ -17,11 +18,11 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(T
 _ALL = (
     configs.ServeConfig,
     configs.WorkerConfig,
-    configs.GenerateConfig,
-    configs.ChatConfig,
-    configs.HealthConfig,
-    configs.ReplayConfig,
-    configs.TokenConfig,
+    command_config.GenerateConfig,
+    command_config.ChatConfig,
+    command_config.HealthConfig,
+    command_config.ReplayConfig,
+    command_config.TokenConfig,
 )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import flags
-from pagewire.config import EngineConfig, FrontendConfig, GenerateConfig, ServeConfig, WorkerConfig
+from pagewire.command_config import GenerateConfig
+from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
 from pagewire.flags import UsageError
 
 

@@ -10,7 +10,7 @@ from pagewire.client import channel
 from pagewire.client.credentials import Credentials
 from pagewire.client.errors import from_status
 from pagewire.client.recovery import Recovery
-from pagewire.config import HealthConfig
+from pagewire.command_config import HealthConfig
 from pagewire.flags import UsageError
 from pagewire.v1 import generation_pb2
 

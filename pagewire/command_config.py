@@ -1,0 +1,140 @@
+"""Configuration of the commands that are no process of a service: clients, tokens, recordings.
+
+Flags are made from the fields, as in pagewire.config.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagewire.config import LogLevel, flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """`pagewire demo`: starts everything on the demo model, streams a few answers, stops."""
+
+    log_level: LogLevel = flag("warning", "least severe log lines to print")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """Flags of commands that call a running service."""
+
+    address: str = flag("127.0.0.1:50051", "HOST:PORT of the service", common=True, metavar="ADDRESS")
+    token_file: str = flag(
+        "", "file with the token; default: environment variable PAGEWIRE_TOKEN", metavar="FILE"
+    )
+    tls: bool = flag(False, "use TLS with gRPC's default certificate authorities")
+    tls_ca: str = flag("", "use TLS with the certificate authorities in this PEM file", metavar="FILE")
+    tls_cert: str = flag("", "PEM file with the client's certificate, for mTLS", metavar="FILE")
+    tls_key: str = flag("", "PEM file with the private key of --tls-cert", metavar="FILE")
+    tls_server_name: str = flag("", "name in the server's certificate; default: the address", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(ClientConfig):
+    """Sampling flags of `generate` and `chat`; the default is the model's."""
+
+    model_name: str = flag("", "served model name; default: the only one", metavar="NAME")
+    max_tokens: int | None = flag(None, "maximum number of output tokens", common=True, at_least=1)
+    temperature: float | None = flag(None, "0: always the most probable token", common=True, at_least=0)
+    top_p: float | None = flag(
+        None, "sample from the most probable tokens with this cumulative probability", common=True
+    )
+    top_k: int | None = flag(None, "sample from this many of the most probable tokens; 0: all", at_least=0)
+    min_p: float | None = flag(None, "minimum probability relative to the most probable token", at_least=0)
+    repetition_penalty: float | None = flag(None, "values above 1 reduce repetition")
+    seed: int | None = flag(
+        None, "seed; equal seeds give equal answers", common=True, at_least=0, at_most=(1 << 64) - 1
+    )
+    stop: tuple[str, ...] = flag(
+        (), "end the output before this text; may be repeated", common=True, metavar="TEXT"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateConfig(SamplingConfig):
+    """`pagewire generate`: streams the continuation of a prompt."""
+
+    prompt: str = flag("-", "text to continue; - reads standard input", positional=True, metavar="PROMPT")
+    n: int | None = flag(None, "number of continuations", common=True, at_least=1)
+    usage: bool = flag(False, "print token counts and speed to standard error", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatConfig(SamplingConfig):
+    """`pagewire chat`: a conversation, line by line."""
+
+    system: str = flag("", "system message", common=True, metavar="TEXT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthConfig(ClientConfig):
+    """`pagewire health`: exits 0 when the service accepts requests."""
+
+    wait: float = flag(0.0, "seconds to wait until it does", common=True, metavar="SECONDS", at_least=0)
+    http: str = flag(
+        "",
+        "HOST:PORT of a process's HTTP port: checks /healthz there, for an engine core without gRPC",
+        metavar="ADDRESS",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenConfig:
+    """`pagewire token`: makes a token and prints it once; servers store its hash."""
+
+    action: str = flag("new", "new: make a token", positional=True, metavar="new")
+    tenant: str = flag("", "tenant of the token", common=True, metavar="NAME")
+    auth_file: str = flag(
+        "", "file to add its entry to; default: print the entry", common=True, metavar="FILE"
+    )
+    role: Literal["user", "admin"] = flag("user", "admin: may also call AdminService", common=True)
+    weight: float | None = flag(
+        None, "the tenant's weight in fair queueing; default 1", common=True, at_least=0.001, at_most=1000
+    )
+    max_requests: int | None = flag(
+        None, "maximum number of requests in flight per engine core", common=True, at_least=1
+    )
+    max_tokens_per_minute: int | None = flag(
+        None, "maximum number of prompt and output tokens per minute", common=True, at_least=1
+    )
+    expires: str = flag("", "date or time (UTC) at which it expires", common=True, metavar="DATE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainConfig(ClientConfig):
+    """`pagewire drain`: makes one frontend refuse new requests."""
+
+    end_after: float | None = flag(
+        None,
+        "seconds after which remaining streams end, to continue on another frontend; default: never",
+        common=True,
+        metavar="SECONDS",
+        at_least=0,
+        at_most=24 * 3600,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig(ClientConfig):
+    """`pagewire resume`: ends a drain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """`pagewire replay`: repeats a recording and compares the plans; with settings, answers "what if"."""
+
+    recording: str = flag("", "file written by --record", common=True, positional=True, metavar="FILE")
+    policy: Literal["recorded", "fair", "fcfs"] = flag("recorded", "what if: queue order", common=True)
+    scheduling: Literal["recorded", "sync", "ahead"] = flag(
+        "recorded", "what if: when steps are planned", common=True
+    )
+    num_blocks: int | None = flag(None, "what if: KV blocks", common=True, at_least=1)
+    num_host_blocks: int | None = flag(None, "what if: blocks of the swap space", common=True, at_least=0)
+    max_num_seqs: int | None = flag(None, "what if: running sequences", common=True, at_least=1)
+    max_num_batched_tokens: int | None = flag(None, "what if: tokens per step", common=True, at_least=1)
+    no_prefix_cache: bool = flag(False, "what if: no prefix cache", common=True)
+    block_size: int | None = flag(
+        None, "what if: tokens per block (needs --record-tokens)", common=True, at_least=1
+    )

@@ -1,5 +1,6 @@
 """What layers have in common: a typed call, compiled kernels, and where their parameters come from."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,9 @@ class Weight:
     transposed: bool = False  # stored as [in, out]
 
 
-class WeightOwner(Layer):
+class WeightOwner(Layer, ABC):
     """A layer with parameters of its own."""
 
+    @abstractmethod
     def weights(self, *names: str) -> Iterator[Weight]:
         """The checkpoint's tensors that fill this layer. names: the checkpoint's modules it is made of."""
-        raise NotImplementedError

@@ -1,5 +1,7 @@
 """Feed-forward layers, plain and gated."""
 
+from abc import ABC, abstractmethod
+
 import torch
 
 from kernels.cpu.elementwise.records import GatedSiluRecord
@@ -11,16 +13,16 @@ from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 
 
-class FeedForward(Layer):
+class FeedForward(Layer, ABC):
     """A block's second part: an MLP, or experts in its place."""
 
+    @abstractmethod
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
         """See forward()."""
-        raise NotImplementedError
 
 
 class MLP(FeedForward):

@@ -1,5 +1,6 @@
 """Norms over the hidden size, or over the size of a head."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -16,15 +17,15 @@ from worker.parallel import Placement
 class Norm(WeightOwner):
     """A norm over the last dimension of [..., E]."""
 
+    @abstractmethod
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns norm(x + residual) and x + residual. residual: None stands for zeros."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lower(
         self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See add(). The sum replaces the residual in its buffer."""
-        raise NotImplementedError
 
 
 class RMSNorm(Norm):

@@ -1,5 +1,6 @@
 """What every model family offers, and how the rest of the worker finds it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 
-class LanguageModel(Layer):
+class LanguageModel(Layer, ABC):
     """forward() computes the hidden states of all tokens of a step; logits() is for those that are sampled
     from."""
 
@@ -26,9 +27,9 @@ class LanguageModel(Layer):
         """What each layer keeps in the KV cache, in the order of forward()'s caches."""
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention))
 
+    @abstractmethod
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Returns the hidden states [T, E] of all tokens, after the last norm. caches: one per layer."""
-        raise NotImplementedError
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""

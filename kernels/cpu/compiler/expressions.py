@@ -3,6 +3,7 @@
 import ast
 import builtins
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ FunctionOf = Callable[[Any, tuple[Any, ...]], Callee]
 first call."""
 
 
-class Expressions:
+class Expressions(ABC):
     """Evaluates expressions of one function, where its builder stands."""
 
     def __init__(self, builder: Any, names: dict[str, Any], function_of: FunctionOf) -> None:
@@ -261,9 +262,9 @@ class Expressions:
             return locate(builder, located, arguments[0], arguments[1] if len(arguments) > 1 else 0)
         return self.call_kernel(function, arguments)
 
+    @abstractmethod
     def call_kernel(self, python: Any, arguments: list[Value]) -> Value:
         """Calls a function that is compiled along, or compiles it here."""
-        raise NotImplementedError
 
     def call_compiled(self, callee: Callee, arguments: list[Value]) -> Value:
         """Calls a function that is compiled along."""

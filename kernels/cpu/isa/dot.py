@@ -4,6 +4,7 @@ A set with an instruction for them takes words as they are. Any other multiplies
 bfloat16 is two float32, and four bytes are two pairs of 16-bit integers.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from llvmlite import ir
@@ -14,7 +15,7 @@ I16_PAIRS = ir.VectorType(I16, 2 * LANES)
 _BYTES_OF_PAIRS = 0x00FF00FF
 
 
-class Dot:
+class Dot(ABC):
     """Adds products of weights and inputs to sums. This one: of words as they are."""
 
     parts = 1
@@ -32,9 +33,9 @@ class Dot:
         """The parts of inputs: of an i32 or of a vector of them, as such."""
         return [words]
 
+    @abstractmethod
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
         """The sums, and the products of a part of the weights and the same part of inputs, both I32S."""
-        raise NotImplementedError
 
 
 class FloatDot(Dot):

@@ -63,6 +63,11 @@ class Counters:
         "phase",
     )
     sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have sampled.")
+    draft_tokens: Counter[str] = counters(
+        "pagewire_core_draft_tokens_total",
+        "Tokens that the worker drafted, by what became of them: accepted or refused.",
+        "outcome",
+    )
     step_seconds: Histogram = histogram(
         "pagewire_core_step_seconds", "Duration of a step, as measured by the worker.", TOKEN_SECONDS
     )
@@ -86,6 +91,10 @@ class Counters:
     def step_done(self, result: Result) -> None:
         """Counts the result of a step."""
         self.sampled_tokens += len(result.token_ids)
+        if result.draft_counts:
+            accepted = result.num_accepted_drafts
+            self.draft_tokens["accepted"] += accepted
+            self.draft_tokens["refused"] += sum(result.draft_counts) - accepted
         self.step_seconds.observe(result.duration_us / 1e6)
         if self._step_ended_ns:
             self.worker_waiting += max(0, result.started_ns - self._step_ended_ns) / 1e9

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pagewire.v1.generation_pb2 import LogprobOptions
 
 NO_ROW = -1
+MAX_DRAFTS = (1 << 32) - 1
+"""Of a request that leaves the length of drafts to the server."""
 NO_TOKEN = (1 << 32) - 1
 """A worker's answer for a row whose logits are NaN, so that no token can be chosen."""
 
@@ -99,6 +101,7 @@ class Request:
     num_preemptions: int = 0  # of its sequences
     num_made: int = 0  # tokens of output of those that have ended, less what was delivered before
     scheduled: bool = False  # was scheduled at least once
+    max_drafts: int = MAX_DRAFTS  # tokens that may be drafted for one of its rows in a step
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
@@ -167,6 +170,7 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
     row: int = NO_ROW
     status: Status = Status.WAITING
+    num_drafts: int = 0  # tokens that the worker would have drafted for it after its last result
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
     leads: bool = False  # siblings fork from it once its prompt is computed
 

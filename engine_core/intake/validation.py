@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
-from engine_core.request import PendingPromptLogprobs, Request
+from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32_array
@@ -83,6 +83,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
+        max_drafts=message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS,
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),

@@ -13,7 +13,7 @@ from itertools import count
 
 from engine_core.beam_search.search import BeamSearch
 from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, replayed_search
-from engine_core.request import FinishReason, PendingPromptLogprobs, Request
+from engine_core.request import MAX_DRAFTS, FinishReason, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
@@ -122,6 +122,7 @@ class ReconstructedRequests:
             tenant_weight=arrival.tenant_weight,
             cache_salt=str(arrival.namespace),
             cache_bypass=arrival.cache_bypass,
+            max_drafts=arrival.max_draft_tokens if arrival.HasField("max_draft_tokens") else MAX_DRAFTS,
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
             beam_search=replayed_search(arrival),

@@ -16,7 +16,7 @@ from engine_core.recording.beams import HASH_BYTES
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter, columns_of
 from engine_core.recording.settings import write_settings
-from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
+from engine_core.request import MAX_DRAFTS, NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import NewRow, Plan
 from engine_core.step.result import Result
@@ -131,8 +131,9 @@ class RecordedScheduler(Scheduler):
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
             record.without_token.extend(result.entries_with(NO_TOKEN))
-        if result.sample_counts:
-            record.sample_counts = pack_u32(result.sample_counts)
+        for name in ("sample_counts", "draft_counts", "next_draft_counts"):
+            if column := getattr(result, name):
+                setattr(record, name, pack_u32(column))
         self._in_step = True
         failed = super().update(result)
         self._in_step = False
@@ -211,6 +212,8 @@ class RecordedScheduler(Scheduler):
         arrival.max_model_len = request.max_model_len
         arrival.priority = request.priority
         arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
+        if request.max_drafts != MAX_DRAFTS:
+            arrival.max_draft_tokens = request.max_drafts
         arrival.tenant_weight = request.tenant_weight
         arrival.suspect = self._suspects.get(request.key, 0)
         if request.time_limit_at is not None:

@@ -47,6 +47,7 @@ class Outputs:
     counts: list[int] = field(default_factory=list)  # [S]
     token_ids: list[int] = field(default_factory=list)  # [sum of counts]
     finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
+    drafts: dict[int, int] = field(default_factory=dict)  # entry -> tokens that were drafted, where any were
     started: list[Start] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)  # their entries ascend
     prompt_parts: list[PromptPart] = field(default_factory=list)
@@ -63,10 +64,15 @@ class Outputs:
         self.token_ids += token_ids
         return first
 
-    def add_run(self, sequence: Sequence, position: int) -> int:
-        """Adds the tokens of a sequence's output from `position` on; returns the index of the entry."""
+    def add_run(self, sequence: Sequence, position: int, num_drafts: int) -> int:
+        """Adds the tokens of a sequence's output from `position` on; returns the index of the entry.
+
+        num_drafts: tokens that were drafted from there on.
+        """
         entry = len(self.sequences)
         token_ids = sequence.output[position:]
+        if num_drafts:
+            self.drafts[entry] = num_drafts
         self.sequences.append(sequence)
         self.positions.append(position)
         self.counts.append(len(token_ids))
@@ -140,6 +146,8 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
         )
         if part.finishes:
             _put_finishes(message, part)
+        if part.drafts:
+            message.draft_counts = pack_u32([part.drafts.get(entry, 0) for entry in range(num_entries)])
         if part.started:
             _put_started(message, part.started)
         _put_logprobs(message, part)
@@ -187,6 +195,8 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
         count = outputs.counts[entry]
         if entry in outputs.finishes:
             part.finishes[len(part.sequences)] = outputs.finishes[entry]
+        if entry in outputs.drafts:
+            part.drafts[len(part.sequences)] = outputs.drafts[entry]
         entries.append(len(part.sequences))
         part.sequences.append(sequence)
         part.positions.append(outputs.positions[entry])

@@ -43,15 +43,16 @@ class SlotAllocator:
             followers += group.join(leader, plan, self._states.rows)
         return followers
 
-    def reserve_ahead(self, sequences: list[Sequence], count: int, plan: Plan) -> None:
-        """Reserves slots for up to `count` more tokens of each sequence, as long as the pool can spare the
-        blocks: uncertain tokens are no reason to preempt."""
-        pool = self._tables.pool
-        for sequence in sequences:
-            end = min(sequence.num_tokens + count, sequence.limit - 1)
-            if end > sequence.num_slots and pool.num_free > len(sequences):
-                self._prefix_cache.commit(sequence)
-                self._tables.reserve(sequence, end, plan)
+    def reserve_ahead(self, sequence: Sequence, count: int, num_spared: int, plan: Plan) -> int:
+        """Reserves slots for up to `count` more tokens of a sequence; returns for how many there are slots.
+
+        num_spared: blocks that stay free: uncertain tokens are no reason to preempt.
+        """
+        end = min(sequence.num_tokens + count, sequence.limit - 1)
+        if end > sequence.num_slots and self._tables.pool.num_free > num_spared:
+            self._prefix_cache.commit(sequence)
+            self._tables.reserve(sequence, end, plan)
+        return max(0, min(end, sequence.num_slots) - sequence.num_tokens)
 
     def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
         """Reserves the slots that a running sequence lacks; returns False, and changes nothing, when the pool

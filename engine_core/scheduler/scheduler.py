@@ -32,6 +32,7 @@ from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status, take_one_each
 from engine_core.scheduler.admission import Admission
+from engine_core.scheduler.draft_room import DraftRoom
 from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs import Outputs, Start
@@ -76,10 +77,10 @@ class Scheduler:
         policy: str = FAIR,
         weights: Weights = EQUAL,
         samples_per_row: int = 1,
+        speculative_tokens_per_step: int = 0,
     ) -> None:
-        """policy, weights: the order of admission; see queue/policies.py. samples_per_row: most tokens that a
-        decoding row samples in one step; above 1 the worker must read sample_counts."""
-        self.samples_per_row = samples_per_row
+        """policy, weights: the order of admission; see queue/policies.py. samples_per_row,
+        speculative_tokens_per_step: see DraftRoom."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -90,6 +91,7 @@ class Scheduler:
         self.waiting = make_queue(policy, weights)
         self.states = SequenceStates(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.slots = SlotAllocator(self.states, self.tables, self.prefix_cache)
+        self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(self.states, self.tables, self.prefix_cache)
         self.quarantine = self.states.quarantine
         self.rows = self.states.rows
@@ -186,6 +188,8 @@ class Scheduler:
         self.quarantine.review(now)
         self.states.drop_stopped()
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
+        if self.draft_room.waits(self.in_flight[-1].plan if self.in_flight else None):
+            return plan
         if self._schedule_running(plan, batch):
             self._schedule_waiting(plan, batch, now)
         sampling = batch.write_columns(plan)
@@ -216,10 +220,12 @@ class Scheduler:
         oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
         failed = self._abort_without_token(oldest, result) if NO_TOKEN in result.token_ids else []
+        self.draft_room.note(oldest.sampling, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         if result.sample_counts:
             planned = oldest.plan.sample_counts or [1] * len(oldest.sampling)
-            several = list(zip(result.tokens_by_row(), planned, strict=True))
+            drafts = result.draft_counts or [0] * len(planned)
+            several = list(zip(result.tokens_by_row(), planned, drafts, strict=True))
             first = self._take_several(*self._live_samples(oldest, result, several))
         else:
             first = self._take_one_each(*self._live_samples(oldest, result, result.token_ids))
@@ -261,15 +267,15 @@ class Scheduler:
             self._end_if_finished(sequences[index], first + index)
         return first
 
-    def _take_several(self, sequences: list[Sequence], samples: list[tuple[list[int], int]]) -> int:
-        """Takes the tokens of each sequence, of which so many were planned; returns the index of the first
-        output entry."""
+    def _take_several(self, sequences: list[Sequence], samples: list[tuple[list[int], int, int]]) -> int:
+        """Takes the tokens of each sequence, of which so many were planned, and so many drafted; returns the
+        index of the first output entry."""
         first = len(self._outputs.sequences)
-        for sequence, (token_ids, num_planned) in zip(sequences, samples, strict=True):
+        for sequence, (token_ids, num_planned, num_drafts) in zip(sequences, samples, strict=True):
             position, taken = len(sequence.output), 0
             with self.faults.of(sequence.request):
                 taken = sequence.take(token_ids, num_planned)
-            entry = self._outputs.add_run(sequence, position)
+            entry = self._outputs.add_run(sequence, position, num_drafts)
             if taken:
                 self._end_if_finished(sequence, entry)
         return first
@@ -305,32 +311,14 @@ class Scheduler:
         else:
             going = self.running
         if going:  # all but the last one have computed their prompts
-            if self.samples_per_row == 1:
+            decoding = going if going[-1].is_decoding else going[:-1]
+            if not self.draft_room.add(decoding, plan, batch):
                 batch.add_decoding(going[:-1])
                 batch.add(going[-1])
-            else:
-                self._add_sampling(going, plan, batch)
+            elif decoding is not going:
+                batch.add(going[-1])
             self._advance_prompt(plan, batch)
         return self.states.num_preemptions == before
-
-    def _add_sampling(self, going: list[Sequence], plan: Plan, batch: Batch) -> None:
-        """Each decoding sequence samples as many tokens as its slots and the budget allow.
-
-        Every sequence computes one token; what the budget has left is shared out in order.
-        """
-        decoding = going if going[-1].is_decoding else going[:-1]
-        several = [sequence for sequence in decoding if not sequence.request.num_candidates]
-        self.slots.reserve_ahead(several, self.samples_per_row - 1, plan)
-        spare = batch.budget - len(going)
-        for sequence in decoding:
-            extra = 0
-            if not sequence.request.num_candidates:
-                room = sequence.num_slots - sequence.num_tokens
-                extra = min(self.samples_per_row - 1, room, spare)
-            spare -= extra
-            batch.add_sampling(sequence, 1 + extra)
-        if decoding is not going:
-            batch.add(going[-1])
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Admits waiting sequences in their order while rows, blocks and budget suffice."""

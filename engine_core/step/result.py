@@ -30,6 +30,13 @@ class Result(NamedTuple):
     beam_token_ids: Sequence[int] = ()
     beam_logprobs: Sequence[float] = ()
     sample_counts: Sequence[int] = ()  # [A]; empty: 1 each
+    draft_counts: Sequence[int] = ()  # [A]; empty: none
+    next_draft_counts: Sequence[int] = ()  # [A]; empty: none
+
+    @property
+    def num_accepted_drafts(self) -> int:
+        """Drafted tokens that are among token_ids: all of an entry but the last one."""
+        return sum(self.sample_counts) - len(self.sample_counts)
 
     def entries_with(self, token: int) -> list[int]:
         """Entries of sample_rows that got this token."""
@@ -60,6 +67,8 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         beam_token_ids=unpack_u32(message.beam_token_ids) if message.beam_token_ids else (),
         beam_logprobs=unpack_f32(message.beam_logprobs) if message.beam_logprobs else (),
         sample_counts=unpack_u32(message.sample_counts) if message.sample_counts else (),
+        draft_counts=unpack_u32(message.draft_counts) if message.draft_counts else (),
+        next_draft_counts=unpack_u32(message.next_draft_counts) if message.next_draft_counts else (),
     )
     num_tokens = sum(result.sample_counts) if result.sample_counts else len(plan.sample_rows)
     if result.step != plan.step or len(result.token_ids) != num_tokens:
@@ -69,6 +78,10 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         )
     if result.sample_counts:
         _check_sample_counts(result.sample_counts, plan)
+    for name in ("draft_counts", "next_draft_counts"):
+        column = getattr(result, name)
+        if column and len(column) != len(plan.sample_rows):
+            raise ValueError(f"step {plan.step}: {len(column)} {name} for {len(plan.sample_rows)} rows")
     if result.logprobs is not None:
         check(result.logprobs)
     for part in result.prompt_logprobs:

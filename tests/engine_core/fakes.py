@@ -112,6 +112,7 @@ def add_request(
     again: bool = False,
     age_us: int = 0,
     group: str = "",
+    max_draft_tokens: int | None = None,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
@@ -134,6 +135,7 @@ def add_request(
         again=again,
         age_us=age_us,
         group=group,
+        max_draft_tokens=max_draft_tokens,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
@@ -233,6 +235,7 @@ class FakeWorker:
         self.slots: dict[int, int] = {}  # slot -> history
         self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
+        self.num_drafts = 0  # tokens that it would draft for every row
         self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
         self._results: deque[Result] = deque()
         self._sample_counts: list[int] = []  # of the last plan
@@ -249,6 +252,7 @@ class FakeWorker:
                 plan.step,
                 tokens,
                 sample_counts=self._sample_counts if plan.sample_counts else (),
+                next_draft_counts=[self.num_drafts] * len(plan.sample_rows) if self.num_drafts else (),
                 logprobs=scores,
                 prompt_logprobs=self._prompt_parts,
                 beam_token_ids=[token for token, _ in self._offers],

@@ -65,6 +65,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_host_blocks=st.sampled_from([0, 4, 12, 40]),
         swap_us_per_block=st.sampled_from([0.0, 1.0, 4.0]),
         samples_per_row=st.sampled_from([1, 1, 2, 5]),
+        speculative_tokens_per_step=st.sampled_from([0, 3, 8]),
+        num_drafts=st.sampled_from([99, 2]),
     )
     def start(
         self,
@@ -77,6 +79,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_host_blocks: int,
         swap_us_per_block: float,
         samples_per_row: int,
+        speculative_tokens_per_step: int,
+        num_drafts: int,
     ) -> None:
         self.scheduler = self.make_scheduler(
             num_blocks=num_blocks,
@@ -87,6 +91,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             num_host_blocks=num_host_blocks,
             swap_costs=SwapCosts(1.0, swap_us_per_block),
             samples_per_row=samples_per_row,
+            speculative_tokens_per_step=speculative_tokens_per_step,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -98,6 +103,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         )
         self.ahead = ahead
         self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
+        self.worker.num_drafts = num_drafts
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}

@@ -38,6 +38,7 @@ class World:
         policy: str = FAIR,
         weights: Weights = EQUAL,
         samples_per_row: int = 1,
+        speculative_tokens_per_step: int = 0,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -52,8 +53,10 @@ class World:
             policy=policy,
             weights=weights,
             samples_per_row=samples_per_row,
+            speculative_tokens_per_step=speculative_tokens_per_step,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
+        self.worker.num_drafts = 99 if samples_per_row > 1 else 0
         self.ledger = Ledger()
         self.messages: dict[int, AddRequest] = {}
 

@@ -49,7 +49,7 @@ class RecordingStart(_message.Message):
     def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[str] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
-    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "num_beam_results", "num_beam_candidates", "deliveries", "tenant_weight", "suspect")
+    __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "num_beam_results", "num_beam_candidates", "deliveries", "tenant_weight", "suspect", "max_draft_tokens")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class RecordedArrival(_message.Message):
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SUSPECT_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     number: int
     arrival: float
     prompt_len: int
@@ -94,7 +95,8 @@ class RecordedArrival(_message.Message):
     deliveries: _containers.RepeatedCompositeFieldContainer[RecordedDelivery]
     tenant_weight: float
     suspect: int
-    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ..., suspect: _Optional[int] = ...) -> None: ...
+    max_draft_tokens: int
+    def __init__(self, number: _Optional[int] = ..., arrival: _Optional[float] = ..., prompt_len: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_bypass: _Optional[bool] = ..., time_limit_at: _Optional[float] = ..., deadline_at: _Optional[float] = ..., delivered: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., namespace: _Optional[int] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_results: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[RecordedDelivery, _Mapping]]] = ..., tenant_weight: _Optional[float] = ..., suspect: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class RecordedSuspects(_message.Message):
     __slots__ = ("num_deaths", "suspects")
@@ -223,16 +225,20 @@ class RecordedNewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class RecordedResult(_message.Message):
-    __slots__ = ("duration_us", "without_token", "choices", "sample_counts")
+    __slots__ = ("duration_us", "without_token", "choices", "sample_counts", "draft_counts", "next_draft_counts")
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     duration_us: int
     without_token: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedCompositeFieldContainer[RecordedChoice]
     sample_counts: bytes
-    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
+    draft_counts: bytes
+    next_draft_counts: bytes
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ...) -> None: ...
 
 class RecordedChoice(_message.Message):
     __slots__ = ("number", "length", "is_over", "parents", "block_hashes")

@@ -96,6 +96,7 @@ def test_all_that_scheduling_depends_on_is_recorded():
         "tenant_weight",
         "cache_salt",
         "cache_bypass",
+        "max_drafts",
         "time_limit_at",
         "deadline_at",
         "key",  # where it is a suspect: see RecordedSuspects

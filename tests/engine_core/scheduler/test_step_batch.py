@@ -36,7 +36,7 @@ def test_the_budget_is_shared_out():
         world.add(handle, 2, **ENDLESS)
     world.step()
     plan = world.step()
-    assert sum(plan.counts) == 8 and plan.sample_counts == [4, 2, 1, 1]
+    assert sum(plan.counts) == 8 and plan.sample_counts == [2, 2, 2, 2]
     world.finish()
 
 

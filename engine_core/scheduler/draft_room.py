@@ -1,0 +1,68 @@
+"""Room for drafts: how many tokens each decoding row may sample in a step.
+
+The worker drafts, since it has a row's last token first. With each result it says how many tokens it would
+draft for each row (`Sequence.num_drafts`); the next plan reserves slots for as many, as far as three bounds
+allow: the tokens per row, the tokens that all decoding rows compute in one step, and the free blocks. What is
+not accepted is given back with the result.
+
+A step with drafts is not overlapped: until its result, it is not known how far its rows have come, and a plan
+without them would read all weights for the others alone. Steps without drafts are planned ahead as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from engine_core.request import Sequence
+from engine_core.scheduler.running import SlotAllocator
+from engine_core.scheduler.step_batch import Batch
+from engine_core.step.plan import Plan
+from engine_core.step.result import Result
+
+
+class DraftRoom:
+    """Plans rows that decode, with room for drafts."""
+
+    def __init__(self, slots: SlotAllocator, samples_per_row: int, tokens_per_step: int) -> None:
+        """samples_per_row: most tokens that a row samples in one step. tokens_per_step: most tokens that
+        decoding rows compute in a step with drafts; so more rows get shorter drafts, or none. 0: no bound."""
+        self._slots = slots
+        self._samples_per_row, self._tokens_per_step = samples_per_row, tokens_per_step
+        self._drafts = samples_per_row > 1
+
+    def waits(self, last: Plan | None) -> bool:
+        """Whether no plan is made before the result of `last`, the youngest plan in flight."""
+        return last is not None and bool(last.sample_counts)
+
+    def note(self, sampling: list[Sequence], result: Result) -> None:
+        """Takes the worker's answer how much it would draft. sampling: [A] the plan's sequences."""
+        if not self._drafts:
+            return
+        counts = result.next_draft_counts or [0] * len(sampling)
+        for sequence, count in zip(sampling, counts, strict=True):
+            sequence.num_drafts = count
+
+    def add(self, decoding: Many[Sequence], plan: Plan, batch: Batch) -> bool:
+        """Adds sequences that decode to the batch, if there is room for a draft: each computes a token, and
+        so many drafts. Otherwise it adds nothing and returns False."""
+        drafting = [sequence for sequence in decoding if sequence.num_drafts] if self._drafts else []
+        room = self._share_out(drafting, len(decoding), plan, batch) if drafting else {}
+        if not any(room.values()):
+            return False
+        for sequence in decoding:
+            batch.add_sampling(sequence, 1 + room.get(sequence, 0))
+        return True
+
+    def _share_out(
+        self, drafting: list[Sequence], num_decoding: int, plan: Plan, batch: Batch
+    ) -> dict[Sequence, int]:
+        """Returns the tokens beyond one that each sequence may sample; what one leaves goes to the next."""
+        bound = min(batch.budget, self._tokens_per_step or batch.budget)
+        spare, room = bound - num_decoding, {}
+        for index, sequence in enumerate(drafting):
+            share = -(-spare // (len(drafting) - index))
+            wanted = min(share, sequence.num_drafts, sequence.request.max_drafts, self._samples_per_row - 1)
+            if wanted > 0 and not sequence.request.num_candidates:
+                room[sequence] = self._slots.reserve_ahead(sequence, wanted, num_decoding, plan)
+                spare -= room[sequence]
+        return room

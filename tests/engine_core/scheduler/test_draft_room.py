@@ -1,0 +1,69 @@
+"""Room for drafts: only where the worker would draft, within the bounds, and never with a plan behind it."""
+
+import pytest
+
+from tests.engine_core.world import World
+
+ENDLESS = {"max_tokens": 60, "ignore_eos": True}
+
+
+def start(world: World, requests: int, **options: object) -> World:
+    """Adds requests of 3 tokens and computes their prompts."""
+    for handle in range(1, requests + 1):
+        world.add(handle, 3, **(ENDLESS | options))
+    world.step()
+    return world
+
+
+def test_no_room_where_the_worker_has_no_draft():
+    world = World(samples_per_row=4)
+    world.worker.num_drafts = 0
+    start(world, 2)
+    assert not any(world.step().sample_counts for _ in range(5))
+    world.worker.num_drafts = 2
+    world.step()
+    assert world.step().sample_counts == [3, 3]
+    world.finish()
+
+
+def test_steps_without_drafts_are_planned_ahead():
+    world = World(samples_per_row=4)
+    world.worker.num_drafts = 0
+    start(world, 1)
+    scheduler, worker = world.scheduler, world.worker
+    for _ in range(2):
+        worker.submit(scheduler.schedule(0.0))
+    assert len(scheduler.in_flight) == 2 and not worker.plans[-1].sample_counts
+
+
+def test_no_plan_is_made_behind_one_with_drafts():
+    """Neither for rows without drafts nor for requests that wait."""
+    world = start(World(samples_per_row=4), 2, max_draft_tokens=3)
+    world.add(3, 3, **ENDLESS)
+    world.worker.submit(world.scheduler.schedule(0.0))
+    world.add(4, 3, **ENDLESS)
+    assert not world.scheduler.schedule(0.0).rows
+    world.scheduler.update(world.worker.collect())
+    assert len(world.scheduler.schedule(0.0).rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [(1, [8]), (2, [6, 6]), (3, [4, 4, 4]), (5, [3, 3, 2, 2, 2]), (11, [2] + 10 * [1]), (12, []), (16, [])],
+)
+def test_more_rows_get_shorter_drafts_or_none(requests: int, expected: list[int]):
+    world = World(samples_per_row=8, speculative_tokens_per_step=12, rows=16, blocks=200)
+    assert start(world, requests).step().sample_counts == expected
+    world.finish()
+
+
+def test_a_request_may_want_shorter_drafts_or_none():
+    world = World(samples_per_row=6)
+    for handle, most in ((1, 2), (2, 0), (3, 99)):
+        world.add(handle, 3, max_draft_tokens=most, **ENDLESS)
+    world.step()
+    assert world.step().sample_counts == [3, 1, 6]
+    world.finish()
+    alone = start(World(samples_per_row=6), 1, max_draft_tokens=0)
+    assert not alone.step().sample_counts
+    alone.finish()

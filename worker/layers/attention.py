@@ -127,6 +127,7 @@ class Attention(Layer):
             total=qkv.data_ptr() + at,
             width=head_dim,
             eps=norm.eps,
+            factor=1.0,
             heads=count,
             stride=2 * qkv.shape[1],
         )

@@ -74,6 +74,7 @@ class RMSNorm(Norm):
             total=total.data_ptr(),
             width=width,
             eps=self.eps,
+            factor=1.0,
             heads=1,
             stride=2 * width,
         )

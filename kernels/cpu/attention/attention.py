@@ -20,7 +20,8 @@ it: bit for bit.
 """
 
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, ScoringRecord
+from kernels.cpu.attention.scoring import cap_scores
 from kernels.cpu.attention.softmax import hide_unseen, weigh_tiles
 from kernels.cpu.attention.split_kv import (
     first_part,
@@ -97,6 +98,8 @@ def _compute_part(plan: PlanRecord, record: AttentionRecord, place: PartPlace, s
     of_both = 2 * pairs if item.paired else pairs
     most = shared + max(own, tiles - shared - own)
     _score(place, pairs, head_dim, scratch)
+    if record.scoring and ScoringRecord.at(record.scoring).soft_cap > 0:
+        cap_scores(scratch, most, of_both, record.scale, ScoringRecord.at(record.scoring).soft_cap)
     _hide_unseen(plan, record, place, most, of_both, scratch)
     # Queries of several tokens compute for so long that memory need not be asked for in between.
     soon = place.address + LIST + 8 * (tiles + AHEAD) if pairs <= record.group else 0

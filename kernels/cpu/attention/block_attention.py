@@ -17,7 +17,7 @@ import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
 from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
-from kernels.cpu.attention.records import AttentionRecord, PlanRecord
+from kernels.cpu.attention.records import AttentionRecord, PlanRecord, ScoringRecord
 from kernels.ops.attention.ragged import Integers
 
 SETS = 4
@@ -128,11 +128,13 @@ def attention_record(
     num_heads: int,
     scale: float,
     places: int = 0,
+    scoring: ScoringRecord | None = None,
 ) -> AttentionRecord:
     """Returns the record of attention() and of combine_parts() after it.
 
     query, out, plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of
-    queries and results. places: which set of PlanRecord.partials the layer has.
+    queries and results. places: which set of PlanRecord.partials the layer has. scoring: must live as long as
+    the record.
     """
     _, num_kv_heads, block_size, head_dim = cache[0].shape
     return AttentionRecord(
@@ -146,10 +148,20 @@ def attention_record(
         kv_heads=num_kv_heads,
         group=num_heads // num_kv_heads,
         head_dim=head_dim,
+        scoring=0 if scoring is None else scoring.address,
         block_size=block_size,
         scale=scale,
         partial_set=places,
     )
+
+
+def scoring_record(soft_cap: float | None, sinks: torch.Tensor | None) -> ScoringRecord | None:
+    """Returns the record of a soft cap and of sinks [H] float32, which must stay where they are; None: there is
+    neither."""
+    if soft_cap is None and sinks is None:
+        return None
+    assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous())
+    return ScoringRecord(soft_cap=soft_cap or 0.0, sinks=0 if sinks is None else sinks.data_ptr())
 
 
 def block_attention(
@@ -158,8 +170,9 @@ def block_attention(
     value_cache: torch.Tensor,
     plan: BlockPlan,
     scale: float,
+    scoring: ScoringRecord | None = None,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous."""
+    """[T, H, D] -> [T, H, D], contiguous. scoring: soft cap and sinks."""
     num_heads, head_dim = query.shape[1:]
     if query.stride()[1:] != (head_dim, 1):
         query = query.contiguous()
@@ -172,6 +185,7 @@ def block_attention(
         (2 * query.stride(0), 2 * num_heads * head_dim),
         num_heads,
         scale,
+        scoring=scoring,
     )
     units = int(plan.made[0]) * key_cache.shape[1]
     plan.kernels.team.run_one(plan.kernels.attend, units, record, 1)

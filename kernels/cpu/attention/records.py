@@ -32,6 +32,14 @@ class PlanRecord(Record):
 
 
 @record
+class ScoringRecord(Record):
+    """What a layer does with scores besides scaling them; see kernels.ops.attention.paged_attention."""
+
+    soft_cap: f32  # 0: none
+    sinks: Address = 0  # [H] float32; 0: none
+
+
+@record
 class AttentionRecord(OperationRecord):
     """kernels.cpu.attention.attention.attention and kernels.cpu.attention.split_kv.combine_parts.
 
@@ -46,9 +54,10 @@ class AttentionRecord(OperationRecord):
     query_stride: i64  # from token to token
     out_stride: i64
     kv_heads: i64
-    group: i64  # query heads per KV head
     head_dim: i64
-    block_size: i64
+    scoring: Address = 0  # of ScoringRecord; 0: neither cap nor sinks
+    group: u32  # query heads per KV head
+    block_size: u32
     scale: f32
     partial_set: u32  # which set of PlanRecord.partials the layer has
 

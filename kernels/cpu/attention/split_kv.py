@@ -19,7 +19,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord, ScoringRecord
+from kernels.cpu.attention.scoring import add_sink
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear
 from kernels.cpu.compiler import types
@@ -108,10 +109,19 @@ def write_result(record: AttentionRecord, item: AttentionItem, head: int, partia
     """Of all parts, rounded: what the item's queries get. lane: the first one's number in the result."""
     stride, group, head_dim, first = record.out_stride, record.group, record.head_dim, item.first
     out = record.out + item.token * stride + 2 * head * group * head_dim
+    if record.scoring and ScoringRecord.at(record.scoring).sinks:
+        _add_sinks(record, item, head, partial + 32 * head_dim, lane)
     for m in range(item.pairs):
         to = out + (first + m) // group * stride + 2 * ((first + m) % group * head_dim)
         sums, total = 4 * head_dim * (lane + m), 32 * head_dim + 4 * (lane + m)
         _divide(partial + sums, partial + total, to, head_dim // 16)
+
+
+def _add_sinks(record: AttentionRecord, item: AttentionItem, head: int, totals: int, lane: int) -> None:
+    """To the sums of an item's pairs, which begin at a lane."""
+    sinks, group = ScoringRecord.at(record.scoring).sinks + 4 * head * record.group, record.group
+    for m in range(item.pairs):
+        add_sink(totals + 4 * (lane + m), sinks + 4 * ((item.first + m) % group))
 
 
 def first_part(plan: PlanRecord, item: AttentionItem, group: int) -> int:

@@ -17,6 +17,8 @@ class NormRecord(OperationRecord):
     total: Address
     width: i64
     eps: f32
+    weight_offset: f32 = 0  # is added to the weight
+    factor: f32  # of x, where there is a residual
     heads: i64
     stride: i64  # from row to row
 
@@ -28,6 +30,37 @@ class GatedSiluRecord(OperationRecord):
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
     width: i64
+
+
+@record
+class GatedGeluRecord(OperationRecord):
+    """kernels.cpu.elementwise.gated_gelu.gated_gelu."""
+
+    gate_up: Address  # [rows, 2 * width] bfloat16
+    out: Address  # [rows, width] bfloat16
+    width: i64
+
+
+@record
+class ScaledAddRecord(OperationRecord):
+    """kernels.cpu.elementwise.scaled_add.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
+
+    x: Address
+    y: Address = 0  # 0: zeros
+    out: Address
+    width: i64
+    factor: f32  # of x
+
+
+@record
+class AdjustLogitsRecord(OperationRecord):
+    """kernels.cpu.elementwise.adjust_logits.adjust_logits. x, out: [rows, width] float32, not the same memory."""
+
+    x: Address
+    out: Address
+    width: i64  # at least 16
+    scale: f32
+    cap: f32  # 0: none
 
 
 @record

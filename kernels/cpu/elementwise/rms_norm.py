@@ -8,13 +8,13 @@ from kernels.cpu.elementwise.records import NormRecord
 from kernels.cpu.isa.simd import fma, load_bf16, sqrt, store_bf16, sum_in_order
 
 
-def _add(x: int, residual: int, total: int, size: int) -> None:
-    """Writes the sum of two rows of `size` bytes."""
+def _add(x: int, residual: int, total: int, size: int, factor: float) -> None:
+    """Writes the sum of two rows of `size` bytes, x times the factor."""
     for at in range(0, size, 32):
-        store_bf16(total + at, load_bf16(x + at) + load_bf16(residual + at))
+        store_bf16(total + at, load_bf16(x + at) * factor + load_bf16(residual + at))
 
 
-def _norm(x: int, weight: int, normed: int, size: int, eps: float) -> None:
+def _norm(x: int, weight: int, normed: int, size: int, eps: float, offset: float) -> None:
     """One row of `size` bytes."""
     squares = f32x16(0.0)
     for at in range(0, size, 32):
@@ -23,7 +23,7 @@ def _norm(x: int, weight: int, normed: int, size: int, eps: float) -> None:
     mean = float32(sum_in_order(squares) / float32(size // 2))
     factor = float32(float32(1.0) / sqrt(float32(mean + eps)))
     for at in range(0, size, 32):
-        store_bf16(normed + at, load_bf16(x + at) * factor * load_bf16(weight + at))
+        store_bf16(normed + at, load_bf16(x + at) * factor * (load_bf16(weight + at) + offset))
 
 
 @operation
@@ -35,5 +35,5 @@ def rms_norm(record: NormRecord, first: int, count: int, thread: int) -> None:
         for head in range(record.heads):
             at = record.stride * row + size * head
             if residual:
-                _add(x + at, residual + at, total + at, size)
-            _norm(total + at, weight, normed + at, size, eps)
+                _add(x + at, residual + at, total + at, size, record.factor)
+            _norm(total + at, weight, normed + at, size, eps, record.weight_offset)

@@ -16,10 +16,13 @@ import torch
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
+    AdjustLogitsRecord,
+    GatedGeluRecord,
     GatedSiluRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
+    ScaledAddRecord,
 )
 from kernels.cpu.runtime.arena import Arena
 
@@ -50,23 +53,35 @@ class RowKernels:
     rotary: Operation[RotaryRecord]  # kernels.cpu.elementwise.rotary.rotary
     layer: Operation[LayerNormRecord]  # kernels.cpu.elementwise.layer_norm.layer_norm
     activate: Operation[ActivationRecord]  # kernels.cpu.elementwise.plain_activation.activation
+    gelu: Operation[GatedGeluRecord]  # kernels.cpu.elementwise.gated_gelu.gated_gelu
+    add: Operation[ScaledAddRecord]  # kernels.cpu.elementwise.scaled_add.scaled_add
+    logits: Operation[AdjustLogitsRecord]  # kernels.cpu.elementwise.adjust_logits.adjust_logits
     arena: Arena  # of the model's packed weights
     quantized: bool = False  # these are integers of 8 bits
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """[..., E] -> [..., E], contiguous."""
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
+    ) -> torch.Tensor:
+        """[..., E] -> [..., E], contiguous. offset: is added to the weight."""
         x = x.contiguous()
         normed = torch.empty_like(x)
-        self._norm(x, 0, weight, normed, x, eps)
+        self._norm(x, 0, weight, normed, x, eps, offset, 1.0)
         return normed
 
     def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        offset: float = 0.0,
+        factor: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the normed sum and the sum, both [..., E]. Neither input is changed."""
+        """Returns the normed sum and the sum x * factor + residual, both [..., E]. Neither input is changed.
+        offset: is added to the weight."""
         x, residual = x.contiguous(), residual.contiguous()
         normed, total = torch.empty_like(x), torch.empty_like(x)
-        self._norm(x, residual.data_ptr(), weight, normed, total, eps)
+        self._norm(x, residual.data_ptr(), weight, normed, total, eps, offset, factor)
         return normed, total
 
     def _norm(
@@ -77,6 +92,8 @@ class RowKernels:
         normed: torch.Tensor,
         total: torch.Tensor,
         eps: float,
+        offset: float,
+        factor: float,
     ) -> None:
         """residual: address, or 0."""
         width = weight.shape[0]
@@ -88,6 +105,8 @@ class RowKernels:
             total=total.data_ptr(),
             width=width,
             eps=eps,
+            weight_offset=offset,
+            factor=factor,
             heads=1,
             stride=2 * width,
         )
@@ -137,6 +156,29 @@ class RowKernels:
         self.team.run_one(self.silu, rows, record, row_grain(width))
         return out
 
+    def gated_gelu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2 * I] -> [T, I]: GELU in the form with tanh."""
+        gate_up = gate_up.contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty((rows, width))
+        record = GatedGeluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
+        self.team.run_one(self.gelu, rows, record, row_grain(width))
+        return out
+
+    def scaled_add(self, x: torch.Tensor, y: torch.Tensor | None, factor: float) -> torch.Tensor:
+        """x * factor + y, [T, E]. y: None stands for zeros."""
+        x, out = x.contiguous(), x.new_empty(x.shape)
+        y = y if y is None else y.contiguous()
+        self.team.run_one(self.add, len(x), scaled_add_record(x, y, out, factor), row_grain(x.shape[1]))
+        return out
+
+    def adjust_logits(self, logits: torch.Tensor, scale: float, cap: float | None) -> torch.Tensor:
+        """[A, V] float32 -> [A, V]; V is at least 16. See kernels.ops.logits.adjust_logits."""
+        logits, out = logits.contiguous(), logits.new_empty(logits.shape)
+        record = adjust_logits_record(logits, out, scale, cap)
+        self.team.run_one(self.logits, len(logits), record, row_grain(logits.shape[1]))
+        return out
+
     def rotate(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -165,6 +207,23 @@ def activation_record(x: torch.Tensor, out: torch.Tensor, name: str) -> Activati
     return ActivationRecord(x=x.data_ptr(), out=out.data_ptr(), width=x.shape[1], linear=linear, cubic=cubic)
 
 
+def scaled_add_record(
+    x: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor, factor: float
+) -> ScaledAddRecord:
+    """x, y, out: [rows, width]."""
+    y_at = 0 if y is None else y.data_ptr()
+    return ScaledAddRecord(x=x.data_ptr(), y=y_at, out=out.data_ptr(), width=x.shape[1], factor=factor)
+
+
+def adjust_logits_record(
+    logits: torch.Tensor, out: torch.Tensor, scale: float, cap: float | None
+) -> AdjustLogitsRecord:
+    """logits, out: [rows, width]."""
+    return AdjustLogitsRecord(
+        x=logits.data_ptr(), out=out.data_ptr(), width=logits.shape[1], scale=scale, cap=cap or 0.0
+    )
+
+
 def row_grain(width: int) -> int:
     """Returns the fewest rows that a thread takes: about a microsecond of work, below which another thread
     does not pay."""
@@ -175,10 +234,25 @@ def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKerne
     """Returns the kernels, compiled if needed. Call only if kernels.cpu.requirements.why_not() is None.
     quantized: weights are packed as integers. arena: that of the model's weights, if they are in one."""
     from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
+    from kernels.cpu.elementwise.adjust_logits import adjust_logits
+    from kernels.cpu.elementwise.gated_gelu import gated_gelu
     from kernels.cpu.elementwise.layer_norm import layer_norm
     from kernels.cpu.elementwise.plain_activation import activation
     from kernels.cpu.elementwise.rms_norm import rms_norm
     from kernels.cpu.elementwise.rotary import rotary
+    from kernels.cpu.elementwise.scaled_add import scaled_add
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    return RowKernels(TEAM, rms_norm, gated_silu, rotary, layer_norm, activation, arena or Arena(), quantized)
+    return RowKernels(
+        team=TEAM,
+        norm=rms_norm,
+        silu=gated_silu,
+        rotary=rotary,
+        layer=layer_norm,
+        activate=activation,
+        gelu=gated_gelu,
+        add=scaled_add,
+        logits=adjust_logits,
+        arena=arena or Arena(),
+        quantized=quantized,
+    )

@@ -48,6 +48,13 @@ def exp(builder: Any, x: Any) -> Any:
     return OPERATIONS.scale(builder, power, whole)
 
 
+@lowered_by(exp, types.f32x16(types.f32x16))
+def precise_exp(x: f32x16) -> f32x16:
+    """e ** x, see exp()."""
+    with np.errstate(all="ignore"):
+        return f32x16(np.exp(x.lanes.astype(np.float64)))
+
+
 def rough_power(builder: Any, bits: Any) -> tuple[Any, Any]:
     """Two factors of e ** x, of the number that the module's docstring makes of x: f(g), and the power of 2.
     That is 0 where the number is below 2 ** 23, NaN or 2 ** 31 and more; of 255 * 2 ** 23 it is infinite."""

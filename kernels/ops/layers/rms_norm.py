@@ -1,7 +1,7 @@
 """Root-mean-square norm over the last dimension, alone and fused with the residual addition.
 
-    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * weight
-    add_rms_norm(x, r) = rms_norm(x + r), x + r
+    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
+    add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
 
 x, residual: [..., E], one dtype (float32, bfloat16, float16). weight: [E], the same dtype.
 Squares are summed in float32 whatever the dtype; a row's result depends on that row alone.
@@ -14,37 +14,53 @@ import torch
 from kernels.triton.requirements import uses_triton
 
 
-def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm_reference(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
+) -> torch.Tensor:
     """The formula, in float32 or wider. [..., E] -> [..., E]."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight.to(wide.dtype)).to(x.dtype)
+    return (wide * scale * (weight.to(wide.dtype) + offset)).to(x.dtype)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """[..., E] -> [..., E]. Dispatches on the device."""
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0) -> torch.Tensor:
+    """[..., E] -> [..., E]. offset: 1 where weights are stored as their distance from 1. Dispatches on the
+    device."""
     if uses_triton(x):
         from kernels.triton.elementwise import rms_norm as gpu
 
-        return gpu.rms_norm(x, weight, eps)
+        return gpu.rms_norm(x, weight, eps, offset)
+    if offset:
+        return rms_norm_reference(x, weight, eps, offset)
     return torch.rms_norm(x, weight.shape, weight, eps)
 
 
 def add_rms_norm_reference(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+    factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The formula; the sum is rounded to the dtype before it is normed."""
-    total = x + residual
-    return rms_norm_reference(total, weight, eps), total
+    total = torch.add(residual, x, alpha=factor)
+    return rms_norm_reference(total, weight, eps, offset), total
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+    factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the normed sum and the sum. Neither input is changed. Dispatches on the device."""
+    """Returns the normed sum and the sum. Neither input is changed. offset: see rms_norm(). factor: of x.
+    Dispatches on the device."""
     if uses_triton(x):
         from kernels.triton.elementwise import rms_norm as gpu
 
-        return gpu.add_rms_norm(x, residual, weight, eps)
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+        return gpu.add_rms_norm(x, residual, weight, eps, offset, factor)
+    total = torch.add(residual, x, alpha=factor)
+    return rms_norm(total, weight, eps, offset), total

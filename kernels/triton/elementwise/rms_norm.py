@@ -1,7 +1,7 @@
 """kernels.ops.layers.rms_norm on CUDA: one program per row, the whole row in registers.
 
-    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * weight
-    add_rms_norm(x, r) = rms_norm(x + r), x + r
+    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
+    add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
 
 x, residual: [..., E] contiguous, float32, bfloat16 or float16; weight: [E]. Squares are summed in float32;
 the sum of x and r is rounded to the dtype before it is normed, as in the reference.
@@ -27,6 +27,8 @@ def _rms_norm_kernel(
     normed,  # [T, E]
     total,  # [T, E]
     eps,
+    offset,
+    residual_factor,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
@@ -36,31 +38,37 @@ def _rms_norm_kernel(
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     if ADD:
+        value *= residual_factor
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         rounded = value.to(total.dtype.element_ty)
         tl.store(total + at, rounded, mask=inside)
         value = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, 0) / WIDTH + eps)
-    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) + offset
     tl.store(normed + at, (value * scale * factor).to(normed.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """[..., E] -> [..., E], contiguous."""
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0) -> torch.Tensor:
+    """[..., E] -> [..., E], contiguous. offset: is added to the weight."""
     x = x.contiguous()
     normed = torch.empty_like(x)
-    _launch(x, None, weight, normed, None, eps)
+    _launch(x, None, weight, normed, None, (eps, offset, 1.0))
     return normed
 
 
 def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+    factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normed sum and the sum. Neither input is changed."""
+    """The normed sum and the sum. Neither input is changed. offset: is added to the weight. factor: of x."""
     assert x.shape == residual.shape and x.dtype == residual.dtype
     x, residual = x.contiguous(), residual.contiguous()
     normed, total = torch.empty_like(x), torch.empty_like(x)
-    _launch(x, residual, weight, normed, total, eps)
+    _launch(x, residual, weight, normed, total, (eps, offset, factor))
     return normed, total
 
 
@@ -70,14 +78,14 @@ def _launch(
     weight: torch.Tensor,
     normed: torch.Tensor,
     total: torch.Tensor | None,
-    eps: float,
+    numbers: tuple[float, float, float],
 ) -> None:
-    """One warp per 512 values: 16 per thread, two loads of 16 bytes at two bytes a value."""
+    """numbers: eps, offset, factor. One warp per 512 values: 16 per thread, two loads of 16 bytes at two bytes a value."""
     width = weight.shape[0]
     assert weight.is_contiguous() and x.shape[-1] == width <= LARGEST_WIDTH
     rows, block = x.numel() // width, next_power_of_2(width)
     if rows:
         warps = min(16, max(1, block // 512))
         _rms_norm_kernel[(rows,)](
-            x, residual, weight, normed, total, eps, width, block, residual is not None, num_warps=warps
+            x, residual, weight, normed, total, *numbers, width, block, residual is not None, num_warps=warps
         )

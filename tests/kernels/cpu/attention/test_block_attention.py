@@ -10,6 +10,7 @@ from kernels.cpu.attention.block_attention import (
     block_attention,
     block_kernels,
     plan_blocks,
+    scoring_record,
 )
 from kernels.ops.attention.store_kv import slot_rows
 from tests.kernels.attention_cases import MIXED, Case
@@ -55,8 +56,15 @@ class BlockCase(Case):
         heads, head_dim = self.key_cache.shape[1], self.query.shape[2]
         return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads)
 
-    def attend(self, query: torch.Tensor, plan: BlockPlan) -> torch.Tensor:
-        return block_attention(query, self.key_cache, self.value_cache, plan, self.scale)
+    def attend(
+        self,
+        query: torch.Tensor,
+        plan: BlockPlan,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        scoring = scoring_record(soft_cap, sinks)
+        return block_attention(query, self.key_cache, self.value_cache, plan, self.scale, scoring)
 
     def run(self, window: int | None = None) -> torch.Tensor:
         return self.attend(self.query, self.block_plan(slice(None), window))
@@ -126,6 +134,30 @@ def test_parts_change_nothing(window: int | None):
         plan = case.block_plan(slice(0, 1), window, skip)
         assert bool(len(plan.partials)) == (skip >= 1092), "rows of up to 8 tokens are split"
         assert torch.equal(case.attend(case.query[skip:1100], plan), together[skip:1100])
+    team.set_threads(before)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize(("soft_cap", "sinks"), [(0.7, False), (None, True), (2.0, True)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1), (16, 2)])
+def test_soft_caps_and_sinks(
+    heads: int, kv_heads: int, soft_cap: float | None, sinks: bool, window: int | None
+):
+    """Of short rows, of rows of several parts, and of some that are split: the same bits."""
+    case = BlockCase([*MIXED, *BOUNDARIES], heads, kv_heads)
+    scores = torch.linspace(-3, 90, heads) if sinks else None
+    team = case.kernels.team
+    before = team.threads
+    team.set_threads(1)
+    results = case.attend(case.query, case.block_plan(slice(None), window), soft_cap, scores)
+    assert_close(results, case.exact(window, soft_cap, scores), *TOLERANCE)
+    team.set_threads(2)
+    long = slice(len(MIXED) + 6, len(MIXED) + 7)
+    first = int(case.counts[: long.start].sum())
+    tokens = slice(first, first + int(case.counts[long].sum()))
+    split = case.block_plan(long, window)
+    assert len(split.partials)
+    assert torch.equal(case.attend(case.query[tokens], split, soft_cap, scores), results[tokens])
     team.set_threads(before)
 
 

@@ -31,6 +31,8 @@ def test_rms_norm(with_residual: bool):
             total=total.data_ptr() if with_residual else x.data_ptr(),
             width=WIDTH,
             eps=1e-5,
+            weight_offset=1.0,
+            factor=0.25,
             heads=2,
             stride=2 * 3 * WIDTH,
         )

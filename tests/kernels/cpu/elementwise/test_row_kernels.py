@@ -8,6 +8,7 @@ from kernels.ops.layers.activation import activation_reference, gated_activation
 from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
+from kernels.ops.logits.adjust_logits import adjust_logits
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -35,6 +36,42 @@ def test_rms_norm(kernels: RowKernels, shape: tuple[int, ...], scale: float):
     normed, total = kernels.add_rms_norm(x, residual, weight, 1e-5)
     assert torch.equal(total, x + residual)
     assert_close(normed, rms_norm_reference(total.double(), weight.double(), 1e-5), 1e-7, ROUNDING)
+
+
+def test_rms_norm_with_an_offset_and_a_factor(kernels: RowKernels):
+    """Weights stored as their distance from 1, and a residual stream that grows by less than x."""
+    x, residual = (random(7, 48, dtype=BF16, seed=seed) for seed in (0, 1))
+    weight = random(48, dtype=BF16, scale=0.1, seed=2)
+    alone = kernels.rms_norm(x, weight, 1e-5, 1.0)
+    assert_close(alone, rms_norm_reference(x.double(), weight.double(), 1e-5, 1.0), 1e-7, ROUNDING)
+    normed, total = kernels.add_rms_norm(x, residual, weight, 1e-5, 1.0, 0.22)
+    assert_close(total, x.double() * 0.22 + residual.double(), 1e-7, ROUNDING)
+    assert_close(normed, rms_norm_reference(total.double(), weight.double(), 1e-5, 1.0), 1e-7, ROUNDING)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 1536), (70, 512), (0, 32)])
+@pytest.mark.parametrize("factor", [1.0, 0.22])
+def test_scaled_add(kernels: RowKernels, rows: int, width: int, factor: float):
+    x, y = (random(rows, width, dtype=BF16, seed=seed) for seed in (0, 1))
+    assert_close(kernels.scaled_add(x, y, factor), x.double() * factor + y.double(), 1e-20, ROUNDING)
+    assert_close(kernels.scaled_add(x, None, factor), x.double() * factor, 1e-20, ROUNDING)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 17), (5, 319), (2, 4096), (0, 20)])
+@pytest.mark.parametrize(("scale", "cap"), [(0.0625, None), (1.0, 30.0), (3.0, 0.5)])
+def test_adjust_logits(kernels: RowKernels, rows: int, width: int, scale: float, cap: float | None):
+    """Widths that are no multiple of 16 too."""
+    logits = random(rows, width, dtype=torch.float32, scale=50.0)
+    exact = adjust_logits(logits.double(), scale, cap)
+    assert_close(kernels.adjust_logits(logits, scale, cap), exact, 1e-6 * (cap or 0), 2e-6)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 1536), (70, 512), (0, 32)])
+@pytest.mark.parametrize("scale", [0.1, 4.0, 60.0])
+def test_gated_gelu(kernels: RowKernels, rows: int, width: int, scale: float):
+    gate_up = random(rows, 2 * width, dtype=BF16, scale=scale)
+    exact = gated_activation_reference(gate_up.double(), "gelu_new")
+    assert_close(kernels.gated_gelu(gate_up), exact, 1e-4, SILU)
 
 
 def test_inputs_of_norms_stay(kernels: RowKernels):

@@ -27,6 +27,20 @@ def test_rms_norm(where: Where, shape: tuple[int, ...], scale: float):
     assert torch.equal(on_device[0].cpu(), x) and torch.equal(on_device[1].cpu(), residual)
 
 
+def test_an_offset_and_a_factor(where: Where):
+    """Weights stored as their distance from 1, and a residual stream that grows by a half of x."""
+    x, residual = (random(3, 48, dtype=where.dtype, seed=seed) for seed in (0, 1))
+    weight = random(48, dtype=where.dtype, scale=0.1, seed=2)
+    on_device = [tensor.to(where.device) for tensor in (x, residual, weight)]
+    alone = rms_norm(on_device[0], on_device[2], 1e-5, 1.0).cpu()
+    exact = rms_norm_reference(x.double(), weight.double(), 1e-5, 1.0)
+    assert_close(alone, exact, where.absolute, where.relative)
+    normed, total = (tensor.cpu() for tensor in add_rms_norm(*on_device, 1e-5, 1.0, 0.5))
+    assert_close(total, x.double() * 0.5 + residual.double(), where.absolute, where.relative)
+    exact = rms_norm_reference(total.double(), weight.double(), 1e-5, 1.0)
+    assert_close(normed, exact, where.absolute, where.relative)
+
+
 def test_rows_are_independent(where: Where):
     """A row alone, among others and in another order: the same bits, with the residual and without."""
     weight = random(577, dtype=where.dtype, seed=2).to(where.device)

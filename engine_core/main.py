@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Heartbeat, Status
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
-from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
+from pagewire.ipc.curve import CurveAuthenticator, EngineKey, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)
@@ -56,40 +58,51 @@ def run(config: EngineConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Process:
+    """What the process has from its first moment on."""
+
+    stop: StopSignal
+    heartbeat: Heartbeat
+    context: "zmq.Context[zmq.Socket[bytes]]"
+    key: EngineKey | None  # for tcp
+    workers: WorkerGroup
+
+
+@dataclass(frozen=True, slots=True)
 class _Endpoints:
-    """What the process has opened to talk to others."""
+    """What the process has opened to talk to frontends and operators."""
 
     inbox: Inbox
     listen: str  # address of the frontends' socket
     frontends: FrontendSockets
-    workers: WorkerGroup
     watch: Watch
 
 
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, in reverse order."""
-    initialize, arguments = initialize_message(config), worker_arguments(config)
+    initialize, process = initialize_message(config), _start_workers(config, status, stack)
+    if config.standby:
+        _stand_by(process.workers, status)
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)
-    heartbeat = Heartbeat(status.beat)
-    endpoints = _open(config, heartbeat, stack)
-    ready = _load(endpoints.workers, initialize, arguments, config.external_workers, status)
+    endpoints = _open(config, process, stack)
+    ready = _load(process.workers, initialize, status)
     identity = make_identity(config, ready, time.time_ns())
     scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
     scheduler.open(open_journal(journal, scheduler.num_rows))
     core = EngineCore(
         identity,
         scheduler,
-        endpoints.workers,
+        process.workers,
         endpoints.inbox,
         endpoints.frontends.send,
         ahead=config.scheduling == "ahead",
-        heartbeat=heartbeat,
+        heartbeat=process.heartbeat,
         bounds=queue_bounds(config),
     )
     watch = endpoints.watch
-    watch_core(watch.board, Parts(core, endpoints.frontends, endpoints.workers, ready))
+    watch_core(watch.board, Parts(core, endpoints.frontends, process.workers, ready))
     watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
     freeze_heap()
     suspects = scheduler.quarantine.num_suspects
@@ -100,38 +113,63 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     return exit_code
 
 
-def _open(config: EngineConfig, heartbeat: Heartbeat, stack: contextlib.ExitStack) -> _Endpoints:
-    """Binds all sockets, and receives from frontends. Raises StartupError."""
-    stop = stack.enter_context(StopSignal())
-    inbox = stack.enter_context(contextlib.closing(Inbox()))
+def _start_workers(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> _Process:
+    """Binds the workers' socket and starts the worker. Raises StartupError."""
+    stop, heartbeat = stack.enter_context(StopSignal()), Heartbeat(status.beat)
     context = stack.enter_context(zmq.Context())
     key = read_engine_key(config.curve_key) if config.curve_key else None
     if key is not None:
         stack.callback(CurveAuthenticator(context, key).close)
+    address = config.listen_workers or transport.workers_address(transport.default_folder())
+    if config.standby:
+        address = transport.own_address(address)
+    workers = WorkerGroup(
+        context, address, stop, hang_timeout=config.hang_timeout, key=key, heartbeat=heartbeat
+    )
+    stack.callback(transport.remove_file, address)
+    stack.callback(workers.close)
+    workers.start(worker_arguments(config), external=config.external_workers)
+    return _Process(stop, heartbeat, context, key, workers)
+
+
+def _stand_by(workers: WorkerGroup, status: Status) -> None:
+    """Waits until the parent process activates this one, by a line on its standard input.
+
+    Until then the process uses nothing that belongs to the engine core before it: no socket of frontends, no
+    crash journal, no recording. Raises StartupError, Stopped.
+    """
+    status.standing_by()
+    with _worker_must_live():
+        workers.stand_by(sys.stdin.fileno())
+    if not sys.stdin.readline():
+        raise Stopped
+
+
+def _open(config: EngineConfig, process: _Process, stack: contextlib.ExitStack) -> _Endpoints:
+    """Opens the HTTP port and the frontends' socket, and receives from frontends. Raises StartupError."""
+    inbox = stack.enter_context(contextlib.closing(Inbox()))
     watch = stack.enter_context(contextlib.closing(Watch(config, "engine")))
     watch.open(NO_PORT)
-    folder = transport.default_folder()
-    listen = config.listen or transport.frontends_address(folder)
-    frontends = FrontendSockets(context, listen, inbox, key)
+    listen = config.listen or transport.frontends_address(transport.default_folder())
+    frontends = FrontendSockets(process.context, listen, inbox, process.key)
     stack.callback(transport.remove_file, listen)
     stack.callback(frontends.close)
-    listen_workers = config.listen_workers or transport.workers_address(folder)
-    workers = WorkerGroup(
-        context, listen_workers, stop, hang_timeout=config.hang_timeout, key=key, heartbeat=heartbeat
-    )
-    stack.callback(transport.remove_file, listen_workers)
-    stack.callback(workers.close)
     frontends.start()
-    return _Endpoints(inbox, listen, frontends, workers, watch)
+    return _Endpoints(inbox, listen, frontends, watch)
 
 
-def _load(
-    workers: WorkerGroup, initialize: Initialize, arguments: list[list[str]], external: bool, status: Status
-) -> Ready:
-    """Starts the worker and waits until it has loaded. Raises StartupError."""
-    try:
-        workers.start(initialize, arguments, external=external)
+def _load(workers: WorkerGroup, initialize: Initialize, status: Status) -> Ready:
+    """Tells the worker what to load and waits until it has. Raises StartupError."""
+    with _worker_must_live():
+        workers.initialize(initialize)
         return workers.wait_ready(status.loading)
+
+
+@contextlib.contextmanager
+def _worker_must_live() -> Iterator[None]:
+    """Makes a worker's death before the first step a failure to start: raises StartupError."""
+    try:
+        yield
     except WorkerDied as error:
         raise StartupError(error.what, error.why, error.todo, may_pass=error.may_pass) from error
 
@@ -162,7 +200,7 @@ def _step_until_the_end(core: EngineCore, status: Status) -> int:
     except WorkerDied as error:
         if not status.attached:  # otherwise the parent process logs it
             log.error("%s", error)
-        reason = StartupError(error.what, error.why, error.todo)
+        reason = StartupError(error.what, error.why, error.todo, may_pass=error.may_pass)
     except Exception as error:
         log.exception("the step loop has failed")
         reason = StartupError("the engine core failed", f"{type(error).__name__}: {error}", "this is a bug")

@@ -52,6 +52,10 @@ def _check_combinations(config: EngineConfig) -> None:
             "--listen-workers is tcp://, but the engine core's own worker connects by ipc://",
             "add --external-workers, or leave it out",
         )
+    if config.standby and (config.external_workers or config.listen_workers.startswith("tcp://")):
+        raise StartupError(
+            _CANNOT_START, "--standby is for an engine core that starts its worker", "leave it out"
+        )
     if config.record_tokens and not config.record:
         raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
@@ -174,6 +178,7 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
         )
     shared = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
     shared += [f"--threads={config.threads}"] if config.threads else []
+    shared += ["--standby"] if config.standby and config.device != "simulated" else []
     shared += _fault_arguments(config)
     cores = _cores_by_rank(config)
     return [shared + ([f"--cores={own}"] if own else []) for own in cores]

@@ -264,6 +264,9 @@ class EngineConfig(ModelConfig):
         at_least=0,
         metavar="SECONDS",
     )
+    standby: bool = flag(
+        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
+    )
     worker_fault: tuple[str, ...] = flag(
         (),
         "test: the worker's --fault-NAME=X, for a simulated device or a CPU; may be repeated",
@@ -280,6 +283,7 @@ class WorkerConfig(CommonConfig):
     rank: int = flag(0, "rank in the parallel group", at_least=0)
     threads: int = flag(0, "CPU threads; 0: one per core that this process may use", at_least=0)
     cores: str = flag("", "CPU cores reserved for this process, such as 1-3,6; default: all", metavar="LIST")
+    standby: bool = flag(False, "import everything that computes before the engine core says what to load")
     # For tests of processes that depend on a worker; simulated devices and CPUs only.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
     fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)
@@ -321,6 +325,9 @@ class ServeConfig(FrontendConfig, EngineConfig):
         "let all processes use all CPU cores; default: reserve cores for workers, if there are enough",
     )
     no_restart: bool = flag(False, "end the service when one of its processes dies")
+    no_standby: bool = flag(
+        False, "keep no engine core and worker in reserve: saves their memory, and a restart takes longer"
+    )
     max_deaths: int = flag(
         5, "deaths of one process within a minute after which the service ends", at_least=1
     )
@@ -338,6 +345,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "listen_workers",
             "process_name",
             "reuse_port",
+            "standby",
             "worker_cores",
         }
     )

@@ -250,6 +250,7 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
         "port": 0,
         "http_port": -1,
         "log_level": "warning",
+        "no_standby": True,
         **_NO_BOUNDS,
     }
     for name, value in options.items():

@@ -4,6 +4,8 @@ The modules that compute are imported after Initialize has named the device: a s
 and a wrong address is reported at once.
 """
 
+import contextlib
+import importlib
 import logging
 import os
 import select
@@ -149,6 +151,8 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
     channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
+    if config.standby:
+        _import_ahead()
     try:
         runner = _load(channel, config)
         if runner is not None:
@@ -162,6 +166,12 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
         logger.debug("failed\n%s", failed.traceback)
         channel.send(worker_pb2.WorkerMessage(failed=failed))
         return 1
+
+
+def _import_ahead() -> None:
+    """Imports what a model needs: most of the time of a start. What is missing is reported when it loads."""
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("worker.cpu.load")
 
 
 def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:

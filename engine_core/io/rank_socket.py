@@ -4,10 +4,11 @@ Whatever the step loop waits for (a result, or an event), the same poll also wat
 and for a signal to this process. The death of one rank is the death of the group. For one thread.
 """
 
+import contextlib
 import logging
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import zmq
 from google.protobuf.message import DecodeError
@@ -57,9 +58,14 @@ class RankSocket:
         """Adds a descriptor to those that end a poll()."""
         self._watched.register(descriptor, select.POLLIN)
 
-    def unwatch(self, descriptor: int) -> None:
-        """Removes a descriptor again."""
-        self._watched.unregister(descriptor)
+    @contextlib.contextmanager
+    def watching(self, descriptor: int) -> Iterator[None]:
+        """Adds a descriptor to those that end a poll(), while the context lasts."""
+        self.watch(descriptor)
+        try:
+            yield
+        finally:
+            self._watched.unregister(descriptor)
 
     def watch_connections(self) -> None:
         """Treats the loss of a connection as the death of a rank: for ranks that others have started."""

@@ -79,8 +79,8 @@ class WorkerGroup:
         """Process ids by rank; empty if the engine core has not started the ranks."""
         return [rank.child.pid for rank in self._ranks if rank.child is not None]
 
-    def start(self, initialize: Initialize, arguments: Sequence[Sequence[str]], *, external: bool) -> None:
-        """Starts the ranks and tells them what to load. Raises WorkerDied, Stopped.
+    def start(self, arguments: Sequence[Sequence[str]], *, external: bool) -> None:
+        """Starts the ranks. Raises OSError.
 
         arguments: of each rank, beyond those that every worker gets. external: ranks are started by others,
         and awaited.
@@ -93,6 +93,9 @@ class WorkerGroup:
         for number, own in enumerate(arguments):
             child = None if external else self._start_child(number, own)
             self._ranks.append(Rank(number, size, child, self._hang_timeout))
+
+    def initialize(self, initialize: Initialize) -> None:
+        """Tells the ranks what to load, once they have connected. Raises WorkerDied, Stopped."""
         for rank in self._ranks:
             message = self._socket.wait(rank)
             if message.WhichOneof("message") != "hello":
@@ -145,8 +148,7 @@ class WorkerGroup:
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
         self._socket.look(_IDLE_LOOK_S)  # frequent events would otherwise keep this from ever looking
-        self._socket.watch(inbox.fileno())
-        try:
+        with self._socket.watching(inbox.fileno()):
             while inbox.fileno() not in (ready := self._socket.poll(_IDLE_LOOK_S)):
                 if self._socket.descriptor in ready:
                     self._socket.receive()
@@ -155,8 +157,15 @@ class WorkerGroup:
                         raise WorkerDied(f"cannot talk to {rank.name}", "it sent a message without a plan")
                 self._socket.look(_IDLE_LOOK_S)
             inbox.acknowledge()
-        finally:
-            self._socket.unwatch(inbox.fileno())
+
+    def stand_by(self, descriptor: int) -> None:
+        """Waits, between start() and initialize(), until a descriptor is readable. Raises WorkerDied,
+        Stopped."""
+        with self._socket.watching(descriptor):
+            while descriptor not in (ready := self._socket.poll(_IDLE_LOOK_S)):
+                if self._socket.descriptor in ready:
+                    self._socket.receive()
+                self._socket.on_wait()
 
     def close(self) -> None:
         """Ends all ranks: by Shutdown, and by SIGKILL after SHUTDOWN_GRACE_S."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 from typing import Self
@@ -70,7 +71,7 @@ class WorkerChild:
         code = self._process.poll()
         if code is not None:
             why = describe_exit(code)
-        was_killed = code is not None and code < 0
+        was_killed = code == -signal.SIGKILL
         return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
 
     def kill(self) -> None:

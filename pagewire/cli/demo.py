@@ -28,7 +28,7 @@ def run(config: DemoConfig) -> int:
     print("starting a frontend, an engine core and a worker on the demo model", flush=True)
     start = time.monotonic()
     # A GPU worker would compile kernels for a minute first.
-    options = ServeConfig(port=0, http_port=-1, device="cpu", log_level=config.log_level)
+    options = ServeConfig(port=0, http_port=-1, device="cpu", log_level=config.log_level, no_standby=True)
     with Service(options, line.show) as service:
         line.clear()
         print(f"ready after {time.monotonic() - start:.1f} s: grpc://{service.address}\n", flush=True)

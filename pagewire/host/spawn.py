@@ -42,8 +42,7 @@ def spawn(
             command(arguments),
             env={**child_environment(), _STATUS_FD: str(writing)},
             pass_fds=(writing,),
-            stdin=subprocess.DEVNULL,
-            **options,
+            **{"stdin": subprocess.DEVNULL, **options},
         )
     except BaseException:
         os.close(reading)
@@ -100,6 +99,7 @@ def die_with(parent: int, signum: int) -> None:
 class Status:
     """Writes the status events of this process to its parent: JSON lines on an inherited pipe.
 
+    {"event": "standby"}
     {"event": "loading", "what": "weights", "fraction": 0.5}
     {"event": "ready", ...facts}
     {"event": "beat"}
@@ -116,6 +116,10 @@ class Status:
     def attached(self) -> bool:
         """True if there is a pipe to a parent."""
         return self._fd is not None
+
+    def standing_by(self) -> None:
+        """Reports that the process has imported everything, and waits to be activated."""
+        self._send({"event": "standby"})
 
     def loading(self, what: str, fraction: float) -> None:
         """Reports progress, 0 to 1."""

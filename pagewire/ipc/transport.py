@@ -234,6 +234,11 @@ def workers_address(folder: Path, rank: int = 0) -> str:
     return f"ipc://{folder}/workers{_suffix(rank)}.ipc"
 
 
+def own_address(address: str) -> str:
+    """Returns an ipc address for this process alone, beside one that another process may be bound to."""
+    return f"{address}.{os.getpid()}"
+
+
 def _suffix(rank: int) -> str:
     return f"-{rank}" if rank else ""
 

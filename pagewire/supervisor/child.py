@@ -1,9 +1,10 @@
 """A child process of the supervisor and the state it has reported on its status pipe."""
 
+import contextlib
 import json
 import os
 import signal
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any
 
 from pagewire.errors import StartupError
@@ -18,19 +19,34 @@ Facts = dict[str, str | int | float]
 class Child:
     """A running `python -m pagewire ARGUMENTS`."""
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory."""
+    def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
+        """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory.
+
+        standby: it gets `--standby`, and waits for activate().
+        """
         self.name = name
+        self.stands_by = False
+        """True from when it has imported everything until activate()."""
         self.facts: Facts | None = None
         self.failure: StartupError | None = None
         self.loading: tuple[str, float] | None = None
         # In its own process group: Ctrl-C reaches the supervisor alone, and SIGKILL reaches its children too.
         self.process: Popen[bytes]
-        self.process, self.status = process.spawn(arguments, process_group=0)
+        options: dict[str, Any] = {"stdin": PIPE} if standby else {}
+        arguments = [*arguments, "--standby"] if standby else arguments
+        self.process, self.status = process.spawn(arguments, process_group=0, **options)
         os.set_blocking(self.status, False)
         self._unread = b""
         self._liveness = Liveness()
         self._hangs = False
+
+    def activate(self) -> None:
+        """Lets a process that was started as a standby serve."""
+        self.stands_by = False
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died, which is_lost tells soon
+            self.process.stdin.write(b"activate\n")
+            self.process.stdin.flush()
 
     def read_status(self) -> bool:
         """Reads the events on the pipe. Returns False at its end."""
@@ -50,6 +66,8 @@ class Child:
         self._liveness.heard()
         if kind == "ready":
             self.facts = event
+        elif kind == "standby":
+            self.stands_by = True
         elif kind == "failed":
             may_pass = event["may_pass"]
             self.failure = StartupError(event["what"], event["why"], event["todo"], may_pass=may_pass)
@@ -92,10 +110,22 @@ class Child:
         why = describe_exit(self.process.returncode)
         return StartupError(f"the {self.name} is gone", why, "see the lines above, then start again")
 
+    @property
+    def was_killed(self) -> bool:
+        """True if the process, or its worker, served until SIGKILL came from outside. To be asked after
+        cause_of_death()."""
+        if self.facts is None or self._hangs:
+            return False
+        if self.failure is not None:
+            return self.failure.may_pass
+        return self.process.returncode == -signal.SIGKILL
+
     def close(self) -> None:
         """Kills the process, if it still runs, with all that it started, and closes the pipe."""
         self._end()
         os.close(self.status)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def _end(self) -> None:
         """Kills the whole group, also after the process has died: it may have been starting a worker."""

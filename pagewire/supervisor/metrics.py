@@ -41,6 +41,15 @@ READINGS: tuple[Reading[Slots], ...] = (
         ),
         lambda slots: {label(slot.name): slot.last_pause for slot in slots()},
     ),
+    Reading(
+        Metric(
+            "pagewire_supervisor_standby_ready",
+            "gauge",
+            "1: a process that has imported everything waits to take over.",
+            ("child",),
+        ),
+        lambda slots: {label(slot.name): float(slot.has_standby) for slot in slots() if slot.keeps_standby},
+    ),
 )
 
 METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))

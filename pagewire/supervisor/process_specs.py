@@ -26,7 +26,10 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
         engine = _watched(engine, name, folder)
-        slots.append(_slot(config, name, ["engine", *flags.to_arguments(engine, EngineConfig)]))
+        arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
+        slots.append(
+            _slot(config, name, arguments, keeps_standby=not (config.no_standby or config.no_restart))
+        )
     return slots
 
 
@@ -52,6 +55,8 @@ def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
     return replace(config, process_name=label(name), http_port=NO_PORT, http_socket=str(socket))
 
 
-def _slot(config: ServeConfig, name: str, arguments: list[str]) -> RestartSlot:
+def _slot(
+    config: ServeConfig, name: str, arguments: list[str], *, keeps_standby: bool = False
+) -> RestartSlot:
     max_deaths = 1 if config.no_restart else config.max_deaths
-    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause)
+    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, keeps_standby=keeps_standby)

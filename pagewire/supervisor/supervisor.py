@@ -108,6 +108,9 @@ class Supervisor:
     def _children(self) -> list[Child]:
         return [slot.child for slot in self._slots() if slot.child is not None]
 
+    def _standbys(self) -> list[Child]:
+        return [slot.standby for slot in self._slots() if slot.standby is not None]
+
     def _start(self, folder: Path, port: int) -> None:
         self._engines = engine_slots(self._config, folder, share_cores(self._config))
         self._frontends = frontend_slots(self._config, folder, port)
@@ -120,7 +123,15 @@ class Supervisor:
     def _start_child(self, slot: RestartSlot) -> None:
         """Raises OSError."""
         child = slot.start()
+        if child.status not in self._selector.get_map():  # a standby was registered when it was started
+            self._listen_to(child)
+
+    def _listen_to(self, child: Child) -> None:
         self._selector.register(child.status, selectors.EVENT_READ, child)
+
+    def _stop_listening_to(self, child: Child) -> None:
+        with contextlib.suppress(KeyError):  # its pipe has ended already
+            self._selector.unregister(child.status)
 
     def _wait(self) -> None:
         """Waits for a signal, an event of a child, or the next start or check that is due. Raises Stopped."""
@@ -135,7 +146,7 @@ class Supervisor:
         if self._signals.take() & STOPPING:
             raise Stopped
         awake_s = self._awake.passed(time.monotonic(), _CHECK_S)
-        for child in self._children() if self._config.hang_timeout else ():
+        for child in self._children() + self._standbys() if self._config.hang_timeout else ():
             child.kill_if_hung(awake_s, self._config.hang_timeout)
 
     def _check_start(self) -> None:
@@ -147,6 +158,7 @@ class Supervisor:
     def _update(self, slot: RestartSlot) -> None:
         """Restarts the slot's process if it is lost. Raises StartupError when it died too often."""
         child = slot.child
+        self._update_standby(slot)
         if child is None:
             if slot.start_at <= time.monotonic():
                 self._restart(slot)
@@ -154,6 +166,17 @@ class Supervisor:
             self._replace(slot, child)
         elif child.facts is not None and slot.down_since is not None:
             log.warning("the %s is back after %.1f s", slot.name, slot.recovered(time.monotonic()))
+
+    def _update_standby(self, slot: RestartSlot) -> None:
+        """Starts the slot's standby, or drops one that died."""
+        if slot.standby is not None and slot.standby.is_lost:
+            log.warning("%s", slot.standby.cause_of_death())
+            self._stop_listening_to(slot.standby)
+            slot.drop_standby(time.monotonic())
+        elif slot.needs_standby(time.monotonic()):
+            standby = slot.start_standby(time.monotonic())
+            if standby is not None:
+                self._listen_to(standby)
 
     def _restart(self, slot: RestartSlot) -> None:
         """Starts a process, later if the system cannot now: what killed its predecessor, such as a lack of
@@ -168,10 +191,9 @@ class Supervisor:
         """Closes a lost process and schedules its successor. Raises StartupError if there shall be none."""
         reason, end = child.cause_of_death(), end_of(child)
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
-        with contextlib.suppress(KeyError):  # its pipe has ended already
-            self._selector.unregister(child.status)
+        self._stop_listening_to(child)
         isolates = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
-        goes_on = slot.died(time.monotonic(), explained=isolates)
+        goes_on = slot.died(time.monotonic(), explained=isolates or child.was_killed)
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
         if not goes_on:
@@ -207,9 +229,10 @@ class Supervisor:
         """Stops the frontends first, so that streams may end, then the cores. Late processes are killed."""
         grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
         frontends = [slot.child for slot in self._frontends if slot.child is not None]
+        engines = [slot.child for slot in self._engines if slot.child is not None] + self._standbys()
         if self._end(frontends, grace):
-            self._end([child for child in self._children() if child not in frontends], _ENGINE_GRACE_S)
-        for child in self._children():
+            self._end(engines, _ENGINE_GRACE_S)
+        for child in frontends + engines:
             child.close()
 
     def _end(self, children: list[Child], seconds: float) -> bool:

@@ -66,7 +66,11 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     """
     device = setting.device
     service = services.start(
-        frontends=FRONTENDS, data_parallel_size=setting.cores, **DEVICES[device], **_NO_GIVING_UP
+        frontends=FRONTENDS,
+        data_parallel_size=setting.cores,
+        no_standby=device != "simulated",  # where standbys cost little
+        **DEVICES[device],
+        **_NO_GIVING_UP,
     )
     begin = {"device": device, "cores": setting.cores, "tolerance": TOLERANCES[device]}
     writer = Writer(path, seed=seed, counts=dict(counts), **begin)

@@ -22,7 +22,9 @@ PATIENCE_S = 60.0
 
 
 def start(model: str | Path = "demo", **flags: Any) -> Service:
-    """Starts a service on a free port, with fewer log lines."""
+    """Starts a service on a free port, with fewer log lines. Without standbys, unless the test asks for them:
+    each imports torch, which would take the cores from the other tests."""
+    flags = {"no_standby": True, **flags}
     return Service(ServeConfig(model=str(model), port=0, log_level="error", **flags))
 
 
@@ -51,9 +53,10 @@ class Serve:
     """`pagewire serve` as a user starts it, with its own folder for sockets."""
 
     def __init__(self, runtime: Path, *arguments: str, port: int = 0) -> None:
+        """A service without standbys: see start()."""
         self.runtime = runtime
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pagewire", "serve", f"--port={port}", *arguments],
+            [sys.executable, "-m", "pagewire", "serve", "--no-standby", f"--port={port}", *arguments],
             cwd=ROOT,
             env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
             stdout=subprocess.PIPE,

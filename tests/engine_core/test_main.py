@@ -24,7 +24,7 @@ class Engine:
     """The process, and what it writes to its status pipe and to standard error."""
 
     def __init__(self, folder: Path, **options: object) -> None:
-        (folder / "model").mkdir()
+        (folder / "model").mkdir(exist_ok=True)
         (folder / "model" / "config.json").write_text("{}")
         self.folder = folder
         self.address = transport.frontends_address(folder)
@@ -36,6 +36,7 @@ class Engine:
             json.dumps({"block_size": 4, "num_blocks": 64, **options}),
             env={"PAGEWIRE_STATUS_FD": str(writing)},
             pass_fds=(writing,),
+            stdin=subprocess.PIPE,
             stderr=self._errors,
         )
         os.close(writing)
@@ -71,8 +72,24 @@ class Engine:
         """Ends it, in any state."""
         self.process.kill()
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self._errors.close()
         os.close(self._status)
+
+    def activate(self) -> None:
+        """Lets a standby serve."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"activate\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture
+def standby(folder: Path) -> Iterator[Engine]:
+    made = Engine(folder, standby=True)
+    made.wait_for("standby")
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -288,3 +305,51 @@ def test_frontends_that_were_there_first_are_welcomed(folder: Path, context: Con
         engine = Engine(folder)
         assert frontend.receive().welcome.epoch
         engine.close()
+
+
+def test_a_standby_takes_over_the_address_of_a_core_that_died(
+    standby: Engine, engine: Engine, context: Context
+) -> None:
+    """It waits with a worker of its own, and touches no file of the core that serves."""
+    with FakeFrontend(context, engine.address) as frontend:
+        frontend.hello()
+        frontend.send(add_request=endless(1))
+        frontend.receive()
+        engine.process.kill()
+        engine.wait()
+    assert not any(event["event"] == "loading" for event in standby.events)
+    standby.activate()
+    assert standby.wait_for("ready")["suspects"] == 1, "it continues the crash journal"
+    with FakeFrontend(context, standby.address) as frontend:
+        frontend.hello()
+        frontend.send(add_request=add_request(2, max_tokens=3))
+        ledger = Ledger()
+        assert follow(frontend, ledger, 2) == FinishReason.MAX_TOKENS
+    standby.process.terminate()
+    assert standby.wait() == 0
+
+
+def test_a_standby_ends_on_a_signal_and_when_its_parent_closes_the_pipe(folder: Path) -> None:
+    for end in (lambda engine: engine.process.terminate(), lambda engine: engine.process.stdin.close()):
+        standby = Engine(folder, standby=True)
+        standby.wait_for("standby")
+        end(standby)
+        assert standby.wait() == 0
+        assert not list(folder.glob("*.ipc*")), "its socket is removed"
+        standby.close()
+
+
+def test_a_standby_whose_worker_dies_fails(standby: Engine) -> None:
+    (worker,) = standby.children()
+    os.kill(worker, signal.SIGKILL)
+    event = standby.wait_for("failed")
+    assert "killed by SIGKILL" in str(event["why"]) and event["may_pass"]
+    assert standby.wait() == 1
+
+
+def test_standby_is_for_a_core_with_a_worker_of_its_own(folder: Path) -> None:
+    engine = Engine(folder, standby=True, external_workers=True)
+    event = engine.wait_for("failed")
+    assert "--standby" in str(event["why"])
+    assert engine.wait() == 1
+    engine.close()

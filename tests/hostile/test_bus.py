@@ -224,7 +224,8 @@ def test_strangers_on_the_workers_socket(context: Context, folder: Path) -> None
         stack.callback(stranger.close)
         for frames in islice(sets, SETS // 2):
             stranger.send_multipart(frames)
-        link.start(INITIALIZE, [[]], external=False)
+        link.start([[]], external=False)
+        link.initialize(INITIALIZE)
         link.wait_ready(lambda what, fraction: None)
         for frames in islice(sets, SETS // 2):
             stranger.send_multipart(frames)

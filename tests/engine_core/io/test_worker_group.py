@@ -38,7 +38,8 @@ def link(context: Context, folder: Path, stop: StopSignal) -> Iterator[WorkerGro
 
 
 def start(link: WorkerGroup) -> Ready:
-    link.start(INITIALIZE, [[]], external=False)
+    link.start([[]], external=False)
+    link.initialize(INITIALIZE)
     return link.wait_ready(lambda what, fraction: None)
 
 
@@ -60,7 +61,8 @@ def test_a_worker_from_start_to_end(
     monkeypatch.setattr(worker_group, "SHUTDOWN_GRACE_S", 60.0)  # a busy machine is no reason to kill it
     link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     progress: list[tuple[str, float]] = []
-    link.start(INITIALIZE, [[]], external=False)
+    link.start([[]], external=False)
+    link.initialize(INITIALIZE)
     ready = link.wait_ready(lambda what, fraction: progress.append((what, fraction)))
     assert ready.num_blocks == 16 and progress == [("weights", 0.5)]
     scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=4, max_num_batched_tokens=16)
@@ -172,7 +174,8 @@ def test_a_worker_that_hangs_is_killed(
     link = WorkerGroup(context, transport.workers_address(folder), stop, spawn_fake_worker)
     stop.request()
     with pytest.raises(Stopped):
-        link.start(INITIALIZE, [[]], external=False)
+        link.start([[]], external=False)
+        link.initialize(INITIALIZE)
     child = link._ranks[0].child
     assert child is not None
     link.close()
@@ -212,7 +215,8 @@ def test_an_external_worker_that_hangs(watchful: WorkerGroup) -> None:
     address = f"--engine={watchful._socket.address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "hang-step"})
     try:
-        watchful.start(INITIALIZE, [[]], external=True)
+        watchful.start([[]], external=True)
+        watchful.initialize(INITIALIZE)
         watchful.wait_ready(lambda what, fraction: None)
         with pytest.raises(WorkerDied, match="the worker hangs: a step has taken"):
             one_step(watchful)
@@ -235,7 +239,8 @@ def test_a_stranger_on_the_workers_socket_is_ignored(link: WorkerGroup, context:
 def test_an_external_worker(link: WorkerGroup) -> None:
     worker = python("tests.engine_core.fake_worker_process", f"--engine={link._socket.address}")
     try:
-        link.start(INITIALIZE, [[]], external=True)
+        link.start([[]], external=True)
+        link.initialize(INITIALIZE)
         assert link.wait_ready(lambda what, fraction: None).num_blocks == 16
         for _ in range(20):  # a process probes the address and disconnects
             assert transport._is_served(link._socket.address)
@@ -250,7 +255,8 @@ def test_an_external_worker(link: WorkerGroup) -> None:
 def test_an_external_worker_that_dies_in_a_step(link: WorkerGroup) -> None:
     address = f"--engine={link._socket.address}"
     worker = python("tests.engine_core.fake_worker_process", address, env={"FAKE_WORKER": "die-step"})
-    link.start(INITIALIZE, [[]], external=True)
+    link.start([[]], external=True)
+    link.initialize(INITIALIZE)
     link.wait_ready(lambda what, fraction: None)
     with pytest.raises(WorkerDied, match="connection is lost"):
         one_step(link)
@@ -258,7 +264,8 @@ def test_an_external_worker_that_dies_in_a_step(link: WorkerGroup) -> None:
 
 
 def start_two(link: WorkerGroup) -> Ready:
-    link.start(INITIALIZE, [[], []], external=False)
+    link.start([[], []], external=False)
+    link.initialize(INITIALIZE)
     return link.wait_ready(lambda what, fraction: None)
 
 
@@ -331,7 +338,8 @@ def test_external_ranks_are_identified_by_their_numbers(link: WorkerGroup) -> No
     module = "tests.engine_core.fake_worker_process"
     processes = [python(module, address, f"--rank={rank}") for rank in (1, 0)]
     try:
-        link.start(INITIALIZE, [[], []], external=True)
+        link.start([[], []], external=True)
+        link.initialize(INITIALIZE)
         link.wait_ready(lambda what, fraction: None)
         one_step(link)
         assert link.pids == []

@@ -9,6 +9,7 @@ crashes reports ready and then ends with exit code 4
 deaf    reports ready and ignores SIGTERM
 stuck   never gets ready
 hangs   reports ready, and then sends no heartbeat
+leaves  is ready as the others, but ends with exit code 5 while it stands by
 frozen  is stopped before its first event
 """
 
@@ -36,6 +37,11 @@ if behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if behaviour == "frozen":
     os.kill(os.getpid(), signal.SIGSTOP)
+if "--standby" in sys.argv:
+    status.standing_by()
+    if behaviour == "leaves":
+        os._exit(5)
+    sys.stdin.readline()
 status.loading("weights", 0.5)
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

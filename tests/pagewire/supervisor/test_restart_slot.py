@@ -9,8 +9,14 @@ from pagewire.supervisor.restart_slot import RestartSlot
 class FakeChild:
     """A process that is never there."""
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        self.name, self.arguments = name, arguments
+    def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
+        self.name, self.arguments, self.is_standby = name, arguments, standby
+        self.facts: dict[str, int] | None = None
+        self.is_lost = self.is_active = False
+
+    def activate(self) -> None:
+        """See Child."""
+        self.is_active = True
 
     def close(self) -> None:
         """See Child."""
@@ -76,3 +82,42 @@ def test_a_start_that_the_system_refuses_is_no_death(monkeypatch: pytest.MonkeyP
     slot.start()
     assert slot.postpone(20.0) == 0.5
     assert slot.died(21.0)
+
+
+def test_a_standby_is_started_once_the_process_is_ready():
+    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    assert not slot.needs_standby(0.0)
+    child = slot.start()
+    assert not slot.needs_standby(0.0)
+    child.facts = {}
+    assert slot.needs_standby(0.0)
+    assert slot.start_standby(0.0).is_standby
+    assert not slot.needs_standby(0.0)
+
+
+def test_a_standby_fills_the_role_after_a_death():
+    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    standby = slot.start_standby(0.0)
+    slot.died(1.0)
+    assert slot.start() is standby and standby.is_active and slot.standby is None
+
+
+def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
+    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    lost = slot.start_standby(0.0)
+    lost.is_lost = True
+    slot.died(1.0)
+    child = slot.start()
+    assert child is not lost and not lost.is_active
+    child.facts = {}
+    slot.drop_standby(1.0)
+    assert not slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S / 2)
+    assert slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S)
+
+
+def test_a_slot_may_have_no_standby():
+    slot = RestartSlot("x", [], 5, 10.0)
+    slot.start().facts = {}
+    assert not slot.needs_standby(100.0)

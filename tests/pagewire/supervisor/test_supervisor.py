@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,8 @@ def a_terminal() -> Iterator[None]:
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime, contextlib.ExitStack() as stack:
 
-        def start(*arguments: str) -> Serve:
-            started = Serve(Path(runtime), *arguments)
+        def start(*arguments: str, standby: bool = False) -> Serve:
+            started = Serve(Path(runtime), *arguments, *(() if standby else ["--no-standby"]))
             stack.callback(started.process.wait)
             stack.callback(started.process.kill)
             stack.callback(started.process.stderr.close)
@@ -212,7 +213,7 @@ def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve)
 def test_a_child_whose_start_is_disturbed_may_try_again(serve):
     """A worker that is killed while its core restarts is no permanent failure, unlike a missing file."""
     service = serve("ready,unlucky", "ready", "--max-deaths=3")
-    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    os.kill(service.facts()["engine_pid"], signal.SIGABRT)
     code, error = service.end()
     assert code == 1
     assert sum("the worker is gone" in line and "starts again" in line for line in error.splitlines()) == 1
@@ -224,7 +225,7 @@ def test_a_child_whose_start_is_disturbed_may_try_again(serve):
 def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
     """At once, then after half a second: the third death is the last."""
     service = serve(f"ready,{later}", "ready", "--max-deaths=3")
-    os.kill(service.facts()["engine_pid"], signal.SIGKILL)
+    os.kill(service.facts()["engine_pid"], signal.SIGABRT)
     code, error = service.end()
     assert code == 1
     assert sum("starts again at once" in line for line in error.splitlines()) == 1
@@ -233,6 +234,67 @@ def test_a_child_that_dies_again_and_again_ends_the_service(serve, later: str):
     assert "the engine core is gone" in last and "exit code" in last
     assert "--max-deaths is 3" in last
     assert service.folders() == []
+
+
+def test_kills_from_outside_do_not_end_the_service(serve):
+    """An operator, a test or the kernel's OOM killer ends processes that work."""
+    service = serve("ready", "ready", "--max-deaths=2")
+    pid = service.facts()["engine_pid"]
+    for _ in range(6):
+        os.kill(pid, signal.SIGKILL)
+        while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
+            assert line, "the supervisor ended"
+        (pid,) = engines(service)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+
+
+def test_a_standby_takes_over_and_is_replaced(serve):
+    """It waits without being counted as ready, begins when the engine core dies, and gets a successor."""
+    service = serve("ready", "ready", standby=True)
+    first = service.facts()["engine_pid"]
+    for _ in range(2):
+        wait_until(lambda: len(engines(service)) == 2)
+        (standby,) = (pid for pid in engines(service) if pid != first)
+        assert "--standby" in Path(f"/proc/{standby}/cmdline").read_text().split("\0")
+        os.kill(first, signal.SIGKILL)
+        while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
+            assert line, "the supervisor ended"
+        assert standby in engines(service)
+        first = standby
+    wait_until(lambda: len(engines(service)) == 2)
+    pids = engines(service)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_standby_that_dies_costs_a_line_in_the_log(serve):
+    service = serve("ready,leaves", "ready", standby=True)
+    pid = service.facts()["engine_pid"]
+    while (line := service.process.stderr.readline()).startswith("loading"):
+        pass
+    assert line == "the standby of the engine core is gone: it ended with exit code 5\n"
+    os.kill(pid, 0)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+
+
+def engines(service: Serve) -> list[int]:
+    """Returns the pids of the service's engine cores, the oldest first."""
+    children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split()
+    return [
+        int(pid) for pid in children if b"engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    ]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Fails if a condition does not come true soon."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("behaviours", [("hangs,ready", "ready"), ("ready", "hangs,ready")])

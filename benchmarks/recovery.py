@@ -1,0 +1,121 @@
+"""How long streams pause when the worker or the engine core of a real model is killed.
+
+    python -m benchmarks.recovery demo
+    python -m benchmarks.recovery MODEL --victim engine --kills 20 --no-standby
+
+Streams run all the time. Every few seconds one process is killed; the pause is the longest silence of any
+stream around that moment. Outputs are compared with those of streams that no kill disturbed.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.processes import by_role
+from pagewire import Client
+from pagewire.config import ServeConfig
+from pagewire.local_service import Service
+
+OUTPUT_TOKENS = 200
+_PROMPT = "Once upon a time there was a"
+
+
+@dataclass
+class Arrivals:
+    """When one client received something, and how often its output was not the expected one."""
+
+    times: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+    def silence(self, moment: float) -> float:
+        """Seconds between the last message before a moment and the first one after it."""
+        before = max((at for at in self.times if at <= moment), default=moment)
+        return min((at for at in self.times if at > moment), default=time.monotonic()) - before
+
+
+def stream(address: str, expected: list[int], arrivals: Arrivals, stopping: threading.Event) -> None:
+    """Streams one answer after another."""
+    with Client(address) as client:
+        while not stopping.is_set():
+            ids: list[int] = []
+            for delta in client.stream(_PROMPT, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7):
+                arrivals.times.append(time.monotonic())
+                ids += delta.token_ids
+            arrivals.wrong += ids != expected
+
+
+def active(service: Service, victim: str) -> int:
+    """Returns the process to kill: of the engine core that serves, which is older than its standby."""
+    engine = min(by_role(service.pid)["engine"], key=_start_time)
+    return engine if victim == "engine" else int(_children(engine).split()[0])
+
+
+def _start_time(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def _children(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+def measure(service: Service, options: argparse.Namespace) -> tuple[list[float], int]:
+    """Returns the pauses in seconds and the number of outputs that differ."""
+    with Client(service.address) as client:
+        alone = client.generate(_PROMPT, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7)
+    expected, stopping, chance = list(alone.token_ids), threading.Event(), random.Random(options.seed)
+    clients = [Arrivals() for _ in range(options.streams)]
+    threads = [
+        threading.Thread(target=stream, args=(service.address, expected, one, stopping)) for one in clients
+    ]
+    for thread in threads:
+        thread.start()
+    pauses = []
+    for _ in range(options.kills):
+        time.sleep(chance.uniform(options.least, options.most))
+        killed_at = time.monotonic()
+        os.kill(active(service, options.victim), signal.SIGKILL)
+        while not all(one.times and one.times[-1] > killed_at + 0.1 for one in clients):
+            time.sleep(0.01)
+        pauses.append(max(one.silence(killed_at + 0.1) for one in clients))
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    return pauses, sum(one.wrong for one in clients)
+
+
+def main() -> None:
+    """Runs, prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--victim", choices=("worker", "engine"), default="worker")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--least", type=float, default=6.0, help="seconds between kills, at least")
+    parser.add_argument("--most", type=float, default=8.0, help="and at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-standby", action="store_true")
+    options = parser.parse_args()
+    config = ServeConfig(
+        model=options.model, port=0, device="cpu", log_level="error", no_standby=options.no_standby
+    )
+    with Service(config) as service:
+        pauses, wrong = measure(service, options)
+    pauses.sort()
+    with_or_without = "without a standby" if options.no_standby else "with a standby"
+    print(f"{options.kills} kills of the {options.victim}, {options.streams} streams, {with_or_without}")
+    print(
+        f"pause: median {statistics.median(pauses):.2f} s, least {pauses[0]:.2f} s, most {pauses[-1]:.2f} s"
+    )
+    print(f"outputs that differ: {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -156,8 +156,8 @@ def attention_record(
 
 
 def scoring_record(soft_cap: float | None, sinks: torch.Tensor | None) -> ScoringRecord | None:
-    """Returns the record of a soft cap and of sinks [H] float32, which must stay where they are; None: there is
-    neither."""
+    """Returns the record of a soft cap and of sinks [H] float32, which must stay where they are. None:
+    there is neither."""
     if soft_cap is None and sinks is None:
         return None
     assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous())

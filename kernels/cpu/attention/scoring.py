@@ -1,7 +1,7 @@
 """Soft caps of scores, and sinks, of kernels.cpu.attention.attention.
 
-    score   cap * tanh(scale * score / cap), divided by the scale again: softmax multiplies by it
-    total   + e ** (sink - largest), after all parts of a row: the sink is a key whose value is zero
+score   cap * tanh(scale * score / cap), divided by the scale again: softmax multiplies by it
+total   + e ** (sink - largest), after all parts of a row: the sink is a key whose value is zero
 """
 
 from typing import Any

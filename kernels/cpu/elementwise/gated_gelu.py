@@ -1,5 +1,5 @@
-"""gelu(gate) * up in bfloat16 with the form of GELU that has tanh, rounded once, 16 values per step. Widths are
-multiples of 16.
+"""gelu(gate) * up in bfloat16 with the form of GELU that has tanh, rounded once, 16 values per step. Widths
+are multiples of 16.
 
     gelu(x) = x * (1 + tanh(z)) / 2 = x * sigmoid(2 z),   z = sqrt(2 / pi) * (x + 0.044715 * x ** 3)
 

@@ -54,7 +54,8 @@ class ScaledAddRecord(OperationRecord):
 
 @record
 class AdjustLogitsRecord(OperationRecord):
-    """kernels.cpu.elementwise.adjust_logits.adjust_logits. x, out: [rows, width] float32, not the same memory."""
+    """kernels.cpu.elementwise.adjust_logits.adjust_logits. x, out: [rows, width] float32, of
+    different memory."""
 
     x: Address
     out: Address

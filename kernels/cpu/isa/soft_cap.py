@@ -1,6 +1,6 @@
 """The soft cap of scores and logits, of 16 values at once: cap * tanh(x / cap).
 
-    tanh(z) = 1 - 2 / (1 + e ** (2 z))      to some 1e-7, so that the result is exact to some 1e-7 * cap
+tanh(z) = 1 - 2 / (1 + e ** (2 z))      to some 1e-7, so that the result is exact to some 1e-7 * cap
 """
 
 from kernels.cpu.compiler.vectors import f32x16

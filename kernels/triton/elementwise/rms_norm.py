@@ -80,7 +80,8 @@ def _launch(
     total: torch.Tensor | None,
     numbers: tuple[float, float, float],
 ) -> None:
-    """numbers: eps, offset, factor. One warp per 512 values: 16 per thread, two loads of 16 bytes at two bytes a value."""
+    """numbers: eps, offset, factor. One warp per 512 values: 16 per thread, which are two
+    loads of 16 bytes at two bytes a value."""
     width = weight.shape[0]
     assert weight.is_contiguous() and x.shape[-1] == width <= LARGEST_WIDTH
     rows, block = x.numel() // width, next_power_of_2(width)

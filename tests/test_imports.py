@@ -19,6 +19,7 @@ GROUND = {
     "internal",
     "config",
     "errors",
+    "gguf",
     "logs",
     "log_redaction",
     "checkpoint_paths",

@@ -6,6 +6,7 @@ Driven by coverage (tests/hostile/fuzz.py, `make fuzz`) and, in CI, by a few hun
 import atexit
 import random
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,7 @@ from frontend.telemetry.timings import RequestTimings
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
+from pagewire.gguf.header import read_header
 from pagewire.internal.v1.engine_pb2 import AddRequest, FrontendMessage, LogprobColumns, StepOutputs
 from pagewire.internal.v1.worker_pb2 import StepPlan, StepResult
 from pagewire.ipc import columns
@@ -45,6 +47,7 @@ from worker.config.registry import read_model_config
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.step.rows import PlanError, RowTable
 from worker.weights.loader import SINGLE_FILE, Checkpoint
+from worker.weights.open import open_checkpoint
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
@@ -232,12 +235,26 @@ def weights(data: bytes) -> None:
         assert str(error).isprintable()
 
 
+def gguf_file(data: bytes) -> None:
+    """A checkpoint in one file: its header, configuration and tensors."""
+    path = _FOLDER / "model.gguf"
+    path.write_bytes(b"GGUF" + data)
+    try:
+        read_header(path)
+        with open_checkpoint(path) as source:
+            for name in source.names():
+                source.read(name, (slice(0, 2),))
+        read_model_config(path)
+    except StartupError as error:
+        assert str(error).isprintable()
+
+
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
         *(requests, results, plans, numbers, outputs, scores, stops, text),
-        *(http, tokens, keys, configuration, weights),
+        *(http, tokens, keys, configuration, weights, gguf_file),
     )
 }
 _ENTRY = "sha256: " + "ab" * 32 + "\n    tenant: alice\n    weight: 2\n    expires: 2027-01-31\n"
@@ -272,6 +289,20 @@ _OUTPUTS = StepOutputs(
     started_queue_us=columns.pack_u32([1]),
     started_cached_tokens=columns.pack_u32([1]),
 )
+
+
+def _gguf_seed() -> bytes:
+    """A file of one tensor, without its first four bytes."""
+
+    def named(name: str) -> bytes:
+        return struct.pack("<Q", len(name)) + name.encode()
+
+    content = struct.pack("<IQQ", 3, 1, 2) + named("general.architecture") + struct.pack("<I", 8)
+    content += named("llama") + named("llama.block_count") + struct.pack("<II", 4, 1)
+    content += named("blk.0.attn_q.weight") + struct.pack("<IQQIQ", 2, 32, 2, 2, 0)
+    return content + bytes(-(len(content) + 4) % 32) + bytes(range(36))
+
+
 SEEDS: dict[str, list[bytes]] = {
     "requests": [
         pack(FrontendMessage(add_request=add_request(1, 5, n=2, delivered={0: [3, 4]}, tenant="a"))),
@@ -292,6 +323,7 @@ SEEDS: dict[str, list[bytes]] = {
     "keys": [b"secret: " + b"a" * 40 + b"\nclients: [" + b"b" * 40 + b"]\n"],
     "configuration": [_CONFIG],
     "weights": [_HEADER],
+    "gguf_file": [_gguf_seed()],
 }
 """What is right, for each of them: to be changed."""
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from pagewire.checkpoint_files import read_object
 from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf
+from worker.config.gguf import read_gguf_config
 
 WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -58,6 +60,15 @@ class Fields:
         if value <= above:
             raise self.wrong(name, f"must be greater than {above:g}")
         return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Returns a list of finite numbers greater than 0."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(
+            isinstance(entry, int | float) and 0 < entry <= _LARGEST for entry in value
+        ):
+            raise self.wrong(name, "must be a list of numbers greater than 0")
+        return tuple(map(float, value))
 
     def boolean(self, name: str, default: bool) -> bool:
         """Returns a boolean."""
@@ -114,7 +125,7 @@ class RopeConfig:
     """How positions become angles. Fields after `kind` are None if the kind does not use them."""
 
     theta: float
-    kind: str  # "default", "linear", "dynamic", "llama3" or "yarn"
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn" or "divided"
     factor: float = 1.0
     original_max_position: int = 0  # context length before scaling
     low_freq_factor: float = 1.0  # llama3
@@ -123,6 +134,7 @@ class RopeConfig:
     beta_slow: float = 1.0  # yarn
     attention_factor: float = 1.0  # yarn: factor of cos and sin
     truncate: bool = True  # yarn: round the bounds of the ramp
+    divisors: tuple[float, ...] = ()  # divided: of each frequency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +161,10 @@ class ModelConfig:
 
 
 def read_config(folder: Path) -> Fields:
-    """Reads config.json of a folder. Raises StartupError, also for a quantized checkpoint."""
+    """Reads config.json of a folder, or what stands for it in a GGUF file. Raises StartupError, also for a
+    quantized checkpoint."""
+    if is_gguf(folder):
+        return Fields(read_gguf_config(folder), folder.name)
     fields = Fields(_read(folder, "config.json", required=True), "config.json")
     if fields.has("quantization_config"):
         raise StartupError(
@@ -166,7 +181,7 @@ def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
     name = "generation_config.json"
-    generation = Fields(_read(folder, name, required=False), name)
+    generation = Fields({} if is_gguf(folder) else _read(folder, name, required=False), name)
     ids = {*config.token_ids("eos_token_id"), *generation.token_ids("eos_token_id")}
     return tuple(sorted(i for i in ids if i < config.integer("vocab_size")))
 
@@ -221,6 +236,8 @@ def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
         raise rope.wrong("partial_rotary_factor", "only 1.0 is supported")
     if kind == "default":
         return RopeConfig(theta=theta, kind=kind)
+    if kind == "divided":
+        return RopeConfig(theta=theta, kind=kind, divisors=_rope_divisors(rope, head_dim))
     if kind not in ("linear", "dynamic", "llama3", "yarn"):
         field = "rope_type" if rope.has("rope_type") else "type"
         raise rope.wrong(field, "only default, linear, dynamic, llama3 and yarn are supported")
@@ -252,6 +269,14 @@ def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
         low_freq_factor=low,
         high_freq_factor=high,
     )
+
+
+def _rope_divisors(rope: Fields, head_dim: int) -> tuple[float, ...]:
+    """Reads a divisor for each frequency, which GGUF files have."""
+    divisors = rope.numbers("divisors")
+    if len(divisors) != head_dim // 2:
+        raise rope.wrong("divisors", f"must have {head_dim // 2} numbers, half the head size")
+    return divisors
 
 
 def scaled_max_position(rope: RopeConfig, max_position: int) -> int:

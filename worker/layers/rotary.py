@@ -6,6 +6,7 @@
     linear    all frequencies divided by a factor
     llama3    low frequencies divided, high ones kept, a smooth blend between two wavelengths
     yarn      the same idea with a linear ramp over i; cos and sin are scaled too
+    divided   each frequency divided by a number of its own, as GGUF files give them
     dynamic   theta grows with the context once that is longer than the model was trained for
 
 The context of the dynamic kind is the prompt or, for output tokens, what has been computed: as in
@@ -88,6 +89,8 @@ def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor, head_dim:
     """[D / 2] -> [D / 2]."""
     if config.kind == "linear":
         return frequencies / config.factor
+    if config.kind == "divided":
+        return frequencies / torch.tensor(config.divisors, device=frequencies.device)
     if config.kind == "llama3":
         turns = config.original_max_position * frequencies / (2 * math.pi)  # within the original context
         kept = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)

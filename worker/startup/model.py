@@ -1,5 +1,6 @@
 """A model with its weights, on any device."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,17 @@ from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
+from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.weights.loader import WHAT, Checkpoint, fill_dummy, load_weights, weight_table
+from worker.weights.loader import WHAT, fill_dummy, load_weights, weight_table
+from worker.weights.open import open_checkpoint
+from worker.weights.source import TensorSource
 
+logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Report = Callable[[str, float], None]
@@ -46,13 +51,25 @@ def load_model(
         model = _build(family, config, Placement(dtype, device, arena=arena))
         fill_dummy(weight_table(model, family.names), initialize.seed, progress)
         return model, dtype
-    with Checkpoint(Path(initialize.model_path)) as checkpoint:
+    with open_checkpoint(Path(initialize.model_path)) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         dtype = choose(_choose_dtype(initialize.dtype, stored))
         model = _build(family, config, Placement(dtype, device, arena=arena))
         table = weight_table(model, family.names)
+        _warn_of_unpacking(checkpoint, table, dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype
+
+
+def _warn_of_unpacking(checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
+    """Logs what packed weights become, since no kernel computes with them as they are."""
+    packing = checkpoint.packing()
+    if packing:
+        held = sum(weight.target.numel() for weight in table) * dtype.itemsize
+        logger.warning(
+            "weights in %s are unpacked to %s: %.0f MB of the file take %.0f MB of memory",
+            *(packing, dtype_name(dtype), checkpoint.stored_bytes() / 1e6, held / 1e6),
+        )
 
 
 def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageModel:

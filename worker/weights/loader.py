@@ -6,10 +6,11 @@ tensor of the files must be used or known to be unused; otherwise a StartupError
 Checkpoints in pickle form (pytorch_model.bin) are never read.
 """
 
+import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from pagewire.checkpoint_files import inside, read_object
 from pagewire.errors import StartupError
 from worker.layers.base import Weight, WeightOwner
+from worker.weights.source import TensorSource
 
 Progress = Callable[[float], None]
 """Called with the fraction that is done, 0 to 1."""
@@ -28,6 +30,8 @@ FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DUMMY_STD = 0.02
+PIECE_VALUES = 1 << 20
+"""Values of a tensor that are read at once."""
 
 
 def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -> list[Weight]:
@@ -54,8 +58,8 @@ def _split_numbers(path: str) -> tuple[str, dict[str, str]]:
     return re.sub(r"(?<=\.)\d+", lambda _: f"{{{next(names)}}}", path), numbers
 
 
-class Checkpoint:
-    """The tensors of a folder, by name. Use as a context manager; opening reads headers only."""
+class Checkpoint(TensorSource):
+    """The safetensors files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,7 +79,8 @@ class Checkpoint:
             self._stack = self._stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """See TensorSource."""
         self._stack.close()
 
     def __contains__(self, name: object) -> bool:
@@ -104,11 +109,6 @@ class Checkpoint:
                 "quantized checkpoints are not supported",
             )
         return FLOATS[kind]
-
-    def main_dtype(self) -> torch.dtype:
-        """Returns the dtype of the first tensor with more than one dimension: norms may be stored wider."""
-        matrices = [name for name in self._files if len(self.shape(name)) > 1]
-        return self.dtype(min(matrices)) if matrices else torch.float32
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
         """Reads a part of a tensor, and nothing else of it. Raises StartupError."""
@@ -140,9 +140,10 @@ class Checkpoint:
 
 
 def load_weights(
-    checkpoint: Checkpoint, table: list[Weight], unused: str, progress: Progress, optional_prefix: str = ""
+    checkpoint: TensorSource, table: list[Weight], unused: str, progress: Progress, optional_prefix: str = ""
 ) -> None:
-    """Fills all targets. Raises StartupError if a tensor is missing, unknown, or has another shape.
+    """Fills all targets. Raises StartupError if a tensor is missing, unknown, or has another shape, and if it
+    holds NaN or infinity.
 
     unused: pattern of the tensors that may be there without being needed. optional_prefix: part of
     the names that checkpoints of the bare model lack.
@@ -150,8 +151,6 @@ def load_weights(
     strip = bool(optional_prefix) and not any(n.startswith(optional_prefix) for n in checkpoint.names())
     sources = {w.name: w.name.removeprefix(optional_prefix) if strip else w.name for w in table}
     _check_names(checkpoint, set(sources.values()), unused)
-    total = sum(weight.target.numel() for weight in table)
-    done = 0
     for weight in table:
         name = sources[weight.name]
         if checkpoint.shape(name) != weight.shape:
@@ -161,10 +160,51 @@ def load_weights(
                 f"but config.json asks for {list(weight.shape)}",
             )
         checkpoint.dtype(name)
-        tensor = checkpoint.read(name, weight.part)
-        weight.target.copy_(tensor.t() if weight.transposed else tensor)
-        done += weight.target.numel()
-        progress(done / total)
+    total = sum(weight.target.numel() for weight in table)
+    done = 0
+    with _few_threads(checkpoint):
+        for weight in table:
+            for count in _fill(checkpoint, weight, sources[weight.name]):
+                done += count
+                progress(done / total)
+
+
+@contextmanager
+def _few_threads(checkpoint: TensorSource) -> Iterator[None]:
+    """Unpacks on one thread: it takes a dozen short operations per piece, and waiting for other threads at
+    the end of each took forty times as long where these had no core of their own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if checkpoint.packing() else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
+    """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
+    the number of values of each piece."""
+    target = weight.target.t() if weight.transposed else weight.target
+    first, *rest = weight.part or (slice(None),)
+    begin, end, _ = first.indices(weight.shape[0])
+    step = max(1, PIECE_VALUES // math.prod(weight.shape[1:]))
+    for row in range(begin, end, step):
+        rows = slice(row, min(row + step, end))
+        tensor = checkpoint.read(name, (rows, *rest))
+        if not _is_finite(tensor):
+            what = "NaN" if tensor.isnan().any() else "infinity"
+            raise StartupError(
+                WHAT,
+                f"tensor {name} in {checkpoint.file_of(name)} holds {what}",
+                "download or copy the file again",
+            )
+        target[row - begin : rows.stop - begin].copy_(tensor)
+        yield tensor.numel()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """True if no value is NaN or infinite. A sum tells, unless it overflows itself."""
+    return bool(tensor.sum(dtype=torch.float32).isfinite()) or bool(tensor.isfinite().all())
 
 
 def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
@@ -182,7 +222,7 @@ def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
         progress((index + 1) / len(table))
 
 
-def _check_names(checkpoint: Checkpoint, needed: set[str], unused: str) -> None:
+def _check_names(checkpoint: TensorSource, needed: set[str], unused: str) -> None:
     missing = sorted(name for name in needed if name not in checkpoint)
     if missing:
         raise StartupError(WHAT, f"the checkpoint lacks tensor {_and_more(missing)}")

@@ -7,11 +7,14 @@ start of the worker on, as much as the checkpoint's files have bytes. What is no
 
 import contextlib
 import ctypes
+import math
 import mmap
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf, read_header
 from pagewire.internal.v1 import worker_pb2
 
 if TYPE_CHECKING:
@@ -66,7 +69,14 @@ def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
     if initialize.quantization or initialize.load_format == "dummy":
         return None
     try:
-        files = Path(initialize.model_path).glob("*.safetensors")
-        return WeightsMemory(sum(path.stat().st_size for path in files))
-    except (OSError, ValueError):
+        return WeightsMemory(_memory_of(Path(initialize.model_path)))
+    except (OSError, ValueError, StartupError):
         return None
+
+
+def _memory_of(path: Path) -> int:
+    """Returns the bytes of a checkpoint's weights: those of its files, or 16 bits for each value of a GGUF
+    file, which is unpacked."""
+    if is_gguf(path):
+        return sum(2 * math.prod(info.shape) for info in read_header(path).tensors.values())
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))

@@ -1,0 +1,63 @@
+"""Types of GGUF tensors: how many values a block has, and how many bytes.
+
+Numbers and names are those of ggml. A type without a size is known by name only, and refused.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """How the values of a tensor are stored. A row is a whole number of blocks."""
+
+    name: str
+    block_values: int
+    block_bytes: int
+
+
+F32 = TensorType("F32", 1, 4)
+F16 = TensorType("F16", 1, 2)
+BF16 = TensorType("BF16", 1, 2)
+
+TENSOR_TYPES = {
+    0: F32,
+    1: F16,
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    30: BF16,
+}
+"""By number."""
+
+REFUSED = {
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+}
+"""Names of types that are not read."""
+
+FLOATS = frozenset({F32.name, F16.name, BF16.name})
+"""Types that hold their values as they are."""

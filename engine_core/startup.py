@@ -16,7 +16,7 @@ from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire import __version__
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.cores import format_cores, parse_cores
@@ -93,7 +93,7 @@ def _ranges(config: EngineConfig) -> dict[str, tuple[float, float, float]]:
 def initialize_message(config: EngineConfig) -> Initialize:
     """Returns the first message to each rank of the worker. Raises StartupError if there is no such model."""
     return Initialize(
-        model_path=str(checkpoint_folder(config.model)),
+        model_path=str(checkpoint_path(config.model)),
         device=config.device,
         dtype=config.dtype,
         quantization="" if config.quantization == "none" else config.quantization,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from frontend.errors import ModelNotFound
+from frontend.gguf.checkpoint import read_gguf_text
 from frontend.templates.chat_template import ChatTemplate
+from frontend.text.checkpoint_text import CheckpointText
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
     CHAT_TEMPLATE_FILE,
@@ -20,9 +22,10 @@ from frontend.validation.requests import MAX_SCORED_BYTES
 from frontend.validation.rules import MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Limits
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.checkpoint_files import inside
-from pagewire.checkpoint_paths import checkpoint_folder, default_served_name
+from pagewire.checkpoint_paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
 from pagewire.v1 import generation_pb2, model_pb2
@@ -39,6 +42,7 @@ DEFAULT_SAMPLING = {
     "n": 1,
 }
 """Defaults where generation_config.json has none."""
+_WHAT_TEMPLATE = "cannot read the chat template"
 _LARGEST = 1 << 31
 """Bound of every sampling parameter's absolute value."""
 FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
@@ -130,35 +134,53 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
 
 
 def load_model(config: FrontendConfig) -> ModelInfo:
-    """Reads the checkpoint's small files. Raises StartupError."""
-    folder = checkpoint_folder(config.model)
-    tokenizer_config = {
-        **read_json(folder / "special_tokens_map.json"),
-        **read_json(folder / "tokenizer_config.json"),
-    }
-    special = special_tokens(tokenizer_config)
-    tokenizer = load_tokenizer(folder, tokenizer_config)
-    template, origin = _chat_template(folder, tokenizer_config, config.chat_template)
+    """Reads what a checkpoint has for a frontend. Raises StartupError."""
+    path = checkpoint_path(config.model)
+    text = read_gguf_text(path) if is_gguf(path) else _read_folder(path)
+    template, origin = text.template, text.template_origin
+    if config.chat_template:
+        origin = str(Path(config.chat_template).expanduser())
+        template = _read_template(Path(origin))
     compiled = None
     if template is not None:
-        compiled = ChatTemplate(template, special, max_bytes=config.max_request_bytes, origin=origin)
-    own = read_json(folder / "config.json")
+        compiled = ChatTemplate(
+            template, text.special_tokens, max_bytes=config.max_request_bytes, origin=origin
+        )
 
     def token_id(name: str) -> int | None:
-        text = special.get(f"{name}_token")
-        found = tokenizer.token_id(text) if text is not None else None
-        stated = own.get(f"{name}_token_id")
+        token = text.special_tokens.get(f"{name}_token")
+        found = text.tokenizer.token_id(token) if token is not None else None
+        stated = text.token_ids.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
     return ModelInfo(
         name=config.served_model_name or default_served_name(config.model),
         source=config.model,
-        tokenizer=tokenizer,
+        tokenizer=text.tokenizer,
         chat_template=compiled,
-        default_sampling=default_sampling(folder / "generation_config.json"),
+        default_sampling=default_sampling(text.generation_config),
         bos_token_id=token_id("bos"),
         pad_token_id=token_id("pad"),
-        archive=TokenizerArchive(folder, template),
+        archive=text.archive(template),
+    )
+
+
+def _read_folder(folder: Path) -> CheckpointText:
+    """Reads a checkpoint's small files. Raises StartupError."""
+    tokenizer_config = {
+        **read_json(folder / "special_tokens_map.json"),
+        **read_json(folder / "tokenizer_config.json"),
+    }
+    tokenizer = load_tokenizer(folder, tokenizer_config)
+    template, origin = _chat_template(folder, tokenizer_config)
+    return CheckpointText(
+        tokenizer=tokenizer,
+        special_tokens=special_tokens(tokenizer_config),
+        token_ids=read_json(folder / "config.json"),
+        generation_config=folder / "generation_config.json",
+        template=template,
+        template_origin=origin,
+        archive=lambda chosen: TokenizerArchive(folder, chosen),
     )
 
 
@@ -166,12 +188,13 @@ def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
-def default_sampling(path: Path) -> generation_pb2.SamplingParams:
-    """Returns the values of absent sampling fields, from a generation_config.json. Raises StartupError.
+def default_sampling(path: Path | None) -> generation_pb2.SamplingParams:
+    """Returns the values of absent sampling fields, from a generation_config.json if there is one. Raises
+    StartupError.
 
     do_sample: false means greedy; a file without it leaves sampling on, as other servers do.
     """
-    stated = read_json(path)
+    stated = {} if path is None else read_json(path)
     values: dict[str, Any] = dict(DEFAULT_SAMPLING)
     for name in FROM_GENERATION_CONFIG:
         value = stated.get(name)
@@ -194,16 +217,12 @@ def _sampling_problem(name: str, value: float) -> str | None:
     return check(value, Limits(1, 1, frozenset(), 1, 1))
 
 
-def _chat_template(folder: Path, config: dict[str, Any], override: str) -> tuple[str | None, str]:
-    """Returns the chat template and its origin: --chat-template, or one of the places where checkpoints keep
-    it. Raises StartupError."""
-    what = "cannot read the chat template"
-    path = Path(override).expanduser() if override else inside(folder, CHAT_TEMPLATE_FILE, what)
-    if override or path.exists():
-        try:
-            return path.read_text(encoding="utf-8"), str(path)
-        except (OSError, ValueError) as error:
-            raise StartupError(what, f"{path}: {error}") from error
+def _chat_template(folder: Path, config: dict[str, Any]) -> tuple[str | None, str]:
+    """Returns the chat template and its origin: one of the places where checkpoints keep it. Raises
+    StartupError."""
+    path = inside(folder, CHAT_TEMPLATE_FILE, _WHAT_TEMPLATE)
+    if path.exists():
+        return _read_template(path), str(path)
     for name, content in (
         ("chat_template.json", read_json(folder / "chat_template.json")),
         ("tokenizer_config.json", config),
@@ -215,3 +234,10 @@ def _chat_template(folder: Path, config: dict[str, Any], override: str) -> tuple
         if isinstance(template, str):
             return template, str(folder / name)
     return None, ""
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise StartupError(_WHAT_TEMPLATE, f"{path}: {error}") from error

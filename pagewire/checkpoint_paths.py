@@ -1,13 +1,24 @@
-"""Finds the folder of a checkpoint."""
+"""Finds a checkpoint: a folder, or a GGUF file."""
 
 import re
 from pathlib import Path
 
 from pagewire.config import DEMO_MODEL
 from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 """A name on the Hugging Face Hub, such as organisation/model."""
+
+
+def checkpoint_path(model: str) -> Path:
+    """Returns the GGUF file or the folder of a checkpoint. Raises StartupError if it is not there."""
+    path = Path(model).expanduser()
+    if not is_gguf(path) or path.is_dir():
+        return checkpoint_folder(model)
+    if not path.is_file():
+        raise StartupError(f"cannot load the model {model!r}", f"{path} is not a file")
+    return path.resolve()
 
 
 def checkpoint_folder(model: str) -> Path:
@@ -31,9 +42,15 @@ def checkpoint_folder(model: str) -> Path:
 def _download_hint(model: str) -> str:
     if _HUB_NAME.fullmatch(model):
         return f"nothing is downloaded here; first: hf download {model} --local-dir {model.partition('/')[2]}"
-    return "give the folder of a Hugging Face checkpoint, or leave MODEL out for the demo model"
+    return (
+        "give the folder of a Hugging Face checkpoint or a GGUF file, or leave MODEL out for the demo model"
+    )
 
 
 def default_served_name(model: str) -> str:
-    """Returns the name that requests use if none is configured: that of the folder."""
-    return model if model == DEMO_MODEL else Path(model).expanduser().resolve().name
+    """Returns the name that requests use if none is configured: that of the folder, or of the GGUF file
+    without its ending."""
+    if model == DEMO_MODEL:
+        return model
+    path = Path(model).expanduser().resolve()
+    return path.stem if is_gguf(path) else path.name

@@ -90,7 +90,7 @@ class ModelConfig(WatchedConfig):
 
     model: str = flag(
         DEMO_MODEL,
-        "checkpoint folder; default: the demo model",
+        "checkpoint folder or GGUF file; default: the demo model",
         common=True,
         metavar="MODEL",
         positional=True,
@@ -103,7 +103,9 @@ class FrontendConfig(ModelConfig):
 
     host: str = flag("127.0.0.1", "address to listen on", common=True)
     port: int = flag(50051, "gRPC port; 0: a free one", common=True, at_least=0, at_most=65535)
-    served_model_name: str = flag("", "model name in requests; default: the folder's name", common=True)
+    served_model_name: str = flag(
+        "", "model name in requests; default: the name of folder or file", common=True
+    )
     engine: tuple[str, ...] = flag(
         (),
         "address of an engine core (ipc:///folder/frontends.ipc); may be repeated; @FILE: one per line, "

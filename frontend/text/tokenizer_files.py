@@ -39,12 +39,12 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Loads a checkpoint's tokenizer. config: its tokenizer_config.json. Raises StartupError."""
     path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
     if path.exists():
-        with _blaming(path):
-            return _tried(Tokenizer(tokenizers.Tokenizer.from_file(str(path))))
+        with blaming(path):
+            return tried(Tokenizer(tokenizers.Tokenizer.from_file(str(path))))
     vocabulary, merges = (inside(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
     if vocabulary.exists() and merges.exists():
-        with _blaming(vocabulary, merges):
-            return _tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
+        with blaming(vocabulary, merges):
+            return tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
     raise StartupError(
         _WHAT_TOKENIZER,
         f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt",
@@ -53,7 +53,7 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 
 
 @contextlib.contextmanager
-def _blaming(*paths: Path) -> Iterator[None]:
+def blaming(*paths: Path) -> Iterator[None]:
     """Attributes every error to these files. The library raises bare Exception, and where it panics, a
     BaseException."""
     names = ", ".join(map(str, paths))
@@ -68,7 +68,7 @@ def _blaming(*paths: Path) -> Iterator[None]:
         raise StartupError(_WHAT_TOKENIZER, f"{names}: {error}") from error
 
 
-def _tried(tokenizer: Tokenizer) -> Tokenizer:
+def tried(tokenizer: Tokenizer) -> Tokenizer:
     """Returns the tokenizer after encoding and decoding a text: some errors of a file show only then."""
     token_ids = tokenizer.encode(_TRIAL, add_special_tokens=True).token_ids
     tokenizer.decode([token_ids], skip_special_tokens=False)

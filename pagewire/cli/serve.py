@@ -4,7 +4,7 @@ import sys
 from functools import partial
 
 from pagewire import logs
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.cli.extras import require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
@@ -29,7 +29,7 @@ def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal, such as Ctrl-C; returns 0 then."""
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
-    checkpoint_folder(config.model)
+    checkpoint_path(config.model)
     return Supervisor(config, partial(_announce, config)).run()
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.cores import GPU, SMALL_MODEL_BYTES, CorePlan, affinity, available_cores, pin, plan_cores
@@ -42,6 +42,8 @@ def _why_not(config: ServeConfig, cores: int) -> str:
 def _weight_bytes(model: str) -> int:
     """Returns the size of the checkpoint's weights; 0 for no checkpoint, which the engine core refuses."""
     try:
-        return sum(path.stat().st_size for path in checkpoint_folder(model).glob("*.safetensors"))
+        path = checkpoint_path(model)
+        files = [path] if path.is_file() else path.glob("*.safetensors")
+        return sum(file.stat().st_size for file in files)
     except (StartupError, OSError):
         return 0

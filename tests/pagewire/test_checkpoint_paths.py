@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.checkpoint_paths import checkpoint_folder, default_served_name
+from pagewire.checkpoint_paths import checkpoint_folder, checkpoint_path, default_served_name
 from pagewire.errors import StartupError
 
 
@@ -19,6 +19,16 @@ def test_a_folder(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     assert checkpoint_folder(str(tmp_path)) == tmp_path.resolve()
     assert default_served_name(f"{tmp_path}/") == tmp_path.name
+
+
+def test_a_gguf_file(tmp_path: Path):
+    path = tmp_path / "small.Q4_K.gguf"
+    with pytest.raises(StartupError, match="is not a file"):
+        checkpoint_path(str(path))
+    path.write_bytes(b"GGUF")
+    assert checkpoint_path(str(path)) == path.resolve()
+    assert default_served_name(str(path)) == "small.Q4_K"
+    assert checkpoint_path("demo") == checkpoint_folder("demo")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""GGUF files as a frontend reads them: tokenizer and chat template from metadata."""

@@ -285,7 +285,11 @@ class WorkerConfig(CommonConfig):
     rank: int = flag(0, "rank in the parallel group", at_least=0)
     threads: int = flag(0, "CPU threads; 0: one per core that this process may use", at_least=0)
     cores: str = flag("", "CPU cores reserved for this process, such as 1-3,6; default: all", metavar="LIST")
-    standby: bool = flag(False, "import everything that computes before the engine core says what to load")
+    standby: str = flag(
+        "",
+        "import what computes, with kernels of this instruction set or auto, before there is a model to load",
+        metavar="SET",
+    )
     # For tests of processes that depend on a worker; simulated devices and CPUs only.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
     fault_hang_at_step: int = flag(0, "test: stop answering at this step; 0: never", at_least=0)

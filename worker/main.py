@@ -151,9 +151,9 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
     channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
-    if config.standby:
-        _import_ahead()
     try:
+        if config.standby:
+            _import_ahead(config.standby)
         runner = _load(channel, config)
         if runner is not None:
             execute_steps(channel, runner)
@@ -168,10 +168,15 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
         return 1
 
 
-def _import_ahead() -> None:
-    """Imports what a model needs: most of the time of a start. What is missing is reported when it loads."""
+def _import_ahead(cpu_kernels: str) -> None:
+    """Imports what a model on a CPU needs, with its compiled kernels: most of the time of a start. Missing
+    packages are reported when a model loads. Raises StartupError."""
+    select_instruction_set(cpu_kernels)
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("worker.cpu.load")
+        compiled = precompile()
+        compiled.begin()
+        compiled.wait(lambda what, fraction: None)
 
 
 def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:

@@ -1,0 +1,67 @@
+"""A standby of the engine core and its worker takes over in the middle of streams."""
+
+import asyncio
+import os
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pagewire import AsyncClient, SamplingParams
+from pagewire.local_service import Service
+from tests.e2e import services
+
+PARAMS = [
+    SamplingParams(max_tokens=250, ignore_eos=True, seed=seed, temperature=seed / 2) for seed in range(4)
+]
+
+
+@pytest.mark.parametrize("victim", ["worker", "engine"])
+def test_a_standby_continues_streams_exactly(victim: str) -> None:
+    """On the real model: the process that goes on is the one that waited, and no token changes."""
+    with services.start(no_standby=False, dtype="float32") as service:
+        expected = asyncio.run(stream_all(service.address))
+        services.wait_until(lambda: has_standby(service))
+        serving, waiting = sorted(services.processes(service.pid)["engine"], key=start_time)
+        streams = stream_all(service.address, lambda: kill(serving, victim))
+        assert asyncio.run(streams) == expected
+        assert waiting in services.processes(service.pid)["engine"]
+        services.wait_until(lambda: has_standby(service))
+
+
+async def stream_all(address: str, strike: Callable[[], None] = lambda: None) -> list[list[int]]:
+    """Returns the tokens of all streams. strike: called once, in the middle of the first one."""
+    async with AsyncClient(address) as client:
+
+        async def one(params: SamplingParams, strike: Callable[[], None] = lambda: None) -> list[int]:
+            tokens: list[int] = []
+            async with client.stream("The capital of France is", params) as stream:
+                async for delta in stream:
+                    if len(tokens) < 40 <= len(tokens) + len(delta.token_ids):
+                        strike()
+                    tokens += delta.token_ids
+            return tokens
+
+        first, *others = PARAMS
+        return list(await asyncio.gather(one(first, strike), *map(one, others)))
+
+
+def kill(engine: int, victim: str) -> None:
+    """Kills an engine core, or its worker."""
+    (worker,) = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
+    os.kill(engine if victim == "engine" else int(worker), signal.SIGKILL)
+
+
+def has_standby(service: Service) -> bool:
+    """Returns what the supervisor says."""
+    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("pagewire_supervisor_standby_ready{")]
+    return line.endswith(" 1.0")
+
+
+def start_time(pid: int) -> int:
+    """Returns when a process was started, in ticks of the kernel's clock."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

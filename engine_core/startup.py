@@ -23,6 +23,7 @@ from pagewire.host.cores import format_cores, parse_cores
 from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
+from pagewire.speculation import parse_speculation
 from pagewire.v1.admin_pb2 import Parallelism
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,10 @@ def check_config(config: EngineConfig) -> None:
 
 
 def _check_combinations(config: EngineConfig) -> None:
+    try:
+        parse_speculation(config.speculate)
+    except ValueError as error:
+        raise StartupError(_CANNOT_START, f"--speculate: {error}", "correct it, or leave it out") from error
     if config.pipeline_parallel_size > 1:
         raise StartupError(_CANNOT_START, "--pipeline-parallel-size is not built yet", "leave it out")
     if config.listen_workers.startswith("tcp://") and not config.external_workers:
@@ -111,6 +116,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
+        speculation=config.speculate,
     )
 
 
@@ -129,7 +135,19 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
+        **_speculation_settings(config),
     )
+
+
+def _speculation_settings(config: EngineConfig) -> dict[str, int]:
+    """Returns the settings of a scheduler with drafts; empty: without."""
+    speculation = parse_speculation(config.speculate)
+    if speculation is None:
+        return {}
+    return {
+        "samples_per_row": 1 + speculation.tokens,
+        "speculative_tokens_per_step": speculation.batch,
+    }
 
 
 def queue_bounds(config: EngineConfig) -> QueueBounds:

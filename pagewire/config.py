@@ -202,6 +202,12 @@ class EngineConfig(ModelConfig):
         metavar="SET",
     )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
+    speculate: str = flag(
+        "",
+        "draft tokens and verify several per step, with the same output: lookup[:tokens=8,batch=16] drafts"
+        " what followed before; tokens: most per row and step; batch: most that all decoding rows compute",
+        metavar="METHOD",
+    )
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
     max_num_seqs: int = flag(256, "maximum number of running sequences", common=True, at_least=1)
     max_num_batched_tokens: int = flag(2048, "maximum number of tokens per step", common=True, at_least=1)

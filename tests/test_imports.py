@@ -26,6 +26,7 @@ GROUND = {
     "checkpoint_files",
     "retry_after",
     "beam_limits",
+    "speculation",
 }
 """The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
 HEAVY = {"torch", "transformers", "triton", "safetensors"}

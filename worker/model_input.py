@@ -1,7 +1,7 @@
 """The inputs of one step, gathered from the rows. Lives for one step."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -67,6 +67,14 @@ class StepBatch(InputBatch):
     @property
     def greedy(self) -> bool:
         return self.all_greedy
+
+
+def with_all_positions(batch: StepBatch, num_logits: Integers) -> StepBatch:
+    """Returns a batch whose rows sample from several of their last positions. num_logits: [A] how many."""
+    if batch.logit_tokens is None:
+        return batch
+    last = batch.logit_tokens.numpy()
+    return replace(batch, logit_tokens=torch.from_numpy(ranges(last - num_logits + 1, num_logits)[1]))
 
 
 def build_input_batch(

@@ -222,8 +222,7 @@ class Scheduler:
         failed = self._abort_without_token(oldest, result) if NO_TOKEN in result.token_ids else []
         self.draft_room.note(oldest.sampling, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
-        if result.sample_counts:
-            planned = oldest.plan.sample_counts or [1] * len(oldest.sampling)
+        if planned := oldest.plan.sample_counts:
             drafts = result.draft_counts or [0] * len(planned)
             several = list(zip(result.tokens_by_row(), planned, drafts, strict=True))
             first = self._take_several(*self._live_samples(oldest, result, several))

@@ -45,7 +45,9 @@ class Result(NamedTuple):
         return [entry for entry, sampled in enumerate(self.token_ids) if sampled == token]
 
     def tokens_by_row(self) -> list[list[int]]:
-        """[A] the tokens of each of the plan's sample_rows, where there are sample_counts."""
+        """[A] the tokens of each of the plan's sample_rows."""
+        if not self.sample_counts:
+            return [[token] for token in self.token_ids]
         ends = list(accumulate(self.sample_counts))
         return [
             self.token_ids[end - count : end] for end, count in zip(ends, self.sample_counts, strict=True)

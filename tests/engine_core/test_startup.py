@@ -21,7 +21,7 @@ from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import Ready
-from tests.engine_core.fakes import add_request, make
+from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 
 
 def ready(num_blocks: int = 64, max_model_len: int = 512) -> Ready:
@@ -51,6 +51,8 @@ def test_the_default_is_valid() -> None:
         ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
         ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),
         ({"output_token_weight": 0.0}, "--output-token-weight"),
+        ({"speculate": "guess"}, "--speculate"),
+        ({"speculate": "lookup:tokens=0"}, "--speculate"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
         ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization"),
     ],
@@ -158,6 +160,19 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
     scheduler.add(make(add_request(1, prompt=40)))
     scheduler.schedule(0.0)
     assert scheduler.pool.num_cached == 0
+
+
+def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    for flag, room in (("", 0), ("lookup:tokens=3", 3)):
+        config = EngineConfig(model=str(tmp_path), speculate=flag)
+        assert initialize_message(config).speculation == flag
+        scheduler = make_scheduler(config, ready())
+        worker = FakeWorker(scheduler.pool.num_blocks, config.block_size)
+        worker.num_drafts = 99
+        scheduler.add(make(add_request(1, 5, max_tokens=30, ignore_eos=True)))
+        run(scheduler, worker, Ledger(), steps=2)
+        assert worker.plans[1].num_extra_samples == room
 
 
 def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:

@@ -23,7 +23,7 @@ def draw(seed: int) -> Workload:
         nan_rate=random.choice([0.0] * 9 + [0.01]),
     )
     tight = random.random() < 0.5
-    workload = Workload(seed, settings, _draw_config(random, tight))
+    workload = Workload(seed, settings, _draw_config(seed, random, tight))
     writer = RequestWriter(random, workload, step, tight)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))
@@ -31,7 +31,7 @@ def draw(seed: int) -> Workload:
     return workload
 
 
-def _draw_config(random: Random, tight: bool) -> EngineConfig:
+def _draw_config(seed: int, random: Random, tight: bool) -> EngineConfig:
     """tight: many sequences at once, and room for few."""
     block_size = random.choice([1, 2, 2, 4] if tight else [1, 2, 4, 8, 16])
     num_blocks = random.choice([8, 9, 12, 16, 24] if tight else [8, 14, 24, 40, 64])
@@ -53,7 +53,18 @@ def _draw_config(random: Random, tight: bool) -> EngineConfig:
         policy=random.choice(["fair", "fair", "fcfs"]),
         tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
         output_token_weight=random.choice([2.0, 0.5]),
+        speculate=_draw_speculation(seed),
     )
+
+
+def _draw_speculation(seed: int) -> str:
+    """Half of the simulations draft; those that do not are what they were before there were drafts."""
+    methods = [
+        "lookup:tokens=4",
+        "simulated:acceptance=70,tokens=4,batch=12",
+        "simulated:acceptance=90,tokens=9,batch=64",
+    ]
+    return Random(f"speculation {seed}").choice(["", "", "", *methods])
 
 
 def _draw_faults(random: Random, settings: Settings, start: float, end: float) -> list[Fault]:

@@ -7,7 +7,7 @@ the tags of its own tokens, all of them. So a lost or misplaced block, a copy th
 that was given to two owners or is taken for what it is not, is found in the step in which it is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
@@ -42,11 +42,24 @@ class TaggedMemory:
         starts, counts = unpack_u32(plan.starts), unpack_u32(plan.counts)
         tables = {row: self._rows.blocks[row].tolist() for row in unpack_u32(plan.rows)}
         written: set[tuple[int, int]] = set()
-        for (row, table), start, count in zip(tables.items(), starts, counts, strict=True):
-            self._extend(row, start + count)
-            self._write(row, table, start, start + count, written)
-        for (row, table), start, count in zip(tables.items(), starts, counts, strict=True):
-            self._check(row, table, start + count)
+        ends = self._ends(plan, tables, starts, counts)
+        for (row, table), start, count, end in zip(tables.items(), starts, counts, ends, strict=True):
+            self._extend(row, end)
+            self._write(row, table, start, end, written)
+            self._spoil(table, end, start + count, written)
+        for (row, table), end in zip(tables.items(), ends, strict=True):
+            self._check(row, table, end)
+
+    def _ends(
+        self, plan: worker_pb2.StepPlan, rows: Iterable[int], starts: list[int], counts: list[int]
+    ) -> list[int]:
+        """Behind the tokens that each row has computed and keeps. Of a row with drafts these are the accepted
+        ones: it has one token more, which it has not computed."""
+        sample_counts = unpack_u32(plan.sample_counts)
+        drafting = {row for row, n in zip(unpack_u32(plan.sample_rows), sample_counts, strict=False) if n > 1}
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        kept = self._rows.num_tokens
+        return [int(kept[row]) - 1 if row in drafting else end for row, end in zip(rows, ends, strict=True)]
 
     def _swap(self, plan: worker_pb2.StepPlan) -> None:
         out, back = unpack_u32(plan.swap_out_host_blocks), unpack_u32(plan.swap_in_host_blocks)
@@ -82,6 +95,15 @@ class TaggedMemory:
                 raise WrongMemory("two tokens are computed into one slot")
             written.add(slot)
             self._tags[slot[0]][offset] = self._histories[row][position]
+
+    def _spoil(self, table: list[int], start: int, end: int, written: set[tuple[int, int]]) -> None:
+        """Refused drafts, however many there were, lie in these positions."""
+        for position in range(start, end):
+            index, offset = divmod(position, self._size)
+            if (slot := (table[index], offset)) in written:
+                raise WrongMemory("a draft is computed into a slot that another token has")
+            written.add(slot)
+            self._tags[slot[0]][offset] = 0
 
     def _check(self, row: int, table: list[int], end: int) -> None:
         """The row reads all positions below `end`."""

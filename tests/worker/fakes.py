@@ -130,10 +130,12 @@ class Driver:
         shuffle: int = 0,
         record: bool = True,
         loader: Loader = load_on_a_cpu,
+        room: int = 0,
         **changes: object,
     ) -> None:
         """budget: tokens per step. shuffle: seed of the order of blocks. record: a GreedySampler in
-        place of the real one. changes: fields of Initialize."""
+        place of the real one. room: tokens that may be drafted for each row that decodes. changes: fields of
+        Initialize."""
         command = initialize(folder, **changes)
         self.runner, self.ready = loader(command)
         self.sampler = GreedySampler()
@@ -148,6 +150,8 @@ class Driver:
         self.running: list[DrivenSequence] = []
         self.ended_rows: list[int] = []
         self.steps = 0
+        self.room = room
+        self.num_drafted = self.num_accepted = 0
 
     def add(
         self,
@@ -200,13 +204,17 @@ class Driver:
         plan, sampled = self._plan()
         result = self.runner.execute(worker_pb2.StepPlan.FromString(plan.SerializeToString()))
         assert result.step == plan.step
-        tokens = unpack_u32(result.token_ids)
-        for sequence, token in zip(sampled, tokens, strict=True):
-            sequence.tokens.append(token)
+        tokens = iter(unpack_u32(result.token_ids))
+        counts = unpack_u32(result.sample_counts) or [1] * len(sampled)
+        self.num_drafted += sum(unpack_u32(result.draft_counts))
+        self.num_accepted += sum(counts) - len(sampled)
         scored = iter(take_apart(result.logprobs))
-        for sequence in sampled:
+        for sequence, count in zip(sampled, counts, strict=True):
+            sequence.tokens += [next(tokens) for _ in range(count)]
+            sequence.num_computed = len(sequence.tokens) - 1
             if sequence.wants is not None:
-                sequence.scores.append(next(scored))
+                sequence.scores += [next(scored) for _ in range(count)]
+        assert not list(tokens)
         assert not list(scored)
         by_row = {sequence.row: sequence for sequence in self.running}
         for part in result.prompt_logprobs:
@@ -225,6 +233,7 @@ class Driver:
         copies: list[tuple[int, int]] = []
         computing: list[tuple[int, int, int]] = []  # row, start, count
         samples: list[tuple[DrivenSequence, int]] = []
+        rooms: dict[int, int] = {}  # row -> tokens that may be drafted for it
         left = self.budget
         for sequence in list(self.running):
             count = min(len(sequence.tokens) - sequence.num_computed, left)
@@ -232,6 +241,10 @@ class Driver:
                 continue
             left -= count
             end = sequence.num_computed + count
+            if self.room and count == 1 and sequence.started:
+                room = min(self.room, left, sequence.max_tokens - len(sequence.output) - 1)
+                rooms[sequence.row] = room
+                left, count, end = left - room, count + room, end + room
             self._make_room(sequence, end, changes, copies)
             if not sequence.started:
                 sequence.started = True
@@ -251,7 +264,7 @@ class Driver:
                 )
             computing.append((sequence.row, sequence.num_computed, count))
             sequence.num_computed = end
-            if end == len(sequence.tokens):
+            if end >= len(sequence.tokens):
                 samples.append((sequence, len(computing) - 1))
                 self._fork(sequence, plan, samples, len(computing) - 1)
         plan.table_rows = pack_u32(row for row, _, _ in changes)
@@ -265,6 +278,8 @@ class Driver:
         plan.counts = pack_u32(count for _, _, count in computing)
         plan.sample_rows = pack_u32(sequence.row for sequence, _ in samples)
         plan.sample_sources = pack_u32(source for _, source in samples)
+        if rooms:
+            plan.sample_counts = pack_u32(1 + rooms.get(sequence.row, 0) for sequence, _ in samples)
         return plan, [sequence for sequence, _ in samples]
 
     def _make_room(

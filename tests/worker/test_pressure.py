@@ -25,29 +25,46 @@ class InProcess:
     """A scheduler and a worker with a model."""
 
     def __init__(
-        self, folder: Path, *, blocks: int, swap_costs: SwapCosts | None, prefix_cache: bool
+        self,
+        folder: Path,
+        *,
+        blocks: int,
+        swap_costs: SwapCosts | None,
+        prefix_cache: bool,
+        drafts: int = 0,
+        **changes: object,
     ) -> None:
-        """swap_costs: None: no swap space."""
+        """swap_costs: None: no swap space. drafts: tokens looked up per row. changes: of Initialize."""
         command = initialize(
-            folder, num_blocks=blocks, max_num_seqs=8, swap_space_bytes=(1 << 20) if swap_costs else 0
+            folder,
+            num_blocks=blocks,
+            max_num_seqs=8,
+            swap_space_bytes=(1 << 20) if swap_costs else 0,
+            speculation=f"lookup:tokens={drafts}" if drafts else "",
+            **changes,
         )
+        self.num_accepted = 0
         self.runner, ready = load(command, 0, 1, lambda what, fraction: None)
         self._results: deque[Result] = deque()
         self.scheduler = Scheduler(
             num_blocks=blocks,
-            block_size=BLOCK_SIZE,
+            block_size=command.block_size,
             max_num_seqs=8,
             max_num_batched_tokens=24,
             prefix_cache=prefix_cache,
             num_host_blocks=ready.num_host_blocks,
             swap_costs=swap_costs or SwapCosts(),
+            samples_per_row=1 + drafts,
+            speculative_tokens_per_step=16,
         )
-        self.limits = Limits(ready.model.vocab_size, 60, 8, frozenset(), blocks, BLOCK_SIZE)
+        self.limits = Limits(ready.model.vocab_size, 60, 8, frozenset(), blocks, command.block_size)
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
         message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
-        self._results.append(decode_result(self.runner.execute(message), plan))
+        result = decode_result(self.runner.execute(message), plan)
+        self.num_accepted += result.num_accepted_drafts
+        self._results.append(result)
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""
@@ -113,3 +130,22 @@ def test_the_same_tokens_as_alone(
         assert swapped == preempted
     else:
         assert 0 < swapped < preempted
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("swap_costs", [None, SwapCosts(1.0, 0.0)], ids=["recompute", "swap"])
+def test_the_same_tokens_with_drafts(
+    swap_costs: SwapCosts | None, ahead: bool, checkpoint: Callable[..., Path]
+):
+    """Rows are preempted and resumed between drafts, with blocks that the prefix cache kept. Three tokens are
+    allowed, so that runs of tokens occur again."""
+    folder, bfloat16 = checkpoint("llama", head_dim=32), {"dtype": "bfloat16", "block_size": 16}
+    messages = load_of_ten_pools(16)
+    for message in messages:
+        message.sampling.allowed_token_ids[:] = [10, 11, 12]
+    engine = InProcess(folder, blocks=64, swap_costs=None, prefix_cache=False, **bfloat16)
+    expected = engine.outputs(messages)
+    drafting = InProcess(folder, blocks=7, swap_costs=swap_costs, prefix_cache=True, drafts=5, **bfloat16)
+    assert drafting.outputs(messages, ahead) == expected
+    assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 1

@@ -109,6 +109,8 @@ class CpuOutputs:
         """See StepOutputs."""
         chosen = self._model.greedy_tokens(self._hidden) if self._batch.greedy else None
         if chosen is not None:
+            if index is not None:
+                chosen = chosen[torch.from_numpy(index)]
             tokens = chosen.numpy().copy()  # the next step overwrites them
             self._sampler.append(rows.tolist(), chosen)
             return SampledTokens(tokens, lambda: tokens, lambda: None)

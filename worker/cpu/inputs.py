@@ -17,7 +17,7 @@ from kernels.cpu.attention.planning.work_items import ITEM_WORDS, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
-from worker.model_input import StepBatch, build_input_batch
+from worker.model_input import StepBatch, build_input_batch, with_all_positions
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
@@ -40,7 +40,8 @@ def input_builder(
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        return replace(build_input_batch(rows, *work, kinds, layout), all_greedy=greedy)
+        batch = replace(build_input_batch(rows, *work, kinds, layout), all_greedy=greedy)
+        return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
 
     return build
 
@@ -54,7 +55,7 @@ class _Layout(NamedTuple):
     num_items: int  # I, of attention
     num_places: int  # for parts of split rows
     context: int
-    in_order: bool  # see worker.step.plan_check.Measures
+    in_order: bool  # all positions are sampled from, one row after another
     greedy: bool
 
 
@@ -87,7 +88,8 @@ class BlockInputs:
     def build(self, step: Step, greedy: bool = False) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
-        The same object as in the last call: only the contents of its tensors have changed.
+        The same object as in the last call: only the contents of its tensors have changed. But where rows
+        with drafts are beside prompts, another one says from which positions they sample.
         """
         layout, limits = self._layout_of(step, greedy)
         if layout != self._layout:
@@ -100,7 +102,7 @@ class BlockInputs:
         self._prepare(job)
         if self._made[0] != self._items:
             self._batch, self._items = replace(self._batch), int(self._made[0])
-        return self._batch
+        return self._batch if step.num_logits is None else with_all_positions(self._batch, step.num_logits)
 
     def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
@@ -108,7 +110,7 @@ class BlockInputs:
         rows = len(step.rows)
         sizes = plan_sizes(self._kernels, step.starts, step.counts, tokens, context)
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
-        in_order = in_order and tokens == rows
+        in_order = in_order and tokens == step.num_sampled_positions
         counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
         layout = _Layout(*counts, rounded, in_order, greedy)
         return layout, (sizes.whole, sizes.joined if self._joins else 0)

@@ -12,6 +12,7 @@ from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.internal.v1 import worker_pb2
+from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.config.registry import read_model_config
@@ -31,6 +32,7 @@ from worker.sampling.sampler import Sampler
 from worker.startup.checks import check_group, choose_max_model_len
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
+from worker.startup.speculation import check_exactness, lookup_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 from worker.weights.prefault import WeightsMemory
@@ -52,6 +54,7 @@ def load(
     other processes compile meanwhile. memory: for the weights. Raises StartupError when anything does not
     fit."""
     check_group(rank, initialize.tensor_parallel_size)
+    speculation = read_speculation(initialize.speculation, "cpu")
     config = read_model_config(Path(initialize.model_path))
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     if precompiled is not None:
@@ -61,10 +64,11 @@ def load(
     if precompiled is not None:
         precompiled.wait(report)
     loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report, pinned)
+    check_exactness(speculation, loaded.exactness)
     report("KV cache", 0.0)
     cache = loaded.make_cache()
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
-    executor = loaded.make_executor(cache, swap_space)
+    executor = loaded.make_executor(cache, swap_space, speculation)
     release_startup_memory()
     report("warm-up", 0.0)
     warm_up(executor)
@@ -96,14 +100,17 @@ class Loaded:
         )
         return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU))
 
-    def make_executor(self, cache: KVCache, swap_space: SwapSpace) -> StepExecutor[CpuBackend]:
+    def make_executor(
+        self, cache: KVCache, swap_space: SwapSpace, speculation: Speculation | None
+    ) -> StepExecutor[CpuBackend]:
         """Returns what executes steps on this cache."""
         most_rows, vocab_size = self.initialize.max_num_seqs, self.config.vocab_size
         size = self.initialize.block_size
         rows = RowTable(most_rows, self.max_model_len, vocab_size, size, cache.num_blocks)
         sampler = Sampler(most_rows, vocab_size, CPU, sampling_kernels(torch.get_num_threads()))
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks)
-        return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens)
+        speculator = lookup_speculator(speculation, rows)
+        return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 
 def _load_weights(

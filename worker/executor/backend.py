@@ -97,7 +97,7 @@ class StepOutputs(Protocol):
     ) -> SampledTokens:
         """Samples one token for each of the rows [N] and appends it to what the device keeps of them.
 
-        index: [N] where the rows stand among the step's A sampled rows; None: they are all of them.
+        index: [N] which of the step's logits they sample from, see Step.num_logits; None: all, in order.
         logprobs: rows that request log-probabilities of what they sample.
         """
 

@@ -7,6 +7,8 @@
     beams offer candidates             beam_candidates
     the other rows sample              sample
 
+A plan with room for drafts has them made before its inputs, and verified by sampling (worker.speculation).
+
 A device that computes by itself may still be busy with earlier steps while a later one is launched.
 """
 
@@ -14,28 +16,42 @@ from collections import deque
 from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
 from worker.executor.pending_step import PendingStep
+from worker.executor.verification import Verification
 from worker.sampling.logprobs.requests import LogprobRequests
+from worker.speculation.drafts import StepDrafts
+from worker.speculation.speculator import Speculator
 from worker.step.beams import BeamRows
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.step.rows import RowTable
 
 B = TypeVar("B", bound=Backend)
+Mask = npt.NDArray[np.bool_]
 
 
 class StepExecutor(Generic[B]):
     """Runs plans against a row table and a backend. A worker.loop.StepRunner."""
 
-    def __init__(self, rows: RowTable, backend: B, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        rows: RowTable,
+        backend: B,
+        max_num_batched_tokens: int,
+        speculator: Speculator | None = None,
+    ) -> None:
+        """speculator: drafts, for a backend that knows tokens at launch. None: nothing is drafted."""
         self.rows, self.backend = rows, backend
+        self._speculator = speculator
         self._max_num_batched_tokens = max_num_batched_tokens
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
-        self._features = (*backend.features, self._logprobs, self._beams)
+        drafted = () if speculator is None else (speculator,)
+        self._features = (*backend.features, self._logprobs, self._beams, *drafted)
         self._pending: deque[PendingStep] = deque()
 
     def launch(self, plan: worker_pb2.StepPlan) -> None:
@@ -75,8 +91,9 @@ class StepExecutor(Generic[B]):
 
     def _compute(self, plan: worker_pb2.StepPlan, clock: LaunchClock, pending: PendingStep) -> None:
         """Launches model and sampling."""
-        backend = self.backend
-        step = read_step(plan, self.rows, self._max_num_batched_tokens, backend.plan_check)
+        backend, speculator = self.backend, self._speculator
+        drafts = speculator.make_drafts(plan) if speculator is not None else None
+        step = read_step(plan, self.rows, self._max_num_batched_tokens, backend.plan_check, drafts)
         backend.upload(step, self._want_tokens_only(step.sample_rows))
         clock.mark_uploaded()
         outputs = backend.forward()
@@ -85,8 +102,12 @@ class StepExecutor(Generic[B]):
         parts = self._logprobs.prompt_parts(step.rows, step.starts, step.counts)
         if parts:
             pending.add_prompts(outputs.prompt_logprobs(parts))
-        if len(step.sample_rows):
+        if drafts is not None:
+            self._verify(outputs, step.sample_rows, drafts, pending)
+        elif len(step.sample_rows):
             self._sample(outputs, step.sample_rows, pending)
+        if speculator is not None:
+            pending.next_draft_counts = speculator.next_counts(step.sample_rows)
 
     def _want_tokens_only(self, rows: Integers) -> bool:
         """Returns whether none of the rows [A] is a beam or requests log-probabilities."""
@@ -98,12 +119,34 @@ class StepExecutor(Generic[B]):
             pending.add_sampled(self._sample_tokens(outputs, rows, None))
             return
         beams = self._beams.mask(rows)
-        counts = self._beams.counts(rows[beams])
-        index = np.flatnonzero(beams)
-        candidates = outputs.beam_candidates(rows[beams], index, int(counts.max()))
-        pending.add_candidates(beams, counts, candidates)
+        self._offer(outputs, rows, beams, np.flatnonzero(beams), pending)
         if not beams.all():
             pending.add_sampled(self._sample_tokens(outputs, rows[~beams], np.flatnonzero(~beams)))
+
+    def _offer(
+        self, outputs: StepOutputs, rows: Integers, beams: Mask, index: Integers, pending: PendingStep
+    ) -> None:
+        """Gives the candidates of the beams [B] among rows [A]. index: see StepOutputs.beam_candidates."""
+        counts = self._beams.counts(rows[beams])
+        candidates = outputs.beam_candidates(rows[beams], index, int(counts.max()))
+        pending.add_candidates(beams, counts, candidates)
+
+    def _verify(self, outputs: StepOutputs, rows: Integers, drafts: StepDrafts, pending: PendingStep) -> None:
+        """Samples for the rows [A] of a step with drafts; beams among them give candidates instead."""
+        assert self._speculator is not None
+        drafts.take_back(rows, self.rows)
+        beams = self._beams.mask(rows)
+        verification = Verification(drafts.tokens, drafts.num_logits)
+        if beams.any():
+            self._offer(outputs, rows, beams, verification.first[beams], pending)
+        verification.sample(
+            np.flatnonzero(~beams),
+            lambda entries, index: self._sample_tokens(outputs, rows[entries], index),
+        )
+        self._speculator.judge(rows, drafts, verification.counts)
+        scored = {entry for entry, row in enumerate(rows.tolist()) if row in self._logprobs.sampled}
+        pending.add_sampled(verification.result(scored))
+        pending.add_draft_counts(np.maximum(verification.counts, 1), drafts.num_logits - 1)
 
     def _sample_tokens(self, outputs: StepOutputs, rows: Integers, index: Integers | None) -> SampledTokens:
         """Samples for rows [N] and appends the tokens. index: see StepOutputs.sample."""

@@ -4,13 +4,14 @@ Everything that the result needs of rows is taken at launch: the next plan may b
 is read, and may remove them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from worker.executor.backend import Completion, Deferred, SampledTokens
 from worker.step.beams import BeamCandidates, write_candidates
 from worker.step.plan_reader import token_column
@@ -27,6 +28,10 @@ class PendingStep:
         self._candidates: Deferred[BeamCandidates] | None = None
         self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
         self._completion: Completion
+        self._sample_counts: Integers | None = None  # [A]; None: 1 each
+        self._draft_counts: Integers | None = None  # [A]; None: none
+        self.next_draft_counts: Sequence[int] = ()
+        """[A] tokens that would be drafted for the rows now; empty: none."""
 
     def add_prompts(self, prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]]) -> None:
         """Adds log-probabilities of prompts."""
@@ -41,6 +46,10 @@ class PendingStep:
     ) -> None:
         """Adds candidates of beams. beams: [A] which rows are beams; counts: [B] candidates of each."""
         self._beams, self._beam_counts, self._candidates = beams, counts, candidates
+
+    def add_draft_counts(self, sample_counts: Integers, draft_counts: Integers) -> None:
+        """Adds how many tokens each of the rows [A] got, and how many were drafted."""
+        self._sample_counts, self._draft_counts = sample_counts, draft_counts
 
     def complete_with(self, completion: Completion) -> None:
         """Sets what tells that the step is done."""
@@ -71,13 +80,23 @@ class PendingStep:
             columns = self._sampled.logprobs()
             if columns is not None:
                 result.logprobs.CopyFrom(columns)
+        self._write_draft_counts(result)
         return result
+
+    def _write_draft_counts(self, result: worker_pb2.StepResult) -> None:
+        if self._sample_counts is not None and self._draft_counts is not None:
+            result.sample_counts = token_column(self._sample_counts)
+            result.draft_counts = token_column(self._draft_counts)
+        if self.next_draft_counts:
+            result.next_draft_counts = pack_u32(self.next_draft_counts)
 
     def _tokens_with_beams(
         self, beams: npt.NDArray[np.bool_], result: worker_pb2.StepResult
     ) -> npt.NDArray[np.int64]:
-        """Returns tokens [A] and writes the candidates of beams [A] into the result."""
+        """Returns tokens [sum of sample counts] and writes the candidates of beams [A] into the result."""
         assert self._candidates is not None and self._beam_counts is not None
+        if self._sample_counts is not None:
+            beams = np.repeat(beams, self._sample_counts)
         tokens = np.empty(len(beams), np.int64)
         tokens[beams] = write_candidates(self._candidates(), self._beam_counts, result)
         if self._sampled is not None:

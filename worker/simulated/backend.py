@@ -83,7 +83,7 @@ class SimulatedBackend:
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
-        self._step, self._num_logits = step, len(step.sample_rows)
+        self._step, self._num_logits = step, step.num_sampled_positions
 
     def forward(self) -> StepOutputs:
         """See Backend."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire.speculation import Speculation
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
 from worker.config.registry import read_model_config
 from worker.exactness import SIMULATED
@@ -16,15 +17,18 @@ from worker.fault_injection import Faults
 from worker.memory.host_blocks import choose_num_host_blocks
 from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
 from worker.simulated.clock import REAL_TIME, Clock
+from worker.simulated.drafter import SimulatedDrafter
 from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
+from worker.speculation.speculator import Speculator
 from worker.startup.checks import (
     check_group,
     choose_max_model_len,
     refuse_quantization,
 )
+from worker.startup.speculation import lookup_speculator, read_speculation
 from worker.step.rows import RowTable
 
 logger = logging.getLogger(__name__)
@@ -40,6 +44,7 @@ def load(
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "simulated")
+    speculation = read_speculation(initialize.speculation, "simulated")
     model = read_model_config(Path(initialize.model_path))
     max_model_len = choose_max_model_len(initialize.max_model_len, model)
     dtype = model.dtype or DEFAULT_DTYPE if initialize.dtype in ("", "auto") else initialize.dtype
@@ -56,7 +61,8 @@ def load(
     )
     tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids)
     backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock)
-    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens)
+    speculator = make_speculator(speculation, rows, tokens)
+    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator)
     if clock is REAL_TIME:
         sleep_precisely()
     logger.info("simulating %s in %s on %s", model.architecture, dtype, profile.name)
@@ -79,6 +85,13 @@ def load(
         ),
         swap_us_per_block=1e6 * host_link.seconds_per_block,
     )
+
+
+def make_speculator(options: Speculation | None, rows: RowTable, tokens: TokenSource) -> Speculator | None:
+    """Returns what drafts; None: nothing is drafted."""
+    if options is None or options.method != "simulated":
+        return lookup_speculator(options, rows)
+    return Speculator(options, SimulatedDrafter(rows, tokens, options.acceptance), rows)
 
 
 def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:

@@ -30,6 +30,18 @@ class RowFeature(Protocol):
         """Ends a row."""
 
 
+class DraftedStep(Protocol):
+    """What drafts change of a plan."""
+
+    @property
+    def counts(self) -> Integers:
+        """[R] tokens to compute."""
+
+    @property
+    def num_logits(self) -> Integers:
+        """See Step."""
+
+
 @dataclass(slots=True)
 class Step:
     """What a plan computes, once its changes have been applied. The int64 columns are contiguous in memory,
@@ -42,6 +54,13 @@ class Step:
     sample_sources: Integers  # [A]: index into rows
     address: int  # of the first column
     measures: Measures
+    num_logits: Integers | None = None
+    """[A] positions, the last ones that each computes, from which a row samples; None: 1 each."""
+
+    @property
+    def num_sampled_positions(self) -> int:
+        """Logits that the step computes."""
+        return len(self.sample_rows) if self.num_logits is None else int(self.num_logits.sum())
 
 
 @dataclass(frozen=True)
@@ -136,18 +155,24 @@ def token_column(tokens: Integers) -> bytes:
 
 
 def read_step(
-    plan: worker_pb2.StepPlan, rows: RowTable, max_num_batched_tokens: int, check: StepCheck | None = None
+    plan: worker_pb2.StepPlan,
+    rows: RowTable,
+    max_num_batched_tokens: int,
+    check: StepCheck | None = None,
+    drafts: DraftedStep | None = None,
 ) -> Step:
     """Returns what the plan computes. Call it after apply_changes(). Raises PlanError when it does not fit.
 
-    check: None where the check is not compiled.
+    check: None where the check is not compiled. drafts: of a plan with sample_counts, appended to the rows.
     """
     computing, sampling = (plan.rows, plan.starts, plan.counts), (plan.sample_rows, plan.sample_sources)
     require(len(set(map(len, computing))) == 1, "rows, starts and counts differ in length")
     require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")
-    require(not plan.sample_counts, "the plan samples several tokens of a row, and this worker samples one")
+    require(drafts is not None or not plan.sample_counts, "the plan has room for drafts, and nothing drafts")
     columns = column(b"".join(computing + sampling))
     num_rows, num_samples = len(plan.rows) // 4, len(plan.sample_rows) // 4
+    if drafts is not None:
+        columns[2 * num_rows : 3 * num_rows] = drafts.counts
     address = columns.ctypes.data
     if check is not None:
         measures = check(columns, address, num_rows, num_samples)
@@ -156,4 +181,5 @@ def read_step(
     require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
     computing_rows, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
     sample_rows, sources = columns[3 * num_rows :].reshape(2, num_samples)
-    return Step(computing_rows, starts, counts, sample_rows, sources, address, measures)
+    num_logits = None if drafts is None else drafts.num_logits
+    return Step(computing_rows, starts, counts, sample_rows, sources, address, measures, num_logits)

@@ -28,6 +28,7 @@ from worker.parallel import Placement
 from worker.startup.checks import check_group, choose_max_model_len, refuse_quantization
 from worker.startup.model import Report, dtype_name, load_model
 from worker.startup.ready import make_ready
+from worker.startup.speculation import read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 
@@ -103,6 +104,7 @@ def load_on_device(
     """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "cuda")
+    read_speculation(initialize.speculation, "cuda")
     config = read_model_config(Path(initialize.model_path))
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)

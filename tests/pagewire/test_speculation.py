@@ -1,0 +1,36 @@
+"""The flag --speculate."""
+
+import pytest
+
+from pagewire.speculation import Speculation, parse_speculation
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("lookup", Speculation("lookup")),
+        ("lookup:tokens=3", Speculation("lookup", tokens=3)),
+        ("lookup:batch=32,tokens=12", Speculation("lookup", tokens=12, batch=32)),
+        ("simulated:acceptance=5", Speculation("simulated", acceptance=5)),
+    ],
+)
+def test_methods_and_options(text: str, expected: Speculation | None) -> None:
+    assert parse_speculation(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("guess", "guess is not a method; there are lookup"),
+        ("lookup:depth=3", "lookup has no option depth; it has tokens, batch"),
+        ("lookup:acceptance=3", "lookup has no option acceptance"),
+        ("lookup:tokens=65", "tokens is 65; use 1 to 64"),
+        ("lookup:tokens", "tokens is missing"),
+        ("lookup:batch=-2", "batch is -2; use 2 to 4096"),
+        (":tokens=2", " is not a method"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_speculation(text)

@@ -1,0 +1,34 @@
+"""Drafts of a simulated device: its own next tokens, a share of which is spoiled.
+
+A draft is right where mix(token's hash) mod 100 is below the acceptance in percent, so that the same tokens
+are always right, and wrong ones follow right ones as in a real draft.
+"""
+
+import numpy as np
+
+from worker.simulated.tokens import GAMMA, TokenSource, mix
+from worker.step.rows import RowTable
+
+
+class SimulatedDrafter:
+    """A worker.speculation.drafter.Drafter."""
+
+    def __init__(self, rows: RowTable, tokens: TokenSource, acceptance: int) -> None:
+        """acceptance: percent of drafts that are right."""
+        self._rows, self._tokens, self._acceptance = rows, tokens, acceptance
+
+    def draft(self, row: int, most: int) -> list[int]:
+        """See Drafter."""
+        first = int(self._rows.num_tokens[row] - self._rows.prompt_lens[row])
+        positions = np.arange(first, first + most)
+        tokens = np.maximum(self._tokens.sample(np.full(most, row), positions), 0).tolist()
+        return [
+            token if mix(token + GAMMA * (position + 1)) % 100 < self._acceptance else self._spoiled(token)
+            for token, position in zip(tokens, positions.tolist(), strict=True)
+        ]
+
+    def remove_row(self, row: int) -> None:
+        """See Drafter."""
+
+    def _spoiled(self, token: int) -> int:
+        return (token + 1) % self._rows.vocab_size

@@ -1,0 +1,12 @@
+"""Speculative decoding: tokens are drafted, computed in one step, and accepted where they are the tokens that
+would have been sampled anyway (docs/speculation.md).
+
+drafter.py        what proposes tokens for a row
+lookup.py         a drafter: what followed the row's last tokens before
+ngram_index.py    where the last tokens of a row occurred before
+draft_lengths.py  how many tokens to draft, from what was accepted lately
+drafts.py         the drafts of one step, in the row table while it computes
+speculator.py     all of it, for the executor, which verifies (worker.executor.verification)
+
+Nothing here imports torch: the simulated worker uses it too.
+"""

@@ -1,0 +1,39 @@
+"""Drafts what followed the row's last tokens when they occurred before, in its prompt or its output.
+
+A text that repeats itself from its last p tokens on is drafted to repeat them on and on.
+"""
+
+from collections.abc import Sequence
+
+from worker.speculation.ngram_index import NgramIndex
+from worker.step.rows import RowTable
+
+
+class LookupDrafter:
+    """A worker.speculation.drafter.Drafter. A row's text is indexed when it is drafted for."""
+
+    def __init__(self, rows: RowTable) -> None:
+        self._rows = rows
+        self._indexes: dict[int, NgramIndex] = {}
+
+    def draft(self, row: int, most: int) -> list[int]:
+        """See Drafter."""
+        token_ids, end = self._rows.token_ids[row], int(self._rows.num_tokens[row])
+
+        def read(start: int, stop: int) -> Sequence[int]:
+            tokens: list[int] = token_ids[start:stop].tolist()
+            return tokens
+
+        index = self._indexes.setdefault(row, NgramIndex())
+        index.extend(end, read)
+        found = index.find(read)
+        if not found:
+            return []
+        drafted = list(read(found, min(found + most, end)))
+        while len(drafted) < most:
+            drafted += drafted[: most - len(drafted)]
+        return drafted
+
+    def remove_row(self, row: int) -> None:
+        """See Drafter."""
+        self._indexes.pop(row, None)

@@ -172,6 +172,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         device=ready.device or config.device,
         parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
+        max_draft_tokens=_speculation_settings(config).get("samples_per_row", 1) - 1,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(

@@ -114,6 +114,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_continuation_bytes=MAX_SCORED_BYTES,
         max_request_bytes=config.max_request_bytes,
         max_priority=limits.max_priority,
+        max_draft_tokens=limits.max_draft_tokens,
         max_tenant_bytes=MAX_ID_BYTES,
     )
 
@@ -128,6 +129,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         max_sequences=min(config.max_sequences, welcome.max_num_seqs),
         max_stop_strings=config.max_stop_strings,
         max_priority=welcome.max_priority,
+        max_draft_tokens=welcome.max_draft_tokens,
         max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
         num_ranks=welcome.parallelism.data,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 
-_SMALLEST = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_priority")
+_SMALLEST = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_priority", "max_draft_tokens")
 """Fields of a Welcome of which the smallest counts: a request may have to move to any core."""
 
 

@@ -44,6 +44,8 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
     in_flight = receiver.in_flight
     if outputs.started_handles:
         _push_started(outputs, in_flight)
+    if outputs.draft_counts:
+        _push_drafts(outputs, in_flight)
     for part in outputs.prompt_logprobs:
         _push_prompt_logprobs(part, receiver)
     columns = (
@@ -93,6 +95,14 @@ def _push_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Journ
         entry = in_flight.get(handle)
         if entry is not None:
             entry.sink.started(queue_us, cached)
+
+
+def _push_drafts(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
+    columns = (unpack_u64(outputs.handles), unpack_u32(outputs.counts), unpack_u32(outputs.draft_counts))
+    for handle, count, num_drafted in list(zip(*columns, strict=True)):  # raises before anything is pushed
+        entry = in_flight.get(handle)
+        if entry is not None and num_drafted:
+            entry.sink.drafted(num_drafted, min(max(count - 1, 0), num_drafted))
 
 
 def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:

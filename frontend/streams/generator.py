@@ -266,6 +266,8 @@ def _add_request(
         cache_bypass=request.cache.bypass,
         logprobs=request.output.logprobs if wants_logprobs else None,
     )
+    if request.speculation.HasField("max_draft_tokens"):
+        message.max_draft_tokens = request.speculation.max_draft_tokens
     if prompt_scores is not None and prompt_scores.missing is not None:
         message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
         message.prompt_logprobs_start = prompt_scores.missing

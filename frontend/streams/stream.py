@@ -73,6 +73,7 @@ class Stream:
         self._ending = False  # a sequence has ended since the last message
         self._begun = False
         self._cached_tokens = 0
+        self._num_drafted = self._num_accepted = 0
         self._error: ServiceError | None = None
         self._when_due: Callable[[], None] | None = None
         self._response = generation_pb2.GenerateResponse()  # reused for each message
@@ -102,6 +103,11 @@ class Stream:
         self._timings.started(queue_us)
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
+
+    def drafted(self, num_drafted: int, num_accepted: int) -> None:
+        """Tokens were drafted for one of its sequences in a step; some of them are in the step's output."""
+        self._num_drafted += num_drafted
+        self._num_accepted += num_accepted
 
     @property
     def missing_prompt_logprobs(self) -> int | None:
@@ -259,6 +265,8 @@ class Stream:
             prompt_tokens=self._header.prompt_tokens,
             cached_prompt_tokens=self._cached_tokens,
             completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
+            draft_tokens=self._num_drafted,
+            accepted_draft_tokens=self._num_accepted,
         )
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":

@@ -28,6 +28,8 @@ class Limits:
     max_stop_strings: int
     max_priority: int = 0
     """With either sign; 0: the engine serves in order of arrival."""
+    max_draft_tokens: int = 0
+    """0: the engine drafts none."""
     max_logprobs: int = 0
     num_ranks: int = 1
     """Engine cores."""
@@ -109,6 +111,15 @@ def priority_problem(value: int, limits: Limits) -> str | None:
     return f"must be {-most} to {most}, not {value}"
 
 
+def _draft_tokens(value: int, limits: Limits) -> str | None:
+    most = limits.max_draft_tokens
+    if value <= most:
+        return None
+    if not most:
+        return f"must be 0, not {value}: the server drafts no tokens (--speculate)"
+    return f"must be at most {most}, not {value}: the server drafts no more (--speculate)"
+
+
 def num_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> int:
     """Returns the number of candidates per position."""
     return vocab_size if options.all else options.top_n or len(options.token_ids.ids)
@@ -166,6 +177,7 @@ def _rank(value: int, limits: Limits) -> str | None:
 
 AT_LEAST_ONE = number(1, MAX_COUNT)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
+DRAFT_TOKENS = Rule("0 to Limits.max_draft_tokens", _draft_tokens)
 PRIORITY = Rule("Limits.max_priority with either sign; 0 under --policy fcfs", priority_problem)
 RANK = Rule("below the number of engines", _rank)
 SEQUENCES = Rule("1 to Limits.max_sequences", _sequences)

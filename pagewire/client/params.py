@@ -182,6 +182,7 @@ class RequestOptions(TypedDict, total=False):
     cache_bypass: neither read nor write the prefix cache.
     session_id: requests with the same id go to the same engine, to reuse its prefix cache.
     data_parallel_rank: engine to use, while it serves.
+    max_draft_tokens: tokens that the server may draft per sequence and step; 0: none. Outputs are the same.
     """
 
     request_id: str
@@ -193,6 +194,7 @@ class RequestOptions(TypedDict, total=False):
     cache_bypass: bool
     session_id: str
     data_parallel_rank: int
+    max_draft_tokens: int
 
 
 class GenerateOptions(SamplingOptions, RequestOptions, total=False):
@@ -202,6 +204,7 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
 _CACHE_OPTIONS = ("cache_salt", "cache_bypass")
 _ROUTING_OPTIONS = ("session_id", "data_parallel_rank")
+_SPECULATION_OPTIONS = ("max_draft_tokens",)
 
 
 def generate_request(
@@ -217,6 +220,7 @@ def generate_request(
     output.timings = options.get("timings", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
+    drafts = {name: options[name] for name in _SPECULATION_OPTIONS if name in options}
     return generation_pb2.GenerateRequest(
         request_id=options.get("request_id", ""),
         model=options.get("model", model),
@@ -228,6 +232,7 @@ def generate_request(
         output=output,
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
         routing=generation_pb2.RoutingHints(**routing) if routing else None,
+        speculation=generation_pb2.Speculation(**drafts) if drafts else None,
     )
 
 

@@ -87,6 +87,8 @@ class Usage:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,7 +232,13 @@ def _token_logprobs(columns: generation_pb2.TokenLogprobs) -> list[TokenLogprob]
 
 
 def _usage(usage: generation_pb2.Usage) -> Usage:
-    return Usage(usage.prompt_tokens, usage.cached_prompt_tokens, usage.completion_tokens)
+    return Usage(
+        usage.prompt_tokens,
+        usage.cached_prompt_tokens,
+        usage.completion_tokens,
+        usage.draft_tokens,
+        usage.accepted_draft_tokens,
+    )
 
 
 def _timings(timings: generation_pb2.Timings) -> Timings:

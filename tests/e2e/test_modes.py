@@ -24,7 +24,6 @@ from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
 from worker.cpu.load import load
 
-BLOCK_SIZE = 8
 BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)
 CONTEXT = 96
 ROWS = 8
@@ -62,36 +61,47 @@ def requests() -> list[engine_pb2.AddRequest]:
 class InProcess:
     """A scheduler and a runner, without sockets."""
 
-    def __init__(self, folder: Path, cached: bool, budget: int, num_blocks: int, swap_bytes: int) -> None:
+    dtype, block_size = "auto", 8
+
+    def __init__(
+        self, folder: Path, cached: bool, budget: int, num_blocks: int, swap_bytes: int, drafts: int = 0
+    ) -> None:
+        """drafts: tokens that are looked up for a row in a step."""
         initialize = worker_pb2.Initialize(
             model_path=str(folder),
             device="cpu",
-            dtype="auto",
+            dtype=self.dtype,
             load_format="auto",
             max_model_len=CONTEXT,
             max_num_seqs=ROWS,
             max_num_batched_tokens=budget,
-            block_size=BLOCK_SIZE,
+            block_size=self.block_size,
             num_blocks=num_blocks,
             tensor_parallel_size=1,
             swap_space_bytes=swap_bytes,
+            speculation=f"lookup:tokens={drafts}" if drafts else "",
         )
+        self.num_accepted = 0
         self.runner, self.ready = load(initialize, 0, 1, lambda what, fraction: None)
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
+            block_size=self.block_size,
             max_num_seqs=ROWS,
             max_num_batched_tokens=budget,
             prefix_cache=cached,
             num_host_blocks=self.ready.num_host_blocks,
+            samples_per_row=1 + drafts,
+            speculative_tokens_per_step=12 if drafts else 0,
         )
-        self.limits = Limits(VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), num_blocks, BLOCK_SIZE)
+        self.limits = Limits(VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), num_blocks, self.block_size)
         self._results: deque[Result] = deque()
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
         message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
-        self._results.append(decode_result(self.runner.execute(message), plan))
+        result = decode_result(self.runner.execute(message), plan)
+        self.num_accepted += result.num_accepted_drafts
+        self._results.append(result)
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""
@@ -158,3 +168,38 @@ def test_the_same_as_alone(folder: Path, alone: Ledger, cached: bool, ahead: boo
     assert (scheduler.num_preemptions > 0) == (memory != "plenty")
     assert (scheduler.swap.num_swapped_out > 0) == (memory == "swap")
     assert (scheduler.prefix_cache.hit_rate.ratio > 0) == cached
+
+
+class InBfloat16(InProcess):
+    """With kernels whose results do not depend on the number of rows, bit for bit."""
+
+    dtype, block_size = "bfloat16", 16
+
+
+def repeating() -> list[engine_pb2.AddRequest]:
+    """The requests, of which most may choose among few tokens: runs of them occur again."""
+    messages = requests()
+    for message in messages[:-1]:
+        message.sampling.allowed_token_ids[:] = [5, 9, 11, EOS_ID]
+    return messages
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), MODES[::5])
+def test_the_same_with_drafts(folder_of_kernels: Path, cached: bool, ahead: bool, budget: int, memory: str):
+    """Bit for bit, log-probabilities too: with drafts in this mode, and without them in the plainest one."""
+    plain = InBfloat16(folder_of_kernels, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    num_blocks, host_bytes = 120 if memory == "plenty" else 10, HOST_BYTES if memory == "swap" else 0
+    engine = InBfloat16(folder_of_kernels, cached, budget, num_blocks, host_bytes, drafts=5)
+    for _ in range(2):
+        ledger = engine.outputs(repeating(), ahead)
+        assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
+        assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
+    assert engine.num_accepted > 20 and engine.scheduler.pool.num_free == num_blocks
+    assert (engine.scheduler.num_preemptions > 0) == (memory != "plenty")
+
+
+@pytest.fixture(scope="module")
+def folder_of_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose heads the kernels can attend to."""
+    return make_checkpoint("llama", tmp_path_factory.mktemp("llama"), head_dim=32)

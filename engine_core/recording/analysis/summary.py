@@ -17,6 +17,8 @@ class Figures:
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_drafts: int = 0
     began: float | None = None
     ended: float = 0.0
 
@@ -32,6 +34,9 @@ class Figures:
         for start in outputs.started:
             self.queued.setdefault(start.request.tenant, []).append(start.queued)
             self.num_cached_tokens += start.num_cached_tokens
+        for entry, num_drafts in outputs.drafts.items():
+            self.num_draft_tokens += num_drafts
+            self.num_accepted_drafts += max(0, outputs.counts[entry] - 1)
         tokens = sum(outputs.counts)
         if tokens:
             self.num_output_tokens += tokens
@@ -54,6 +59,9 @@ class Figures:
         rows["cached prompt tokens"] = str(self.num_cached_tokens)
         rows["computed tokens"] = str(self.num_computed_tokens)
         rows["output tokens"] = str(self.num_output_tokens)
+        if self.num_draft_tokens:
+            rows["draft tokens"] = str(self.num_draft_tokens)
+            rows["accepted draft tokens"] = str(self.num_accepted_drafts)
         rows["seconds"] = f"{self.seconds:.3f}"
         rows["output tokens/s"] = f"{self.num_output_tokens / self.seconds:.0f}" if self.seconds else "-"
         return rows

@@ -2,6 +2,10 @@
 
 import pytest
 
+from engine_core.counters import Counters
+from engine_core.recording.analysis.summary import Figures
+from engine_core.scheduler.outputs import encode_outputs
+from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.world import World
 
 ENDLESS = {"max_tokens": 60, "ignore_eos": True}
@@ -55,6 +59,25 @@ def test_more_rows_get_shorter_drafts_or_none(requests: int, expected: list[int]
     world = World(samples_per_row=8, speculative_tokens_per_step=12, rows=16, blocks=200)
     assert start(world, requests).step().sample_counts == expected
     world.finish()
+
+
+def test_outputs_say_what_was_drafted():
+    world = start(World(samples_per_row=4), 1)
+    scheduler, worker = world.scheduler, world.worker
+    scheduler.take_outputs()
+    worker.submit(scheduler.schedule(0.0))
+    result = worker.collect()._replace(draft_counts=[3])
+    scheduler.update(result)
+    outputs = scheduler.take_outputs()
+    ((_, message),) = encode_outputs(outputs, epoch=1, step=2)
+    assert unpack_u32(message.draft_counts) == [3] and unpack_u32(message.counts) == [len(result.token_ids)]
+    figures = Figures()
+    figures.add_outputs(outputs, 0.0)
+    accepted = len(result.token_ids) - 1
+    assert (figures.num_draft_tokens, figures.num_accepted_drafts) == (3, accepted)
+    counters = Counters()
+    counters.step_done(result)
+    assert counters.draft_tokens == {"accepted": accepted, "refused": 3 - accepted}
 
 
 def test_a_request_may_want_shorter_drafts_or_none():

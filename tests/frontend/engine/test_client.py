@@ -28,6 +28,7 @@ class FakeSink:
     def __init__(self, ends: int = 1) -> None:
         self.outputs: list[tuple[int, int, list[int], int, int]] = []
         self.starts: list[tuple[int, int]] = []
+        self.drafts: list[tuple[int, int]] = []
         self.scores: list[list[float] | None] = []
         self.prompt_scores: list[tuple[int, list[float]]] = []
         self.error: Exception | None = None
@@ -42,6 +43,9 @@ class FakeSink:
 
     def started(self, queue_us: int, cached_tokens: int) -> None:
         self.starts.append((queue_us, cached_tokens))
+
+    def drafted(self, num_drafted: int, num_accepted: int) -> None:
+        self.drafts.append((num_drafted, num_accepted))
 
     def push(
         self,
@@ -364,6 +368,7 @@ COLUMNS = {
                 {"counts": pack_u32([1, 0])},
                 {"finish_reasons": b""},
                 {"started_handles": pack_u64([1])},
+                {"draft_counts": pack_u32([1, 2])},
             )
         ),
     ],
@@ -409,3 +414,25 @@ async def test_addresses_that_make_no_sense(address):
     with pytest.raises(StartupError):
         client.start()
     await client.close()
+
+
+async def test_drafts_are_told_to_their_streams():
+    """With three tokens, of which two were drafted, and a third draft that was refused."""
+    async with connected() as (client, engine, _):
+        first, second = FakeSink(), FakeSink()
+        handles = [await submit(client, engine, sink) for sink in (first, second)]
+        outputs = engine_pb2.StepOutputs(
+            epoch=engine.epoch,
+            handles=pack_u64(handles),
+            indexes=pack_u32([0, 0]),
+            positions=pack_u32([0, 0]),
+            counts=pack_u32([3, 1]),
+            token_ids=pack_u32([5, 6, 7, 8]),
+            finish_reasons=pack_u8([3, 3]),
+            finish_token_ids=pack_u32([0, 0]),
+            draft_counts=pack_u32([3, 0]),
+        )
+        await engine.send(engine_pb2.EngineMessage(step_outputs=outputs))
+        await second.heard()
+        assert first.drafts == [(3, 2)] and not second.drafts
+        assert first.outputs == [(0, 0, [5, 6, 7], 3, 0)]

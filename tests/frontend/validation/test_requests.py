@@ -30,6 +30,7 @@ LIMITS = Limits(
     max_sequences=4,
     max_stop_strings=3,
     max_priority=1000,
+    max_draft_tokens=8,
     max_logprobs=5,
 )
 NAN, INF = math.nan, math.inf
@@ -57,6 +58,7 @@ BAD_VALUES = {
     "request_id": ["a" * 257, "é" * 129, "a\nb", "\x00"],
     "model": ["m" * 257],
     "priority": [1001, -1001, 2**31 - 1, -(2**31)],
+    "speculation.max_draft_tokens": [9, 2**32 - 1],
     "tenant": ["t" * 257, "é" * 129, "a\nb"],
     "routing.data_parallel_rank": [1, 2**32 - 1],
     "routing.session_id": ["s" * 257, "a\nb"],
@@ -103,6 +105,7 @@ BAD_VALUES = {
 GOOD_VALUES = {
     "request_id": ["a" * 256, "Ünïque 7"],
     "priority": [1000, -1000, 0],
+    "speculation.max_draft_tokens": [0, 1, 8],
     "tenant": ["t" * 256, "Zoë & Co."],
     "prompt.truncate_to": [1, MAX_COUNT],
     "sampling.temperature": [0.0, -0.0, 1e-45, 100.0],
@@ -337,6 +340,15 @@ def test_detokenize_and_abort():
         check_abort(generation_pb2.AbortRequest(request_ids=["a" * 257]))
     with pytest.raises(InvalidRequest, match="request_ids"):
         check_abort(generation_pb2.AbortRequest(request_ids=["a"] * (MAX_ABORTS + 1)))
+
+
+def test_where_nothing_is_drafted_a_request_may_want_no_draft():
+    limits = dataclasses.replace(LIMITS, max_draft_tokens=0)
+    check_generate(make_request(speculation=generation_pb2.Speculation(max_draft_tokens=0)), limits)
+    with pytest.raises(InvalidRequest) as caught:
+        wanted = generation_pb2.Speculation(max_draft_tokens=1)
+        check_generate(make_request(speculation=wanted), limits)
+    assert "--speculate" in caught.value.violations["speculation.max_draft_tokens"]
 
 
 def test_where_arrival_decides_there_is_no_priority():

@@ -195,7 +195,7 @@ def test_the_same_with_drafts(folder_of_kernels: Path, cached: bool, ahead: bool
         ledger = engine.outputs(repeating(), ahead)
         assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
         assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
-    assert engine.num_accepted > 20 and engine.scheduler.pool.num_free == num_blocks
+    assert engine.num_accepted > 10 and engine.scheduler.pool.num_free == num_blocks
     assert (engine.scheduler.num_preemptions > 0) == (memory != "plenty")
 
 

@@ -1,6 +1,7 @@
 """Speculation of one executor: drafts for the rows of a plan, and what becomes of them."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
@@ -19,20 +20,26 @@ class Speculator:
         self._batch = options.batch
         self._lengths = DraftLengths(options.tokens)
         self._unable: set[int] = set()  # rows that are beams
+        self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""
         if new.num_beam_candidates:
             self._unable.add(row)
+        if new.stop_token_ids:
+            self._stops[row] = frozenset(new.stop_token_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row, which is drafted for on its own."""
         if source_row in self._unable:
             self._unable.add(row)
+        if source_row in self._stops:
+            self._stops[row] = self._stops[source_row]
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         self._unable.discard(row)
+        self._stops.pop(row, None)
         self._lengths.remove_row(row)
         self._drafter.remove_row(row)
 
@@ -53,11 +60,15 @@ class Speculator:
         """
         if len(rows) >= self._batch:
             return ()
-        most = self._rows.max_model_len
-        counts = [len(self._draft(row, most)) for row in rows.tolist()]
+        counts = [len(self._draft(row, self._rows.max_model_len)) for row in rows.tolist()]
         return counts if any(counts) else ()
 
     def _draft(self, row: int, most: int) -> list[int]:
+        """Returns up to `most` tokens, none of which may end the row: nothing is sampled behind an end."""
         num_tokens = int(self._rows.num_tokens[row])
-        length = min(most, self._lengths.length(row, num_tokens))
-        return self._drafter.draft(row, length) if length and row not in self._unable else []
+        places = self._rows.max_model_len - 1 - num_tokens
+        length = min(most, places, self._lengths.length(row, num_tokens))
+        if length <= 0 or row in self._unable:
+            return []
+        tokens, stops = self._drafter.draft(row, length), self._stops.get(row)
+        return tokens if stops is None else list(takewhile(lambda token: token not in stops, tokens))

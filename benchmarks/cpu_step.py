@@ -48,14 +48,22 @@ SCALES = LinearRecord.word("scales")
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu.attention import attention, split_kv, store_kv
+    from kernels.cpu.attention import attention, float32_kv, split_kv, store_kv
     from kernels.cpu.attention.planning import kv_prefetch_list
-    from kernels.cpu.elementwise import activation, layer_norm, plain_activation, rms_norm, rotary
-    from kernels.cpu.matmul import gemm, gemm12, quantize
+    from kernels.cpu.elementwise import (
+        activation,
+        float32_rows,
+        layer_norm,
+        plain_activation,
+        rms_norm,
+        rotary,
+    )
+    from kernels.cpu.matmul import gemm, gemm12, gemm_float32, quantize
     from kernels.cpu.sampling import argmax
 
     return {
         gemm.linear: "product",
+        gemm_float32.linear_float32: "product",
         gemm12.compact_linear: "product",
         gemm12.compact_rows: "embedding",
         gemm.packed_rows: "embedding",
@@ -70,6 +78,14 @@ def names() -> dict[int, str]:
         attention.attention: "attention",
         kv_prefetch_list.list_pieces: "what to prefetch",
         split_kv.combine_parts: "attention, combining",
+        float32_rows.rms_norm_float32: "norms",
+        float32_rows.layer_norm_float32: "norms",
+        float32_rows.activation_float32: "activation",
+        float32_rows.gated_silu_float32: "gated SiLU",
+        float32_rows.rotary_float32: "rotary",
+        float32_kv.store_kv_float32: "store",
+        float32_kv.attention_float32: "attention",
+        float32_kv.combine_parts_float32: "attention, combining",
         argmax.find_in_pieces: "greedy choice",
         argmax.merge_pieces: "greedy choice, merging",
     }
@@ -78,12 +94,14 @@ def names() -> dict[int, str]:
 def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict[int, str]) -> str:
     """Products by their shape."""
     from kernels.cpu.matmul.gemm import linear
+    from kernels.cpu.matmul.gemm_float32 import linear_float32
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
         return known[operation]
     in_integers = operation == linear and record[SCALES]
-    return f"product {record[COLUMNS]} x {record[WORDS] * (4 if in_integers else 2)}"
+    in_word = 1 if operation == linear_float32 else 4 if in_integers else 2
+    return f"product {record[COLUMNS]} x {record[WORDS] * in_word}"
 
 
 def median_ms(run: Callable[[], None]) -> float:

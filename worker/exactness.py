@@ -37,6 +37,6 @@ def on_cpu(instruction_set: str | None, has_attention: bool) -> Exactness:
     if not has_attention:
         return Exactness(
             f"{instruction_set}, attention by torch",
-            "no attention kernel fits the block size and the head size",
+            "no attention kernel fits the block size or the head size",
         )
     return Exactness(instruction_set)

@@ -1,5 +1,6 @@
-"""Processes are killed while streams run: each stream equals the same request undisturbed, token for token
-and text for text, in float32 and in the dtype that a service chooses by itself."""
+"""Processes are killed while streams run: each stream equals the same request undisturbed, token for token,
+text for text, and bit for bit of its log-probabilities where that is promised, in float32 and in the dtype
+that a service chooses by itself."""
 
 import asyncio
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from kernels.cpu.instruction_sets import AVX2, host_sets
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.results import Generation, Output
 from pagewire.local_service import Service
@@ -176,19 +178,25 @@ def test_streams_go_on_at_another_core(two_cores: Service, references: list[Gene
     check(two_cores, references, victims)
 
 
-def test_streams_go_on_in_the_default_dtype():
-    """The dtype that users get: bfloat16 where kernels compute in it, and widened to float32 elsewhere."""
-    with services.start(frontends=2, max_deaths=99) as service:
+@pytest.mark.parametrize("cpu_kernels", ["auto", "avx2"])
+def test_streams_go_on_in_the_default_dtype(cpu_kernels: str):
+    """The dtype that users get: bfloat16 where kernels compute in it, and widened to float32 elsewhere. With
+    the best instruction set of the host, and with AVX2."""
+    if cpu_kernels != "auto" and AVX2 not in host_sets()[1:]:
+        pytest.skip("this host has no better set than AVX2")
+    with services.start(frontends=2, max_deaths=99, cpu_kernels=cpu_kernels) as service:
         check(service, undisturbed(service), ["engine", "worker", "frontend", "worker", "engine"])
 
 
 def check(service: Service, references: list[Generation], victims: list[str]) -> None:
     """All streams equal the undisturbed ones, and leave nothing behind."""
     cases = make_cases()
+    with Client(service.address) as client:
+        tolerance = 0 if client.model().exactness.bitwise else 1e-3
     results, run = asyncio.run(run_with_kills(service, cases, victims))
     for case, result, twin in zip(cases, results, references, strict=True):
         assert without_scores(result.outputs) == without_scores(twin.outputs), case
-        assert scores_of(result) == pytest.approx(scores_of(twin), abs=1e-3), case
+        assert scores_of(result) == pytest.approx(scores_of(twin), rel=0, abs=tolerance), case
         assert result.usage.completion_tokens == twin.usage.completion_tokens
         assert result.seed == twin.seed == case.params.seed
     with Client(service.address) as client:

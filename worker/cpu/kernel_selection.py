@@ -39,7 +39,7 @@ def compute_dtype(wanted: torch.dtype) -> torch.dtype:
     """
     if wanted == torch.float32:
         return wanted
-    reason = why_not() if wanted == torch.bfloat16 else "our CPU kernels are for bfloat16"
+    reason = why_not() if wanted == torch.bfloat16 else "our CPU kernels are for bfloat16 and float32"
     if reason is None:
         return wanted
     name = str(wanted).removeprefix("torch.")
@@ -70,14 +70,14 @@ def use_cpu_kernels(
         _check_quantized(dtype)
     if device.type != "cpu":
         return CPUKernels()
-    reason = why_not() if dtype == torch.bfloat16 else "they are for bfloat16"
+    reason = why_not()
     if reason is not None:
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
     start_kernel_threads(torch.get_num_threads(), pinned)
     blocks = block_kernels(dtype, block_size, head_dim, group)
-    rows = row_kernels(quantized, arena)
+    rows = row_kernels(quantized, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):
         layer.use_kernels(rows)

@@ -18,9 +18,9 @@ from kernels.cpu.instruction_sets import select, selected_name, selected_set
 from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
-SAMPLER, MODEL, COMPACT = "sampler", "model", "compact"
-"""Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, and those of weights in 12
-bits, which some instruction sets have."""
+SAMPLER, MODEL, FLOAT32, COMPACT = "sampler", "model", "float32", "compact"
+"""Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, what float32 has of its own,
+and those of weights in 12 bits, which some instruction sets have."""
 KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.penalties"),
     MODEL: (
@@ -37,6 +37,7 @@ KERNELS = {
         *("runtime.decide_rows", "runtime.program"),
         *("sampling.argmax", "step.check_step", "step.prepare_inputs"),
     ),
+    FLOAT32: ("attention.float32_kv", "elementwise.float32_rows", "matmul.gemm_float32"),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
 }
 """Modules of kernels.cpu that compile when they are imported."""
@@ -80,7 +81,7 @@ def precompile() -> Precompiled:
     from kernels.cpu.compiler.cache import is_cached
 
     chosen = selected_set()
-    groups = [SAMPLER] if chosen is None or why_not() else [SAMPLER, MODEL]
+    groups = [SAMPLER] if chosen is None or why_not() else [SAMPLER, MODEL, FLOAT32]
     if MODEL in groups and chosen is not None and chosen.compact:
         groups.append(COMPACT)
     missing = [group for group in groups if is_cached() and not _note(group).exists()]

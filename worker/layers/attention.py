@@ -58,13 +58,13 @@ class Attention(Layer):
     ) -> torch.Tensor:
         """See forward()."""
         head_dim, kv_heads, blocks = self.spec.head_dim, self.spec.num_kv_heads, builder.blocks
-        stride = 2 * qkv.shape[1]
-        query, value = qkv, qkv.data_ptr() + 2 * head_dim * (self.num_heads + kv_heads)
+        stride, head_bytes = qkv.itemsize * qkv.shape[1], qkv.itemsize * head_dim
+        query, value = qkv, qkv.data_ptr() + head_bytes * (self.num_heads + kv_heads)
         if rotation is not None:
             query = self._lower_rotation(builder, qkv, rotation, norms)
         key_cache, value_cache = cache
         store = StoreKVRecord(
-            key=query.data_ptr() + 2 * head_dim * self.num_heads,
+            key=query.data_ptr() + head_bytes * self.num_heads,
             value=value,
             key_cache=key_cache.data_ptr(),
             value_cache=value_cache.data_ptr(),
@@ -75,7 +75,7 @@ class Attention(Layer):
         )
         stored = builder.put(blocks.store, store, row_grain(2 * kv_heads * head_dim), repeatable=True)
         out = builder.buffers.output(self.num_heads * head_dim)
-        strides, number = (stride, 2 * out.shape[1]), builder.buffers.set_number
+        strides, number = (stride, out.itemsize * out.shape[1]), builder.buffers.set_number
         caches, addresses = (key_cache, value_cache), (query.data_ptr(), out.data_ptr())
         record = attention_record(*addresses, caches, 0, strides, self.num_heads, self.scale, number)
         attended = builder.put(blocks.attend, record, 1, repeatable=True)
@@ -98,7 +98,7 @@ class Attention(Layer):
         heads = self.num_heads + self.spec.num_kv_heads
         record = RotaryRecord(
             x=(qkv if norms is None else rotated).data_ptr(),
-            stride=2 * qkv.shape[1],
+            stride=qkv.itemsize * qkv.shape[1],
             heads=heads,
             head_dim=head_dim,
             out=rotated.data_ptr(),
@@ -119,7 +119,7 @@ class Attention(Layer):
     ) -> None:
         """Norms `count` heads, from head number `first` on."""
         head_dim = self.spec.head_dim
-        at = 2 * head_dim * first
+        at = qkv.itemsize * head_dim * first
         record = NormRecord(
             x=qkv.data_ptr() + at,
             weight=norm.weight.data_ptr(),
@@ -129,6 +129,6 @@ class Attention(Layer):
             eps=norm.eps,
             factor=1.0,
             heads=count,
-            stride=2 * qkv.shape[1],
+            stride=qkv.itemsize * qkv.shape[1],
         )
         builder.put(builder.rows.norm, record, row_grain(count * head_dim))

@@ -37,7 +37,7 @@ class VocabEmbedding(Matrix):
     @property
     def can_lower(self) -> bool:
         """See Layer. Where the table is not packed, the host looks up rows."""
-        return self.group.size == 1 and self.width % 16 == 0
+        return self.group.size == 1 and (self.packed is None or self.packed.is_unpadded)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E]: the rows of the step's tokens, or what stands for them (InputEmbeddings)."""

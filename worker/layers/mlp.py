@@ -34,9 +34,8 @@ class MLP(FeedForward):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Computes the activation with the compiled kernel if it has this one and the width fits."""
-        fits = self.activation in ACTIVATIONS and self.down.in_share % 16 == 0
-        self.kernels = kernels if fits else None
+        """Computes the activation with the compiled kernel if it has this one."""
+        self.kernels = kernels if self.activation in ACTIVATIONS else None
 
     @property
     def can_lower(self) -> bool:
@@ -68,9 +67,8 @@ class GatedMLP(FeedForward):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Computes the activation with the compiled kernel if it is SiLU and the width fits."""
-        fits = self.activation in ("silu", "swish") and self.down.in_share % 16 == 0
-        self.kernels = kernels if fits else None
+        """Computes the activation with the compiled kernel if it is SiLU."""
+        self.kernels = kernels if self.activation in ("silu", "swish") else None
 
     @property
     def can_lower(self) -> bool:

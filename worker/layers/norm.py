@@ -38,8 +38,8 @@ class RMSNorm(Norm):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Norms with the compiled kernel if the width fits."""
-        self.kernels = kernels if self.weight.shape[0] % 16 == 0 else None
+        """Norms with the compiled kernel."""
+        self.kernels = kernels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
@@ -76,7 +76,7 @@ class RMSNorm(Norm):
             eps=self.eps,
             factor=1.0,
             heads=1,
-            stride=2 * width,
+            stride=x.itemsize * width,
         )
         builder.put(builder.rows.norm, record, row_grain(width))
         return normed, total
@@ -98,9 +98,8 @@ class LayerNorm(Norm):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Norms with the compiled kernel if there are parameters and the width fits."""
-        fits = self.weight is not None and self.weight.shape[0] % 16 == 0
-        self.kernels = kernels if fits else None
+        """Norms with the compiled kernel if there are parameters."""
+        self.kernels = None if self.weight is None else kernels
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""

@@ -34,8 +34,8 @@ class Matrix(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
-        return self.packed is not None and super().can_lower
+        """See Layer. Buffers of programs have no room for padding."""
+        return self.packed is not None and self.packed.is_unpadded and super().can_lower
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
         """x: buffer of the input [M, in]. Returns that of the product, [M, out]."""

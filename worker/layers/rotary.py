@@ -40,8 +40,8 @@ class Rotary(Layer):
         self._table = self._rotation_by(torch.empty(0, 0, device=device))
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Rotates with the compiled kernels if the head size fits."""
-        self.kernels = kernels if self._head_dim % 32 == 0 else None
+        """Rotates with the compiled kernels."""
+        self.kernels = kernels
 
     @property
     def can_lower(self) -> bool:

@@ -19,9 +19,9 @@ attention waits for memory."""
 class ActivationBuffers:
     """Buffers of M rows, one row per token of the step."""
 
-    def __init__(self, most_tokens: int) -> None:
-        """most_tokens: M."""
-        self.most_tokens = most_tokens
+    def __init__(self, most_tokens: int, dtype: torch.dtype = torch.bfloat16) -> None:
+        """most_tokens: M. dtype: of the activations."""
+        self.most_tokens, self.dtype = most_tokens, dtype
         self.num_sets = SETS if most_tokens <= FEW else 1
         self._shared: dict[tuple[str, int, torch.dtype], torch.Tensor] = {}
         self._sets: list[dict[tuple[int, int, torch.dtype], torch.Tensor]] = [
@@ -40,8 +40,9 @@ class ActivationBuffers:
         self._layers += 1
         self._outputs = 0
 
-    def output(self, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Returns [M, width] for an operation of the current layer."""
+    def output(self, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns [M, width] for an operation of the current layer. dtype: None for that of activations."""
+        dtype = dtype or self.dtype
         key = self._outputs, width, dtype
         self._outputs += 1
         buffers = self._sets[self.set_number]
@@ -49,8 +50,10 @@ class ActivationBuffers:
             buffers[key] = zeros((self.most_tokens, width), dtype)
         return buffers[key]
 
-    def shared(self, name: str, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Returns [M, width], the same for all operations that ask for this name and width."""
+    def shared(self, name: str, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns [M, width], the same for all operations that ask for this name and width. dtype: as in
+        output()."""
+        dtype = dtype or self.dtype
         key = name, width, dtype
         if key not in self._shared:
             self._shared[key] = zeros((self.most_tokens, width), dtype)

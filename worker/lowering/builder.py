@@ -48,7 +48,7 @@ class ProgramBuilder:
 
     def __init__(self, rows: RowKernels, blocks: BlockKernels, most_tokens: int) -> None:
         self.rows, self.blocks, self.most_tokens = rows, blocks, most_tokens
-        self.buffers = ActivationBuffers(most_tokens)
+        self.buffers = ActivationBuffers(most_tokens, rows.dtype)
         self._entries: list[_Entry] = []
         self._layer_sizes: list[int] = []
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
@@ -106,7 +106,7 @@ class ProgramBuilder:
         self._layer_sizes.append(self.next_index - first)
 
     def product(self, weight: PackedMatrix, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] bfloat16 or float32. Returns out."""
+        """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32. Returns out."""
         record: ProductRecord
         if isinstance(weight, QuantizedWeight):
             integers = self.buffers.shared("integers", 4 * weight.words.shape[1], torch.uint8)

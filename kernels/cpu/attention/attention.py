@@ -1,4 +1,4 @@
-"""Attention over KV blocks where they lie, in bfloat16, for prefill and decode alike.
+"""Attention over KV blocks where they lie, for prefill and decode alike.
 
 An item of work is up to 8 (query, head) pairs of one row of the step that share a KV head: the group of
 one decoding token, or some tokens of a prompt; or the groups of two rows that decode and begin with the same
@@ -6,9 +6,9 @@ blocks (kernels.cpu.attention.planning.work_items_kernel), whose common tiles ar
 once. It goes over the positions in parts of PART, and in each part three times, 16 positions at a time:
 
     1. scores    q . k for 16 positions: one register per pair, as in kernels.cpu.matmul.gemm
-    2. softmax   exp(scale * score - largest) of the visible positions, 0 of others, as bfloat16; its sum
+    2. softmax   exp(scale * score - largest) of the visible positions, 0 of others, and their sum
                  (kernels.cpu.attention.softmax)
-    3. mix       sum of p * v over pairs of positions
+    3. mix       sum of p * v over positions, pairs of them in bfloat16
 
 Parts are merged in ascending order (kernels.cpu.attention.split_kv), then divided by the sum. A row that has
 much of all work is split: each of its parts is an item, for any thread to take, and is merged later.
@@ -19,10 +19,11 @@ other queries of an item, nor on how a prompt was cut, nor on who computed a par
 it: bit for bit.
 """
 
+from kernels.cpu.attention.loops import BFLOAT16, Loops
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, ScoringRecord
 from kernels.cpu.attention.scoring import cap_scores
-from kernels.cpu.attention.softmax import hide_unseen, weigh_tiles
+from kernels.cpu.attention.softmax import hide_unseen
 from kernels.cpu.attention.split_kv import (
     first_part,
     last_part,
@@ -31,7 +32,7 @@ from kernels.cpu.attention.split_kv import (
     place_of_part,
     write_result,
 )
-from kernels.cpu.attention.tiles import AHEAD, mix_tiles, score_tiles
+from kernels.cpu.attention.tiles import AHEAD, mix_tiles, score_tiles, weigh_tiles
 from kernels.cpu.attention.vector_loops import (
     QUERIES,
     QUERY,
@@ -39,9 +40,11 @@ from kernels.cpu.attention.vector_loops import (
     ask,
     clear,
     copy,
+    row_values,
 )
 from kernels.cpu.compiler.cache import operation
-from kernels.cpu.isa.vectors import read_i64, write_u32
+from kernels.cpu.compiler.language import Static
+from kernels.cpu.isa.vectors import read_i64, read_u32, write_u32
 from kernels.cpu.runtime.program import next_unit
 
 _QUERIES = QUERIES * SCORES
@@ -53,11 +56,12 @@ and the last one, two results."""
 
 def scratch_bytes(head_dim: int) -> int:
     """What one thread needs: two places, scores, queries, two results, the last pair. A multiple of 256."""
-    size = 2 * PLACE + _RESULTS + 2 * partial_bytes(head_dim) + 4 * head_dim + 64
+    size = 2 * PLACE + _RESULTS + 2 * partial_bytes(head_dim) + 4 * row_values(head_dim) + 64
     return -(-size // 256) * 256
 
 
 def _copy_queries(
+    size: Static[int],
     plan: PlanRecord,
     record: AttentionRecord,
     item: AttentionItem,
@@ -66,12 +70,12 @@ def _copy_queries(
     lane: int,
 ) -> None:
     """Of an item, and which positions they see. lane: which pair the first one is."""
-    stride, group, head_dim, window = record.query_stride, record.group, record.head_dim, plan.window
-    first, pairs = item.first, item.pairs
-    query = record.query + (item.token + first // group) * stride + 2 * head * group * head_dim
+    stride, group, window = record.query_stride, record.group, plan.window
+    first, pairs, query_bytes = item.first, item.pairs, size * record.head_dim
+    query = record.query + (item.token + first // group) * stride + head * group * query_bytes
     in_group, own = first % group, item.start + first // group
     for m in range(lane, lane + pairs):
-        copy(query + 2 * in_group * head_dim, scratch + _QUERIES + m * QUERY, head_dim // 32)
+        _copy_query(query + in_group * query_bytes, scratch + _QUERIES + m * QUERY, query_bytes)
         write_u32(scratch + _SEEN + 4 * m, 0 if window == 0 else max(0, own - window + 1))
         write_u32(scratch + _SEEN + 32 + 4 * m, own)
         in_group += 1
@@ -81,46 +85,64 @@ def _copy_queries(
             query += stride
 
 
-def _ask_for_item(record: AttentionRecord, place: PartPlace) -> None:
+def _copy_query(query: int, to: int, query_bytes: int) -> None:
+    """So many bytes, a multiple of 4."""
+    lines = query_bytes // 64
+    if lines:
+        copy(query, to, lines)
+    for at in range(64 * lines, query_bytes, 4):
+        write_u32(to + at, read_u32(query + at))
+
+
+def _ask_for_item(size: Static[int], record: AttentionRecord, place: PartPlace) -> None:
     """For its queries, and for where its results go: rows of some tokens, lines apart."""
     item, group, head_dim = AttentionItem.at(place.item), record.group, record.head_dim
-    token, column = item.token + item.first // group, 2 * place.head * group * head_dim
+    token, row_bytes = item.token + item.first // group, size * group * head_dim
+    column = place.head * row_bytes
     last = item.token + (item.first + item.pairs - 1) // group
     for number in range(token, last + 1):
-        ask(record.query + number * record.query_stride + column, group * head_dim // 32)
-        ask(record.out + number * record.out_stride + column, group * head_dim // 32)
+        ask(record.query + number * record.query_stride + column, row_bytes // 64)
+        ask(record.out + number * record.out_stride + column, row_bytes // 64)
 
 
-def _compute_part(plan: PlanRecord, record: AttentionRecord, place: PartPlace, scratch: int, to: int) -> None:
+def _compute_part(
+    loops: Static[Loops],
+    plan: PlanRecord,
+    record: AttentionRecord,
+    place: PartPlace,
+    scratch: int,
+    to: int,
+) -> None:
     """A part's result. scratch: the item's queries are in it. to: address of the result."""
     head_dim, item = record.head_dim, AttentionItem.at(place.item)
     tiles, shared, own, pairs = place.tiles, place.shared, place.own, item.pairs
     of_both = 2 * pairs if item.paired else pairs
     most = shared + max(own, tiles - shared - own)
-    _score(place, pairs, head_dim, scratch)
+    _score(loops, place, pairs, head_dim, scratch)
     if record.scoring and ScoringRecord.at(record.scoring).soft_cap > 0:
         cap_scores(scratch, most, of_both, record.scale, ScoringRecord.at(record.scoring).soft_cap)
     _hide_unseen(plan, record, place, most, of_both, scratch)
     # Queries of several tokens compute for so long that memory need not be asked for in between.
     soon = place.address + LIST + 8 * (tiles + AHEAD) if pairs <= record.group else 0
-    weigh_tiles(scratch, most, of_both, record.scale, to + 32 * head_dim, soon)
-    clear(to, head_dim // 2)
-    _mix(place, pairs, head_dim, scratch, to)
+    totals = 32 * row_values(head_dim)
+    weigh_tiles(loops, scratch, most, of_both, record.scale, to + totals, soon)
+    clear(to, totals // 64)
+    _mix(loops, place, pairs, head_dim, scratch, to)
 
 
-def _score(place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
+def _score(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
     """Of the tiles of two rows for the pairs of both, of others for those of their row. Each row has as many
     pairs. The second row comes last: what is computed too much is in its way."""
-    queries, keys, words = scratch + _QUERIES, place.address + LIST, head_dim // 2
+    queries, keys, words = scratch + _QUERIES, place.address + LIST, head_dim // loops.in_word
     shared, own = place.shared, place.own
     others, to = place.tiles - shared - own, scratch + 64 * shared
     if shared > 0:
-        score_tiles(queries, keys, shared, 2 * pairs, words, scratch)
+        score_tiles(loops, queries, keys, shared, 2 * pairs, words, scratch)
     if own > 0:
-        score_tiles(queries, keys + 8 * shared, own, pairs, words, to)
+        score_tiles(loops, queries, keys + 8 * shared, own, pairs, words, to)
     if others > 0:
         queries += QUERY * pairs
-        score_tiles(queries, keys + 8 * (shared + own), others, pairs, words, to + SCORES * pairs)
+        score_tiles(loops, queries, keys + 8 * (shared + own), others, pairs, words, to + SCORES * pairs)
 
 
 def _hide_unseen(
@@ -141,45 +163,54 @@ def _hide_unseen(
             hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, scratch + _SEEN)
 
 
-def _mix(place: PartPlace, pairs: int, head_dim: int, scratch: int, sums: int) -> None:
+def _mix(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int, sums: int) -> None:
     """As _score(), with the weights in scratch memory."""
     tiles, shared, own = place.tiles, place.shared, place.own
-    values, weights = place.address + LIST + 8 * tiles, scratch + 32 * shared
+    values, weights = place.address + LIST + 8 * tiles, scratch + 16 * loops.size * shared
     one_pair = scratch + _RESULTS + 2 * partial_bytes(head_dim)
     before = place.begin + 16 * shared
     if shared > 0:
-        mix_tiles(values, scratch, 16 * shared, 2 * pairs, head_dim, sums, one_pair)
+        mix_tiles(loops, values, scratch, 16 * shared, 2 * pairs, head_dim, sums, one_pair)
     if own > 0:
-        mix_tiles(values + 8 * shared, weights, place.end - before, pairs, head_dim, sums, one_pair)
+        mix_tiles(loops, values + 8 * shared, weights, place.end - before, pairs, head_dim, sums, one_pair)
     if tiles > shared + own:
         values += 8 * (shared + own)
         weights += SCORES * pairs
         positions = place.paired_end - before
-        mix_tiles(values, weights, positions, pairs, head_dim, sums + 4 * head_dim * pairs, one_pair)
+        sums += 4 * row_values(head_dim) * pairs
+        mix_tiles(loops, values, weights, positions, pairs, head_dim, sums, one_pair)
 
 
-def _attend(plan: PlanRecord, record: AttentionRecord, part: int, place: PartPlace, scratch: int) -> None:
+def _attend(
+    loops: Static[Loops],
+    plan: PlanRecord,
+    record: AttentionRecord,
+    part: int,
+    place: PartPlace,
+    scratch: int,
+) -> None:
     """A part of a unit, merged with those before it; the last one writes the result."""
     group, head_dim = record.group, record.head_dim
     item, head, before = AttentionItem.at(place.item), place.head, scratch + _RESULTS
     own = before + partial_bytes(head_dim)
     if item.part >= 0:
         if place.tiles > 0:
-            _copy_queries(plan, record, item, head, scratch, 0)
-            _compute_part(plan, record, place, scratch, place_of_part(plan, record, item, head, part))
+            _copy_queries(loops.size, plan, record, item, head, scratch, 0)
+            to = place_of_part(plan, record, item, head, part)
+            _compute_part(loops, plan, record, place, scratch, to)
         return
     if part == first_part(plan, item, group):
-        _copy_queries(plan, record, item, head, scratch, 0)
+        _copy_queries(loops.size, plan, record, item, head, scratch, 0)
         if item.paired:
-            _copy_queries(plan, record, AttentionItem.at(item.paired), head, scratch, item.pairs)
-        _compute_part(plan, record, place, scratch, before)
+            _copy_queries(loops.size, plan, record, AttentionItem.at(item.paired), head, scratch, item.pairs)
+        _compute_part(loops, plan, record, place, scratch, before)
     else:
-        _compute_part(plan, record, place, scratch, own)
+        _compute_part(loops, plan, record, place, scratch, own)
         merge_part(before, own, head_dim)
     if part == last_part(item, group):
-        write_result(record, item, head, before, 0)
+        write_result(loops.element, record, item, head, before, 0)
         if item.paired:
-            write_result(record, AttentionItem.at(item.paired), head, before, item.pairs)
+            write_result(loops.element, record, AttentionItem.at(item.paired), head, before, item.pairs)
 
 
 def _begins_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
@@ -194,8 +225,7 @@ def _ends_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
     return item.part if item.part >= 0 else last_part(item, record.group)
 
 
-@operation
-def attention(record: AttentionRecord, first: int, count: int, thread: int) -> None:
+def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1: of each item its KV heads.
 
     Memory is asked for AHEAD tiles before it is needed: blocks lie anywhere, and no CPU foresees them. After
@@ -207,9 +237,9 @@ def attention(record: AttentionRecord, first: int, count: int, thread: int) -> N
     scratch = later.address + PLACE
     unit, end = first, first + count
     part = _begins_with(plan, record, unit)
-    locate(plan, record, unit, part, place)
+    locate(loops.size, plan, record, unit, part, place)
     for tile in range(min(AHEAD, 2 * place.tiles)):
-        ask(read_i64(place.address + LIST + 8 * tile), record.head_dim // 2)
+        ask(read_i64(place.address + LIST + 8 * tile), loops.size * record.head_dim // 4)
     while unit < end:
         following, next_part = unit, part + 1
         if part == _ends_with(plan, record, unit):
@@ -220,11 +250,17 @@ def attention(record: AttentionRecord, first: int, count: int, thread: int) -> N
                 next_part = _begins_with(plan, record, following)
         later.tiles = 0
         if following < units:
-            locate(plan, record, following, next_part, later)
+            locate(loops.size, plan, record, following, next_part, later)
             if following != unit:
-                _ask_for_item(record, later)
+                _ask_for_item(loops.size, record, later)
         append(place, later)
-        _attend(plan, record, part, place, scratch)
+        _attend(loops, plan, record, part, place, scratch)
         unit = unit if following == unit else unit + 1
         part = next_part
         place, later = later, place
+
+
+@operation
+def attention(record: AttentionRecord, first: int, count: int, thread: int) -> None:
+    """In bfloat16."""
+    attend_units(BFLOAT16, record, first, count, thread)

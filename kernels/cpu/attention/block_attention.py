@@ -1,11 +1,10 @@
-"""kernels.ops.attention.paged_attention on a CPU with AVX512-BF16: blocks are read where they lie, nothing
-is gathered.
+"""kernels.ops.attention.paged_attention on a CPU: blocks are read where they lie, nothing is gathered.
 
 The operation, its shapes and the reference are those of kernels.ops.attention.paged_attention. What differs
 is the order of values within a block, which kernels.cpu.attention.store_kv writes and
 kernels.cpu.attention.attention reads; copying whole blocks works on both. Block sizes must be multiples of
-16, head sizes of 32, up to 512. A query's result has the same bits whatever else is in the batch, however the
-prompt is cut into chunks, and whichever blocks hold it.
+16; head sizes are even and up to 512 in bfloat16, and any up to 256 in float32. A query's result has the same
+bits whatever else is in the batch, however the prompt is cut into chunks, and whichever blocks hold it.
 
 Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
 """
@@ -46,21 +45,27 @@ class BlockPlan:
 def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
     """Returns the kernels for these sizes; None if they do not fit. Call only if
     kernels.cpu.requirements.why_not() is None."""
-    if dtype != torch.bfloat16 or block_size % 16 or head_dim % 32:
+    if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or head_dim * dtype.itemsize % 4:
         return None
     from kernels.cpu.attention.attention import attention, scratch_bytes  # compiles, the first time
     from kernels.cpu.attention.split_kv import combine_parts, partial_bytes
     from kernels.cpu.attention.store_kv import store_kv
-    from kernels.cpu.attention.vector_loops import MOST_HEAD_DIM, PART
+    from kernels.cpu.attention.vector_loops import MOST_QUERY, PART
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    if head_dim > MOST_HEAD_DIM:
+    if head_dim * dtype.itemsize > MOST_QUERY:
         return None
+    operations = store_kv, attention, combine_parts
+    if dtype == torch.float32:
+        from kernels.cpu.attention import float32_kv as wide
+
+        operations = wide.store_kv_float32, wide.attention_float32, wide.combine_parts_float32
     return BlockKernels(
         team=TEAM,
-        store=store_kv,
-        attend=attention,
-        combine=combine_parts,
+        dtype=dtype,
+        store=operations[0],
+        attend=operations[1],
+        combine=operations[2],
         scratch_bytes=scratch_bytes,
         partial_bytes=partial_bytes,
         part=PART,
@@ -182,7 +187,7 @@ def block_attention(
         out.data_ptr(),
         (key_cache, value_cache),
         plan.address,
-        (2 * query.stride(0), 2 * num_heads * head_dim),
+        (query.itemsize * query.stride(0), query.itemsize * num_heads * head_dim),
         num_heads,
         scale,
         scoring=scoring,

@@ -33,6 +33,7 @@ class BlockKernels:
     """The compiled operations on a cache in this layout."""
 
     team: "Team"
+    dtype: torch.dtype  # of keys and values: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
     attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
     combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts
@@ -62,7 +63,7 @@ class BlockKernels:
             key_cache=key_cache.data_ptr(),
             value_cache=value_cache.data_ptr(),
             slot_rows=rows.data_ptr(),
-            stride=2 * key.stride(0),
+            stride=key.itemsize * key.stride(0),
             heads=heads,
             head_dim=head_dim,
         )

@@ -1,7 +1,8 @@
 """The second pass of kernels.cpu.attention.attention: scores of a part become weights, those of all pairs
 side by side.
 
-    weight  e ** x, of x = score * scale - largest, to 1.0e-4 of it (kernels.cpu.isa.exp)
+    weight  e ** x, of x = score * scale - largest: a bfloat16 to 1.0e-4 of it, or as exact as float32 is
+            (kernels.cpu.isa.exp)
 
 What a pair does not see has the score NOTHING, and the weight 0 exactly.
 
@@ -18,7 +19,7 @@ from llvmlite import ir
 from kernels.cpu.attention.vector_loops import SCORES
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, rough_power
+from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, exp, rough_power
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import (
     BITS,
@@ -80,8 +81,9 @@ def _make_hide(rows: int) -> Any:
     return hide
 
 
-def _make_softmax(rows: int, asking: bool = True) -> Any:
-    """softmax(scores, tiles, scale, totals, soon): see weigh_tiles(). asking: for what is needed soon."""
+def make_softmax(size: int, rows: int, asking: bool = True) -> Any:
+    """softmax(scores, tiles, scale, totals, soon): see kernels.cpu.attention.tiles.weigh_tiles(). size: bytes
+    of a weight. asking: for what is needed soon."""
 
     @intrinsic(types.void(types.int64, types.int64, types.float32, types.int64, types.int64))
     def softmax(builder: Any, scores: Any, tiles: Any, scale: Any, totals: Any, soon: Any) -> None:
@@ -95,26 +97,17 @@ def _make_softmax(rows: int, asking: bool = True) -> Any:
             return after
 
         found = repeat(builder, tiles, [ir.Constant(F32S, [NOTHING] * LANES)] * rows, find_largest)
-        unit = ir.Constant(F32, math.log2(math.e) * EXPONENT_UNIT)
         largest = builder.fmul(_of_lanes(builder, found, _larger), broadcast(builder, scale))
         store_lanes(builder, largest, builder.add(totals, word(64)), _first(rows))
-        bits = builder.fmul(at_least_lowest(builder, largest), broadcast(builder, unit))
-        shift = builder.fsub(ir.Constant(F32S, [BIAS * EXPONENT_UNIT] * LANES), bits)
-        shifts = [_shuffled(builder, shift, shift, [m] * LANES) for m in range(rows)]
-        factor = broadcast(builder, builder.fmul(scale, unit))
+        weights_of = (_rough_weights if size == 2 else _precise_weights)(builder, scale, largest)
 
         def weigh(tile: Any, before: list[Any]) -> list[Any]:
             after = []
             for m in range(rows):
-                score = load(builder, _place(builder, scores, tile, m, 64), F32S)
-                bits = call(builder, "llvm.fma.v16f32", F32S, score, factor, shifts[m])
-                weights = builder.fmul(*rough_power(builder, bits))
-                # Half as long as the scores: what is still to be read stays.
-                store(
-                    builder,
-                    OPERATIONS.round_to_bfloat16(builder, weights),
-                    _place(builder, scores, tile, m, 32),
-                )
+                weights = weights_of(load(builder, _place(builder, scores, tile, m, 64), F32S), m)
+                rounded = OPERATIONS.round_to_bfloat16(builder, weights) if size == 2 else weights
+                # As long as the scores, or half as long: what is still to be read stays.
+                store(builder, rounded, _place(builder, scores, tile, m, LANES * size))
                 after.append(builder.fadd(before[m], weights))
             return after
 
@@ -122,6 +115,38 @@ def _make_softmax(rows: int, asking: bool = True) -> Any:
         store_lanes(builder, _of_lanes(builder, sums, _sum), totals, _first(rows))
 
     return softmax
+
+
+def _rough_weights(builder: Any, scale: Any, largest: Any) -> Callable[[Any, int], Any]:
+    """(scores, m): weights of pair m, for bfloat16. largest: score times the scale of pair m in lane m."""
+    unit = ir.Constant(F32, math.log2(math.e) * EXPONENT_UNIT)
+    bits = builder.fmul(at_least_lowest(builder, largest), broadcast(builder, unit))
+    shift = builder.fsub(ir.Constant(F32S, [BIAS * EXPONENT_UNIT] * LANES), bits)
+    shifts = _each_lane(builder, shift)
+    factor = broadcast(builder, builder.fmul(scale, unit))
+
+    def weights_of(scores: Any, m: int) -> Any:
+        return builder.fmul(
+            *rough_power(builder, call(builder, "llvm.fma.v16f32", F32S, scores, factor, shifts[m]))
+        )
+
+    return weights_of
+
+
+def _precise_weights(builder: Any, scale: Any, largest: Any) -> Callable[[Any, int], Any]:
+    """As _rough_weights(), for float32."""
+    shifts = _each_lane(builder, builder.fneg(at_least_lowest(builder, largest)))
+    factor = broadcast(builder, scale)
+
+    def weights_of(scores: Any, m: int) -> Any:
+        return exp(builder, call(builder, "llvm.fma.v16f32", F32S, scores, factor, shifts[m]))
+
+    return weights_of
+
+
+def _each_lane(builder: Any, values: Any) -> list[Any]:
+    """Each of the first 8 lanes as a vector of its own."""
+    return [_shuffled(builder, values, values, [m] * LANES) for m in range(8)]
 
 
 def _place(builder: Any, scores: Any, tile: Any, row: int, size: int) -> Any:
@@ -183,8 +208,6 @@ def _of_lanes(builder: Any, rows: list[Any], join: Callable[[Any, Any, Any], Any
 
 
 _hide_3, _hide_4, _hide_6, _hide_8 = (_make_hide(rows) for rows in (3, 4, 6, 8))
-_softmax_3, _softmax_4, _softmax_6, _softmax_8 = (_make_softmax(rows) for rows in (3, 4, 6, 8))
-_quiet_softmax_4, _quiet_softmax_8 = _make_softmax(4, False), _make_softmax(8, False)
 
 
 def hide_unseen(scores: int, tile: int, tiles: int, pairs: int, base: int, seen: int) -> None:
@@ -199,22 +222,3 @@ def hide_unseen(scores: int, tile: int, tiles: int, pairs: int, base: int, seen:
         _hide_4(scores, tile, tiles, base, seen)
     else:
         _hide_3(scores, tile, tiles, base, seen)
-
-
-def weigh_tiles(scores: int, tiles: int, pairs: int, scale: float, totals: int, soon: int) -> None:
-    """Scores, of each pair [16 * tiles] float32, become weights in bfloat16, relative to the pair's largest
-    score. Their sums go to `totals`, [16] float32, the largest scores times the scale behind them; those of
-    pairs behind these too. scale: above 0. soon: address of a list of tiles, one for each pair; two lines of
-    each are asked for with each tile. 0: there is none."""
-    if soon == 0 and pairs > 4:
-        _quiet_softmax_8(scores, tiles, scale, totals, 0)
-    elif soon == 0:
-        _quiet_softmax_4(scores, tiles, scale, totals, 0)
-    elif pairs > 6:
-        _softmax_8(scores, tiles, scale, totals, soon)
-    elif pairs > 4:
-        _softmax_6(scores, tiles, scale, totals, soon)
-    elif pairs > 3:
-        _softmax_4(scores, tiles, scale, totals, soon)
-    else:
-        _softmax_3(scores, tiles, scale, totals, soon)

@@ -2,9 +2,9 @@
 
 A part is PART positions, counted from the row's first one. Its result, of up to 8 (query, head) pairs:
 
-    0           sums     [8, D] float32    of p * v, with p = exp(scale * score - largest)
-    32 D        totals   [16] float32      of p
-    32 D + 64   largest  [16] float32      of scale * score; -inf where the pair sees nothing
+    0           sums     [8, W] float32    of p * v, with p = exp(scale * score - largest); W: row_values(D)
+    32 W        totals   [16] float32      of p
+    32 W + 64   largest  [16] float32      of scale * score; -inf where the pair sees nothing
 
     merged   largest    max(before, own)
              sums       sums * exp(before - largest) + sums of this part * exp(own - largest)
@@ -22,19 +22,20 @@ from llvmlite import ir
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord, ScoringRecord
 from kernels.cpu.attention.scoring import add_sink
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
-from kernels.cpu.attention.vector_loops import PART, clear
+from kernels.cpu.attention.vector_loops import PART, clear, row_values
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
-from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.compiler.language import Static, float32, intrinsic
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.elementwise.elements import BFLOAT16, Element
 from kernels.cpu.isa.exp import exp
-from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.simd import load_f32
 from kernels.cpu.isa.vectors import (
-    F32,
     F32S,
     I32S,
-    broadcast,
     call,
     load,
+    read_f32,
     repeat,
     store,
     word,
@@ -72,21 +73,15 @@ def _merge(builder: Any, to: Any, part: Any, totals: Any, vectors: Any) -> None:
     store(builder, larger, builder.add(to, largest))
 
 
-@intrinsic(types.void(*[types.int64] * 4))
-def _divide(builder: Any, sums: Any, total: Any, out: Any, vectors: Any) -> None:
-    """out = sums / total, rounded: so many registers. One division: it takes as long as ten products."""
-    factor = broadcast(builder, builder.fdiv(ir.Constant(F32, 1.0), load(builder, total, F32)))
-
-    def write(v: Any, nothing: list[Any]) -> list[Any]:
-        quotient = builder.fmul(load(builder, builder.add(sums, builder.mul(v, word(64))), F32S), factor)
-        store(
-            builder,
-            OPERATIONS.round_to_bfloat16(builder, quotient),
-            builder.add(out, builder.mul(v, word(32))),
-        )
-        return nothing
-
-    repeat(builder, vectors, [], write)
+def _divide(element: Static[Element], sums: int, total: int, out: int, head_dim: int) -> None:
+    """out = sums / total, rounded. One division: it takes as long as ten products."""
+    factor = f32x16(float32(float32(1.0) / read_f32(total)))
+    for i in range(0, head_dim - 15, 16):
+        element.store(out + element.size * i, load_f32(sums + 4 * i) * factor)
+    rest = head_dim % 16
+    if rest:
+        i = head_dim - rest
+        element.store_first(out + element.size * i, load_f32(sums + 4 * i) * factor, rest)
 
 
 @intrinsic(types.void(types.int64))
@@ -97,24 +92,33 @@ def _write_nothing(builder: Any, to: Any) -> None:
 
 def partial_bytes(head_dim: int) -> int:
     """Of a part's result."""
-    return 32 * head_dim + 128
+    return 32 * row_values(head_dim) + 128
 
 
 def merge_part(to: int, part: int, head_dim: int) -> None:
     """Addresses of results: of the parts before, and of this one."""
-    _merge(to, part, 32 * head_dim, head_dim // 16)
+    values = row_values(head_dim)
+    _merge(to, part, 32 * values, values // 16)
 
 
-def write_result(record: AttentionRecord, item: AttentionItem, head: int, partial: int, lane: int) -> None:
+def write_result(
+    element: Static[Element],
+    record: AttentionRecord,
+    item: AttentionItem,
+    head: int,
+    partial: int,
+    lane: int,
+) -> None:
     """Of all parts, rounded: what the item's queries get. lane: the first one's number in the result."""
     stride, group, head_dim, first = record.out_stride, record.group, record.head_dim, item.first
-    out = record.out + item.token * stride + 2 * head * group * head_dim
+    out = record.out + item.token * stride + element.size * head * group * head_dim
+    width = 4 * row_values(head_dim)
     if record.scoring and ScoringRecord.at(record.scoring).sinks:
-        _add_sinks(record, item, head, partial + 32 * head_dim, lane)
+        _add_sinks(record, item, head, partial + 8 * width, lane)
     for m in range(item.pairs):
-        to = out + (first + m) // group * stride + 2 * ((first + m) % group * head_dim)
-        sums, total = 4 * head_dim * (lane + m), 32 * head_dim + 4 * (lane + m)
-        _divide(partial + sums, partial + total, to, head_dim // 16)
+        to = out + (first + m) // group * stride + element.size * ((first + m) % group * head_dim)
+        total = partial + 8 * width + 4 * (lane + m)
+        _divide(element, partial + width * (lane + m), total, to, head_dim)
 
 
 def _add_sinks(record: AttentionRecord, item: AttentionItem, head: int, totals: int, lane: int) -> None:
@@ -144,24 +148,31 @@ def place_of_part(
     return plan.partials + record.partial_set * plan.set_bytes + index * partial_bytes(record.head_dim)
 
 
-@operation
-def combine_parts(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """After kernels.cpu.attention.attention.attention with the same record. Items of a row's last part make
-    the result of all; the others have nothing to do.
+def combine_rows(
+    element: Static[Element], record: AttentionRecord, first: int, count: int, thread: int
+) -> None:
+    """After attention with the same record. Items of a row's last part make the result of all; the others
+    have nothing to do.
 
     Nothing is changed in place: the sums are in the thread's scratch memory.
     """
     plan = PlanRecord.at(record.plan)
     kv_heads, group, head_dim = record.kv_heads, record.group, record.head_dim
-    sums = plan.scratch + thread * plan.scratch_bytes
+    sums, totals = plan.scratch + thread * plan.scratch_bytes, 32 * row_values(head_dim)
     for unit in range(first, first + count):
         item, head = AttentionItem.at(plan.items, unit // kv_heads), unit % kv_heads
         last = last_part(item, group)
         if item.part != last:
             continue
-        clear(sums, head_dim // 2 + 1)
-        _write_nothing(sums + 32 * head_dim + 64)
+        clear(sums, totals // 64 + 1)
+        _write_nothing(sums + totals + 64)
         for part in range(first_part(plan, item, group), last + 1):
             other = place_of_part(plan, record, item, head, part)
             merge_part(sums, other, head_dim)
-        write_result(record, item, head, sums, 0)
+        write_result(element, record, item, head, sums, 0)
+
+
+@operation
+def combine_parts(record: AttentionRecord, first: int, count: int, thread: int) -> None:
+    """In bfloat16."""
+    combine_rows(BFLOAT16, record, first, count, thread)

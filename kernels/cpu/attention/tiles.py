@@ -1,70 +1,136 @@
 """The products of kernels.cpu.attention.attention for any number of (query, head) pairs: scores, and mixed
-values.
+values; and the weights between.
 
 A loop computes a fixed number of pairs, of which some may be unused: with three pairs, a loop for four
 takes a third longer. The loops that there are: 3 pairs, 4, 6 and 8.
 """
 
-from kernels.cpu.attention.vector_loops import (
+from kernels.cpu.attention.loops import (
+    COLUMNS_OF_4,
     FEW_COLUMNS,
     MANY_COLUMNS,
-    copy_first_halves,
-    mix_3,
-    mix_4,
-    mix_6,
-    mix_8,
-    scores_3,
-    scores_4,
-    scores_6,
-    scores_8,
+    MIXES_8,
+    SCORES_OF_8,
+    Loops,
 )
+from kernels.cpu.attention.vector_loops import QUERY, SCORES, copy_first_halves, row_values
+from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
 AHEAD = 8
 """Tiles asked for before they are needed: 16 KiB with a head size of 64. Twice as many gain nothing."""
 
 
-def score_tiles(queries: int, keys: int, tiles: int, pairs: int, words: int, scores: int) -> None:
+def score_tiles(
+    loops: Static[Loops], queries: int, keys: int, tiles: int, pairs: int, words: int, scores: int
+) -> None:
     """Of so many pairs. queries: side by side, of so many words. keys: address of the list of their tiles.
     Behind these scores, a tile more may be written; and behind these pairs, those of others."""
     ahead = 8 * AHEAD
     if pairs > 6:
-        scores_8(queries, keys, tiles, ahead, scores, words)
+        if SCORES_OF_8:
+            loops.scores_8(queries, keys, tiles, ahead, scores, words)
+        else:
+            loops.scores_4(queries, keys, tiles, ahead, scores, words)
+            loops.scores_4(queries + 4 * QUERY, keys, tiles, ahead, scores + 4 * SCORES, words)
     elif pairs > 4:
-        scores_6(queries, keys, tiles, ahead, scores, words)
+        loops.scores_6(queries, keys, tiles, ahead, scores, words)
     elif pairs > 3:
-        scores_4(queries, keys, tiles, ahead, scores, words)
+        loops.scores_4(queries, keys, tiles, ahead, scores, words)
     else:
-        scores_3(queries, keys, tiles, ahead, scores, words)
+        loops.scores_3(queries, keys, tiles, ahead, scores, words)
+
+
+def weigh_tiles(
+    loops: Static[Loops], scores: int, tiles: int, pairs: int, scale: float, totals: int, soon: int
+) -> None:
+    """Scores, of each pair [16 * tiles] float32, become weights, relative to the pair's largest score. Their
+    sums go to `totals`, [16] float32, the largest scores times the scale behind them; those of pairs behind
+    these too. scale: above 0. soon: address of a list of tiles, one for each pair; two lines of each are
+    asked for with each tile. 0: there is none."""
+    if soon == 0 and pairs > 4:
+        loops.quiet_softmax_8(scores, tiles, scale, totals, 0)
+    elif soon == 0:
+        loops.quiet_softmax_4(scores, tiles, scale, totals, 0)
+    elif pairs > 6:
+        loops.softmax_8(scores, tiles, scale, totals, soon)
+    elif pairs > 4:
+        loops.softmax_6(scores, tiles, scale, totals, soon)
+    elif pairs > 3:
+        loops.softmax_4(scores, tiles, scale, totals, soon)
+    else:
+        loops.softmax_3(scores, tiles, scale, totals, soon)
 
 
 def mix_tiles(
-    values: int, weights: int, positions: int, pairs: int, head_dim: int, sums: int, pair: int
+    loops: Static[Loops],
+    values: int,
+    weights: int,
+    positions: int,
+    pairs: int,
+    head_dim: int,
+    sums: int,
+    pair: int,
 ) -> None:
     """Adds so many positions to the sums of so many pairs, and anything to those of others. values:
     address of the list of their tiles. pair: of memory for a pair of values, and 16 bytes."""
-    if positions > 1:
-        _mix(values, weights, positions // 2, pairs, 4 * head_dim, sums, 8 * AHEAD)
-    if positions % 2:
-        # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
-        tile, inside, stride = positions // 16, positions % 16 // 2, 4 * head_dim
-        copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, head_dim // 16)
-        write_i64(pair + stride, pair)
-        _mix(pair + stride, weights + 4 * (positions // 2), 1, pairs, stride, sums, 0)
+    stride, width = 4 * head_dim, 4 * row_values(head_dim)
+    if loops.in_word == 1:
+        _mix(loops, values, weights, positions, pairs, stride, width, sums, 8 * AHEAD)
+    else:
+        if positions > 1:
+            _mix(loops, values, weights, positions // 2, pairs, stride, width, sums, 8 * AHEAD)
+        if positions % 2:
+            # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
+            tile, inside = positions // 16, positions % 16 // 2
+            copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, (head_dim + 15) // 16)
+            write_i64(pair + width, pair)
+            _mix(loops, pair + width, weights + 4 * (positions // 2), 1, pairs, stride, width, sums, 0)
 
 
-def _mix(values: int, weights: int, steps: int, pairs: int, stride: int, sums: int, ahead: int) -> None:
-    """Of so many pairs of positions. stride: bytes of a pair of values. ahead: as in mix_3()."""
+def _mix(
+    loops: Static[Loops],
+    values: int,
+    weights: int,
+    steps: int,
+    pairs: int,
+    stride: int,
+    width: int,
+    sums: int,
+    ahead: int,
+) -> None:
+    """Of so many steps. stride: bytes of a step's values. width: bytes of a pair's sums. ahead: as in the
+    loops."""
     column = 0
-    while pairs <= 4 and column + FEW_COLUMNS <= stride:
+    while pairs <= 4 and column + FEW_COLUMNS <= width:
         if pairs > 3:
-            mix_4(weights, values, ahead, column, stride, sums, steps)
+            for at in range(column, column + FEW_COLUMNS, COLUMNS_OF_4):
+                loops.mix_4(weights, values, ahead, at, stride, sums, width, steps)
         else:
-            mix_3(weights, values, ahead, column, stride, sums, steps)
+            loops.mix_3(weights, values, ahead, column, stride, sums, width, steps)
         column += FEW_COLUMNS
-    while column < stride:
+    while column < width:
         if pairs > 6:
-            mix_8(weights, values, ahead, column, stride, sums, steps)
+            _mix_8(loops, weights, values, ahead, column, stride, sums, width, steps)
         else:
-            mix_6(weights, values, ahead, column, stride, sums, steps)
+            loops.mix_6(weights, values, ahead, column, stride, sums, width, steps)
         column += MANY_COLUMNS
+
+
+def _mix_8(
+    loops: Static[Loops],
+    weights: int,
+    values: int,
+    ahead: int,
+    column: int,
+    stride: int,
+    sums: int,
+    width: int,
+    steps: int,
+) -> None:
+    """Eight pairs, in two halves where registers are too few."""
+    if MIXES_8:
+        loops.mix_8(weights, values, ahead, column, stride, sums, width, steps)
+    else:
+        loops.mix_4(weights, values, ahead, column, stride, sums, width, steps)
+        loops.mix_4(weights + 4 * SCORES, values, ahead, column, stride, sums + 4 * width, width, steps)

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.dot import Dot
 from kernels.cpu.isa.vectors import (
     F32S,
     I32,
@@ -39,12 +39,18 @@ distances are: an address for each pair would take more registers than there are
 QUERY = 1024 + 64
 """Bytes from one query of an item to the next: a constant too. A power of two would have all of them in the
 same few places of the first-level cache."""
-MOST_HEAD_DIM = (QUERY - 64) // 2
+MOST_QUERY = QUERY - 64
+"""Bytes of a query."""
 
 
-def _add_products(builder: Any, sums: list[Any], words: list[Any], rows: list[Any]) -> list[Any]:
+def row_values(head_dim: int) -> int:
+    """Values of a pair's sums: whole vectors of both loops."""
+    return (head_dim + 31) // 32 * 32
+
+
+def _add_products(builder: Any, dot: Dot, sums: list[Any], words: list[Any], rows: list[Any]) -> list[Any]:
     """The sums, row by row, and the products of vectors of words with a word of each row. rows: addresses."""
-    dot, totals = OPERATIONS.pairs, list(sums)
+    totals = list(sums)
     of_words = [dot.weights(builder, vector) for vector in words]
     of_rows = [dot.inputs(builder, broadcast(builder, load(builder, at, I32))) for at in rows]
     for part in range(dot.parts):
@@ -54,11 +60,11 @@ def _add_products(builder: Any, sums: list[Any], words: list[Any], rows: list[An
     return totals
 
 
-def _make_scores(rows: int, side: int) -> Any:
+def make_scores(dot: Dot, rows: int, side: int) -> Any:
     """scores(q, tiles, count, ahead, out, words): 16 positions of each of `count` tiles, for each of the
-    rows. q: of a row [words] pairs of bfloat16, QUERY bytes from row to row. tiles: address of their list. So
-    many tiles side by side: sums of few rows would wait for one another. Where they do not divide the count,
-    one tile more is computed."""
+    rows. q: of a row [words] pairs of bfloat16 or float32, QUERY bytes from row to row. tiles: address of
+    their list. So many tiles side by side: sums of few rows would wait for one another. Where they do not
+    divide the count, one tile more is computed."""
 
     @intrinsic(types.void(*[types.int64] * 6))
     def scores(builder: Any, q: Any, tiles: Any, count: Any, ahead: Any, out: Any, words: Any) -> None:
@@ -75,7 +81,7 @@ def _make_scores(rows: int, side: int) -> Any:
                 pairs = [load(builder, builder.add(at, offset), I32S) for at in keys]
                 q_at = builder.add(q, builder.mul(k, word(4)))
                 at_rows = [builder.add(q_at, word(QUERY * m)) for m in range(rows)]
-                return _add_products(builder, sums, pairs, at_rows)
+                return _add_products(builder, dot, sums, pairs, at_rows)
 
             to = builder.add(out, builder.mul(step, word(64 * side)))
             for number, total in enumerate(repeat(builder, words, zeros(rows * side), add_pairs)):
@@ -88,12 +94,16 @@ def _make_scores(rows: int, side: int) -> Any:
     return scores
 
 
-def _make_mix(rows: int, vectors: int) -> Any:
-    """mix(p, tiles, ahead, column, stride, sums, pairs): adds p * v of so many pairs of positions
-    to 16 * vectors columns of the rows' sums. tiles: address of the list of values. column: bytes before the
-    first. stride: bytes of a pair of values, and of a row of sums."""
+def make_mix(dot: Dot, steps: int, rows: int, vectors: int) -> Any:
+    """mix(p, tiles, ahead, column, stride, sums, width, count): adds p * v of so many steps to 16 * vectors
+    columns of the rows' sums.
 
-    @intrinsic(types.void(*[types.int64] * 7))
+    A step is a pair of positions of bfloat16, or one of float32; a tile has `steps` of them. tiles: address
+    of the list of values. column: bytes before the first. stride: bytes of a step's values. width: bytes of a
+    row of sums."""
+    shift = steps.bit_length() - 1
+
+    @intrinsic(types.void(*[types.int64] * 8))
     def mix(
         builder: Any,
         p: Any,
@@ -102,18 +112,19 @@ def _make_mix(rows: int, vectors: int) -> Any:
         column: Any,
         stride: Any,
         sums: Any,
-        pairs: Any,
+        width: Any,
+        count: Any,
     ) -> None:
         to = builder.add(sums, column)
         at = [
-            builder.add(builder.add(to, builder.mul(stride, word(m))), word(64 * v))
+            builder.add(builder.add(to, builder.mul(width, word(m))), word(64 * v))
             for m in range(rows)
             for v in range(vectors)
         ]
 
-        def add_pairs(k: Any, before: list[Any]) -> list[Any]:
-            entry = builder.add(tiles, builder.mul(builder.lshr(k, word(3)), word(8)))
-            offset = builder.add(column, builder.mul(builder.and_(k, word(7)), stride))
+        def add_step(k: Any, before: list[Any]) -> list[Any]:
+            entry = builder.add(tiles, builder.mul(builder.lshr(k, word(shift)), word(8)))
+            offset = builder.add(column, builder.mul(builder.and_(k, word(steps - 1)), stride))
             v_at, later = (
                 builder.add(load(builder, address, I64), offset)
                 for address in (entry, builder.add(entry, ahead))
@@ -123,44 +134,14 @@ def _make_mix(rows: int, vectors: int) -> Any:
             values = [load(builder, builder.add(v_at, word(64 * v)), I32S) for v in range(vectors)]
             p_at = builder.add(p, builder.mul(k, word(4)))
             return _add_products(
-                builder, before, values, [builder.add(p_at, word(SCORES * m)) for m in range(rows)]
+                builder, dot, before, values, [builder.add(p_at, word(SCORES * m)) for m in range(rows)]
             )
 
-        totals = repeat(builder, pairs, [load(builder, address, F32S) for address in at], add_pairs)
+        totals = repeat(builder, count, [load(builder, address, F32S) for address in at], add_step)
         for total, address in zip(totals, at, strict=True):
             store(builder, total, address)
 
     return mix
-
-
-_sides, _vectors = OPERATIONS.score_tiles, OPERATIONS.mix_vectors
-scores_3, scores_4, scores_6 = (_make_scores(rows, _sides[rows]) for rows in (3, 4, 6))
-mix_3, _mix_4, mix_6 = (_make_mix(rows, _vectors[rows]) for rows in (3, 4, 6))
-FEW_COLUMNS, MANY_COLUMNS = 64 * _vectors[3], 64 * _vectors[6]
-"""Bytes of a pair of values that mix_3() and mix_4() go over at once, and that mix_6() and mix_8() do."""
-_COLUMNS = 64 * _vectors[4]
-
-
-def _scores_8(q: int, tiles: int, count: int, ahead: int, out: int, words: int) -> None:
-    """Where registers are too few for eight pairs."""
-    scores_4(q, tiles, count, ahead, out, words)
-    scores_4(q + 4 * QUERY, tiles, count, ahead, out + 4 * SCORES, words)
-
-
-def mix_4(p: int, tiles: int, ahead: int, column: int, stride: int, sums: int, pairs: int) -> None:
-    """FEW_COLUMNS bytes of values."""
-    for at in range(column, column + FEW_COLUMNS, _COLUMNS):
-        _mix_4(p, tiles, ahead, at, stride, sums, pairs)
-
-
-def _mix_8(p: int, tiles: int, ahead: int, column: int, stride: int, sums: int, pairs: int) -> None:
-    """Where registers are too few for eight pairs."""
-    _mix_4(p, tiles, ahead, column, stride, sums, pairs)
-    _mix_4(p + 4 * SCORES, tiles, ahead, column, stride, sums + 4 * stride, pairs)
-
-
-scores_8 = _make_scores(8, _sides[8]) if 8 in _sides else _scores_8
-mix_8 = _make_mix(8, _vectors[8]) if 8 in _vectors else _mix_8
 
 
 @intrinsic(types.void(*[types.int64] * 3))

@@ -1,4 +1,4 @@
-"""Ungated activations in bfloat16, rounded once, 16 values per step. Widths are multiples of 16.
+"""Ungated activations, rounded once, 16 values per step.
 
     relu(x)       = max(x, 0)
     silu(x)       = x * sigmoid(x)
@@ -10,10 +10,11 @@ kernels.cpu.elementwise.activation.
 """
 
 from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16
-from kernels.cpu.elementwise.activation import times_sigmoid
+from kernels.cpu.elementwise.elements import BFLOAT16, Element
 from kernels.cpu.elementwise.records import ActivationRecord
-from kernels.cpu.isa.simd import fma, load_bf16, select, store_bf16
+from kernels.cpu.isa.simd import fma, select
 
 
 def _relu(x: f32x16) -> f32x16:
@@ -21,15 +22,26 @@ def _relu(x: f32x16) -> f32x16:
     return select(x < f32x16(0.0), f32x16(0.0), x)
 
 
+def _activated(element: Static[Element], linear: float, cubic: float, x: f32x16) -> f32x16:
+    """16 values."""
+    slope = fma(x * x, f32x16(cubic), f32x16(linear))
+    return element.times_sigmoid(x, x * slope)
+
+
+def activate_rows(element: Static[Element], record: ActivationRecord, first: int, count: int) -> None:
+    """Rows first .. first + count - 1."""
+    values, offset = record.width * count, element.size * record.width * first
+    x, out, linear, cubic = record.x + offset, record.out + offset, record.linear, record.cubic
+    for i in range(0, values, 16):
+        at, left = element.size * i, values - i
+        loaded = element.load(x + at) if left >= 16 else element.load_first(x + at, left)
+        if linear == 0:
+            element.store_first(out + at, _relu(loaded), left)
+        else:
+            element.store_first(out + at, _activated(element, linear, cubic, loaded), left)
+
+
 @operation
 def activation(record: ActivationRecord, first: int, count: int, thread: int) -> None:
-    """Rows first .. first + count - 1."""
-    size = 2 * record.width
-    linear, cubic = record.linear, record.cubic
-    for at in range(size * first, size * (first + count), 32):
-        x = load_bf16(record.x + at)
-        if linear == 0:
-            store_bf16(record.out + at, _relu(x))
-        else:
-            slope = fma(x * x, f32x16(cubic), f32x16(linear))
-            store_bf16(record.out + at, times_sigmoid(x, x * slope))
+    """In bfloat16."""
+    activate_rows(BFLOAT16, record, first, count)

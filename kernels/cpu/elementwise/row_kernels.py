@@ -1,10 +1,8 @@
-"""rms_norm, gated_activation and rotary on a CPU with AVX512-BF16: one call each, where torch needs
-several and rounds in between.
+"""Norms, activations and rotary on a CPU: one call each, where torch needs several and rounds in between.
 
-The operations are those of kernels.ops.layers.rms_norm, kernels.ops.layers.activation (silu) and
-kernels.ops.layers.rotary, for bfloat16. A row's result depends on that row alone, bit for bit. At few tokens
-the call is what costs: a norm with its addition takes 3 us instead of 16 for one row of 576 values. Widths
-are multiples of 16 and head sizes of 32, otherwise torch computes.
+The operations are those of kernels.ops.layers, for bfloat16 and float32. A row's result depends on that row
+alone, bit for bit. At few tokens the call is what costs: a norm with its addition takes 3 us instead of 16
+for one row of 576 values. Head sizes are even.
 """
 
 import math
@@ -48,6 +46,7 @@ class RowKernels:
     """The compiled operations, and the arena of packed weights."""
 
     team: "Team"
+    dtype: torch.dtype  # of activations and norm weights: bfloat16 or float32
     norm: Operation[NormRecord]  # kernels.cpu.elementwise.rms_norm.rms_norm
     silu: Operation[GatedSiluRecord]  # kernels.cpu.elementwise.activation.gated_silu
     rotary: Operation[RotaryRecord]  # kernels.cpu.elementwise.rotary.rotary
@@ -108,7 +107,7 @@ class RowKernels:
             weight_offset=offset,
             factor=factor,
             heads=1,
-            stride=2 * width,
+            stride=x.itemsize * width,
         )
         self.team.run_one(self.norm, x.numel() // width, record, row_grain(width))
 
@@ -192,7 +191,7 @@ class RowKernels:
             cos=cos.data_ptr(),
             sin=sin.data_ptr(),
             index=0 if index is None else index.data_ptr(),
-            stride=2 * x.stride(0),
+            stride=x.itemsize * x.stride(0),
             heads=heads,
             head_dim=head_dim,
             out=x.data_ptr(),
@@ -230,9 +229,12 @@ def row_grain(width: int) -> int:
     return max(1, 4096 // width)
 
 
-def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKernels:
+def row_kernels(
+    quantized: bool = False, arena: Arena | None = None, dtype: torch.dtype = torch.bfloat16
+) -> RowKernels:
     """Returns the kernels, compiled if needed. Call only if kernels.cpu.requirements.why_not() is None.
-    quantized: weights are packed as integers. arena: that of the model's weights, if they are in one."""
+    quantized: weights are packed as integers. arena: that of the model's weights, if they are in one. dtype:
+    bfloat16 or float32."""
     from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
     from kernels.cpu.elementwise.adjust_logits import adjust_logits
     from kernels.cpu.elementwise.gated_gelu import gated_gelu
@@ -243,16 +245,17 @@ def row_kernels(quantized: bool = False, arena: Arena | None = None) -> RowKerne
     from kernels.cpu.elementwise.scaled_add import scaled_add
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    return RowKernels(
-        team=TEAM,
-        norm=rms_norm,
-        silu=gated_silu,
-        rotary=rotary,
-        layer=layer_norm,
-        activate=activation,
-        gelu=gated_gelu,
-        add=scaled_add,
-        logits=adjust_logits,
-        arena=arena or Arena(),
-        quantized=quantized,
-    )
+    operations = rms_norm, gated_silu, rotary, layer_norm, activation, gated_gelu, scaled_add
+    if dtype == torch.float32:
+        from kernels.cpu.elementwise import float32_rows as wide
+
+        operations = (
+            wide.rms_norm_float32,
+            wide.gated_silu_float32,
+            wide.rotary_float32,
+            wide.layer_norm_float32,
+            wide.activation_float32,
+            wide.gated_gelu_float32,
+            wide.scaled_add_float32,
+        )
+    return RowKernels(TEAM, dtype, *operations, adjust_logits, arena or Arena(), quantized)

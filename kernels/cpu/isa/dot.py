@@ -1,4 +1,4 @@
-"""Dot products of the words that weights and inputs are packed in: two bfloat16 or four bytes each.
+"""Dot products of the words that weights and inputs are packed in: a float32, two bfloat16 or four bytes.
 
 A set with an instruction for them takes words as they are. Any other multiplies parts of words: a pair of
 bfloat16 is two float32, and four bytes are two pairs of 16-bit integers.
@@ -39,13 +39,22 @@ class Dot(ABC):
 
 
 class FloatDot(Dot):
+    """Of float32 values: every product is rounded once, with its sum."""
+
+    def __init__(self) -> None:
+        super().__init__(F32S)
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """F32S."""
+        weight, value = builder.bitcast(weight, F32S), builder.bitcast(value, F32S)
+        return call(builder, "llvm.fma.v16f32", F32S, weight, value, sums)
+
+
+class PairDot(FloatDot):
     """Of pairs of bfloat16: the products are exact, and each sum is rounded to float32. The second of a pair
     is added first, as AVX512-BF16 does it, so that the results are the same."""
 
     parts = 2
-
-    def __init__(self) -> None:
-        super().__init__(F32S)
 
     def weights(self, builder: Any, words: Any) -> list[Any]:
         """float32 values, as I32S."""
@@ -55,11 +64,6 @@ class FloatDot(Dot):
         """float32 values, as integers."""
         upper = builder.and_(words, splat(words.type, -(1 << 16)))
         return [upper, builder.shl(words, splat(words.type, 16))]
-
-    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """F32S."""
-        weight, value = builder.bitcast(weight, F32S), builder.bitcast(value, F32S)
-        return call(builder, "llvm.fma.v16f32", F32S, weight, value, sums)
 
 
 class IntegerDot(Dot):

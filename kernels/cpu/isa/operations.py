@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot
+from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, PairDot
 from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, splat, store, store_lanes
 
 
@@ -45,7 +45,9 @@ class Operations:
     """Tiles of 16 positions that attention scores side by side, by (query, head) pairs: a loop for each."""
     mix_vectors = {3: 2, 4: 1, 6: 1}
     """Vectors of a value that attention mixes side by side, likewise."""
-    pairs: Dot = FloatDot()
+    floats: Dot = FloatDot()
+    """Of float32 values, with float32 sums."""
+    pairs: Dot = PairDot()
     """Of pairs of bfloat16, with float32 sums."""
     quads: Dot = IntegerDot()
     """Of four bytes, with int32 sums."""

@@ -9,6 +9,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
@@ -45,6 +46,44 @@ def load_bf16(address: int) -> f32x16:
     """16 bfloat16, as float32."""
     bits = memory(address, np.uint16, LANES).astype(np.uint32) << 16
     return f32x16(bits.view(np.float32))
+
+
+def _load_first(builder: Any, address: Any, count: Any, kind: Any, name: str) -> Any:
+    """The first lanes of a vector of this kind, and zeros."""
+    pointer, align = builder.inttoptr(address, kind.as_pointer()), ir.Constant(vectors.I32, 2)
+    return call(builder, name, kind, pointer, align, first_lanes(builder, count), splat(kind, 0))
+
+
+@lowered_by(
+    lambda b, address, n: _load_first(b, address, n, F32S, "llvm.masked.load.v16f32.p0"),
+    types.f32x16(types.int64, types.int64),
+)
+def load_first_f32(address: int, count: int) -> f32x16:
+    """The first float32 of 16, as many as `count`, and zeros."""
+    lanes = np.zeros(LANES, np.float32)
+    lanes[:count] = memory(address, np.float32, count)
+    return f32x16(lanes)
+
+
+@lowered_by(
+    lambda b, x, n: b.select(first_lanes(b, n), x, splat(F32S, 0.0)), types.f32x16(types.f32x16, types.int64)
+)
+def keep_first(x: f32x16, count: int) -> f32x16:
+    """The first lanes, as many as `count`, and zeros."""
+    return f32x16(np.where(np.arange(LANES) < count, x.lanes, 0))
+
+
+@lowered_by(
+    lambda b, address, n: vectors.of_bf16(
+        b, _load_first(b, address, n, vectors.I16S, "llvm.masked.load.v16i16.p0")
+    ),
+    types.f32x16(types.int64, types.int64),
+)
+def load_first_bf16(address: int, count: int) -> f32x16:
+    """The first bfloat16 of 16, as many as `count`, as float32, and zeros."""
+    lanes = np.zeros(LANES, np.uint32)
+    lanes[:count] = memory(address, np.uint16, count).astype(np.uint32) << 16
+    return f32x16(lanes.view(np.float32))
 
 
 @lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.f32x16))
@@ -202,6 +241,18 @@ def quad_weights(words: i32x16, part: int) -> i32x16:
         return words
     pairs = words.lanes.view(np.int16)
     return i32x16((pairs >> 8 if part else (pairs << 8) >> 8).view(np.int32))
+
+
+@lowered_by(lambda b, words, part: words, types.i32x16(types.i32x16, types.int64))
+def whole_words(words: i32x16, part: int) -> i32x16:
+    """The words, of which there is one part."""
+    return words
+
+
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.floats.add(b, sums, weights, x), _ADD_PAIRS)
+def add_floats(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
+    """sums + weights * x, of words that are a float32 each; rounded once."""
+    return fma(_as_f32(weights), _as_f32(x), sums)
 
 
 _ADD_QUADS = types.i32x16(types.i32x16, types.i32x16, types.i32x16)

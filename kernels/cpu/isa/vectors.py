@@ -88,7 +88,12 @@ def broadcast(builder: Any, value: Any) -> Any:
 
 def widened(builder: Any, address: Any) -> Any:
     """16 bfloat16 values as F32S."""
-    bits = builder.zext(load(builder, address, I16S), I32S)
+    return of_bf16(builder, load(builder, address, I16S))
+
+
+def of_bf16(builder: Any, values: Any) -> Any:
+    """I16S of bfloat16 values as F32S."""
+    bits = builder.zext(values, I32S)
     return builder.bitcast(builder.shl(bits, ir.Constant(I32S, [16] * LANES)), F32S)
 
 

@@ -1,4 +1,5 @@
-"""The product of kernels.ops.layers.linear on packed weights: in bfloat16, or in 8-bit integers.
+"""The product of kernels.ops.layers.linear on packed weights: in bfloat16, or in 8-bit integers; in
+float32 it is kernels.cpu.matmul.gemm_float32.
 
 A tile is MR rows of x times 48 columns of the weight: MR x 3 vectors of sums. Each step of its loop
 over k loads three vectors of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
@@ -29,15 +30,9 @@ from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import (
-    PAIR_PARTS,
-    QUAD_PARTS,
-    add_pairs,
-    add_quads,
     load_f32,
     load_i32,
-    pair_weights,
     prefetch,
-    quad_weights,
     reread,
     store_first_bf16,
     store_first_f32,
@@ -45,7 +40,7 @@ from kernels.cpu.isa.simd import (
 )
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
-from kernels.cpu.matmul.split_inputs import split_integers, split_pairs
+from kernels.cpu.matmul.words import PAIRS, QUADS, Words
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -56,7 +51,7 @@ FEW_REGISTERS = OPERATIONS.rereads_weights
 
 
 def _add_word(
-    quantized: Static[bool],
+    words: Static[Words],
     rows: Static[int],
     vectors: Static[int],
     sums: list[Any],
@@ -66,36 +61,20 @@ def _add_word(
 ) -> None:
     """Adds the products of one word of each row and of each column. x_rows: addresses of rows of x. Where
     registers are few, those of weights of many columns or those of many rows are filled one by one."""
-    for part in unroll(range(QUAD_PARTS if quantized else PAIR_PARTS)):
+    for part in unroll(range(words.parts)):
         at = reread(w)
         if FEW_REGISTERS and rows < vectors:
             values = [i32x16(read_u32(x_rows[m] + offset + 4 * part)) for m in unroll(range(rows))]
             for v in unroll(range(vectors)):
-                weight = _weights(quantized, at + 64 * v, part)
+                weight = words.weights(load_i32(at + 64 * v), part)
                 for m in unroll(range(rows)):
-                    _add(quantized, sums, vectors * m + v, weight, values[m])
+                    sums[vectors * m + v] = words.add(sums[vectors * m + v], weight, values[m])
         else:
-            weights = [_weights(quantized, at + 64 * v, part) for v in unroll(range(vectors))]
+            weights = [words.weights(load_i32(at + 64 * v), part) for v in unroll(range(vectors))]
             for m in unroll(range(rows)):
                 value = i32x16(read_u32(x_rows[m] + offset + 4 * part))
                 for v in unroll(range(vectors)):
-                    _add(quantized, sums, vectors * m + v, weights[v], value)
-
-
-def _weights(quantized: Static[bool], address: int, part: Static[int]) -> i32x16:
-    """A part of 16 words of weights."""
-    words = load_i32(address)
-    if quantized:
-        return quad_weights(words, part)
-    return pair_weights(words, part)
-
-
-def _add(quantized: Static[bool], sums: list[Any], i: Static[int], weights: i32x16, value: i32x16) -> None:
-    """Adds the products of a part of words to one of the sums."""
-    if quantized:
-        sums[i] = add_quads(sums[i], weights, value)
-    else:
-        sums[i] = add_pairs(sums[i], weights, value)
+                    sums[vectors * m + v] = words.add(sums[vectors * m + v], weights[v], value)
 
 
 def _dequantized(total: i32x16, params: int, scale: float) -> f32x16:
@@ -112,7 +91,7 @@ def store_columns(out: int, out_bytes: int, x: f32x16, columns: int) -> None:
 
 
 def _tile(
-    quantized: Static[bool],
+    kind: Static[Words],
     rows: Static[int],
     vectors: Static[int],
     prefetches: Static[bool],
@@ -136,8 +115,8 @@ def _tile(
     (kernels.cpu.attention.planning.kv_prefetch_kernel)."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
     words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
-    word_bytes = 4 * QUAD_PARTS if quantized else 4 * PAIR_PARTS
-    if quantized:
+    word_bytes = 4 * kind.parts
+    if kind.integers:
         sums: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
     else:
         sums = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
@@ -148,17 +127,17 @@ def _tile(
                 prefetch(line)
                 line += step
                 prefetch(line - 64)
-                _add_word(quantized, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
+                _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
     else:
         for k in range(words):
             if streams:
                 for v in unroll(range(vectors)):
                     prefetch(w + 4 * COLUMNS * k + distance + 64 * v)
-            _add_word(quantized, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
+            _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
     for v in unroll(range(vectors)):
-        plane, to = params + (192 if quantized else 64) * v, out + LANES * v * out_bytes
+        plane, to = params + (192 if kind.integers else 64) * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
-            if quantized:
+            if kind.integers:
                 result = _dequantized(sums[vectors * m + v], plane, read_f32(scales + 4 * m))
             else:
                 result = sums[vectors * m + v]
@@ -174,7 +153,7 @@ def _whole_tiles(rows: int, tiles: Static[Tiles]) -> int:
 
 
 def multiply_rows(
-    quantized: Static[bool],
+    kind: Static[Words],
     vectors: Static[int],
     tiles: Static[Tiles],
     record: ProductRecord,
@@ -199,7 +178,7 @@ def multiply_rows(
     """
     words, stride, columns = record.words, record.columns * record.out_bytes, record.columns - LANES * strip
     out = record.out + row * stride + LANES * strip * record.out_bytes
-    params = record.params + (192 if quantized else 64) * strip
+    params = record.params + (192 if kind.integers else 64) * strip
     whole, distance = _whole_tiles(rows, tiles), tiles.distance
     if tiles.distance == 0:
         distance = soon - w
@@ -207,7 +186,7 @@ def multiply_rows(
         at = tiles.rows * i
         ahead, listed, step = part_of_tile(i, words, soon, soon_tiles, pieces, w)
         _tile(
-            *(quantized, tiles.rows, vectors, tiles.prefetches, tiles.distance >= 0, record),
+            *(kind, tiles.rows, vectors, tiles.prefetches, tiles.distance >= 0, record),
             *(x + pitch * at, pitch, w, params, out + stride * at, columns, scales + 4 * at),
             *(distance, ahead, listed, keys, step),
         )
@@ -215,34 +194,28 @@ def multiply_rows(
     for size, least in unroll(tiles.rest):
         if rows - done >= least:
             _tile(
-                *(quantized, size, vectors, False, tiles.distance >= 0, record),
+                *(kind, size, vectors, False, tiles.distance >= 0, record),
                 *(x + pitch * done, pitch, w, params, out + stride * done, columns, scales + 4 * done),
                 *(distance, 0, 0, 0, 0),
             )
             done += size
 
 
-def _inputs(
-    quantized: Static[bool], record: LinearRecord, row: int, rows: int, thread: int
-) -> tuple[int, int]:
+def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thread: int) -> tuple[int, int]:
     """Address of rows of x as tiles read them, and the bytes from one to the next."""
     words = record.words
     x, pitch = record.x + 4 * words * row, 4 * words
-    if quantized and QUAD_PARTS > 1:
-        return split_integers(x, rows, words, read_i64(record.scratch + 8 * thread)), pitch * QUAD_PARTS
-    if not quantized and PAIR_PARTS > 1:
-        return split_pairs(x, rows, words, read_i64(record.scratch + 8 * thread)), pitch * PAIR_PARTS
-    return x, pitch
+    if kind.parts > 1:
+        x = kind.split(x, rows, words, read_i64(record.scratch + 8 * thread))
+    return x, pitch * kind.parts
 
 
-def _multiply_strips(
-    quantized: Static[bool], record: LinearRecord, first: int, count: int, thread: int
-) -> None:
-    """Units of linear(): blocks, and strips where a block is not taken whole."""
+def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count: int, thread: int) -> None:
+    """Units of a product: blocks, and strips where a block is not taken whole."""
     words, strips = record.words, (record.columns + LANES - 1) // LANES
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
-    x, pitch = _inputs(quantized, record, row, rows, thread)
+    x, pitch = _inputs(kind, record, row, rows, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w = record.weight + block * words * 4 * COLUMNS + 64 * inner
@@ -252,14 +225,12 @@ def _multiply_strips(
             pieces = pieces_of_block(record.stream, block, words, rows // 8 - SOON)
             keys = PrefetchStream.at(record.stream).keys if pieces else 0
             multiply_rows(
-                *(quantized, VECTORS, BLOCK, record, x, pitch, w, row, rows, strip, scales),
+                *(kind, VECTORS, BLOCK, record, x, pitch, w, row, rows, strip, scales),
                 *(soon, SOON, pieces, keys),
             )
             strip += VECTORS
         else:
-            multiply_rows(
-                *(quantized, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0)
-            )
+            multiply_rows(*(kind, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
             strip += 1
 
 
@@ -267,9 +238,9 @@ def _multiply_strips(
 def linear(record: LinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     if record.scales:
-        _multiply_strips(True, record, first, count, thread)
+        multiply_strips(QUADS, record, first, count, thread)
     else:
-        _multiply_strips(False, record, first, count, thread)
+        multiply_strips(PAIRS, record, first, count, thread)
 
 
 @operation

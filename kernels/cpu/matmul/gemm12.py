@@ -22,6 +22,7 @@ from kernels.cpu.matmul.gemm12_tiles import (
 )
 from kernels.cpu.matmul.records import Linear12Record, Rows12Record
 from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS
+from kernels.cpu.matmul.words import PAIRS
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 1
@@ -82,13 +83,13 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
                 pieces = pieces_of_block(stream, block, words, others // 8 - SOON)
                 keys = PrefetchStream.at(stream).keys if pieces else 0
                 multiply_rows(
-                    *(False, VECTORS, BLOCK, record, at, stride, scratch, row + FIRST, others, strip, 0),
+                    *(PAIRS, VECTORS, BLOCK, record, at, stride, scratch, row + FIRST, others, strip, 0),
                     *(soon, SOON, pieces, keys),
                 )
         else:
             unpack_strip(w_at, list_at, base, groups, scratch)
             multiply_rows(
-                *(False, 1, STRIP, record, x, stride, scratch, row, rows, strip, 0), *(scratch, 0, 0, 0)
+                *(PAIRS, 1, STRIP, record, x, stride, scratch, row, rows, strip, 0), *(scratch, 0, 0, 0)
             )
         strip += VECTORS if whole else 1
 

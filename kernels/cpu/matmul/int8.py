@@ -60,6 +60,11 @@ class QuantizedWeight:
         """Of memory."""
         return self.words.nbytes + self.params.nbytes
 
+    @property
+    def is_unpadded(self) -> bool:
+        """Whether the product reads rows of inputs as they are, without zeros behind them."""
+        return self.in_features == 4 * self.words.shape[1]
+
     def record(self, x: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> LinearRecord:
         """The product's record. x: [T, padded K] uint8, scales: [T] float32."""
         return LinearRecord(

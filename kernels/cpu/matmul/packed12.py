@@ -73,6 +73,11 @@ class CompactWeight:
         """Of memory."""
         return sum(part.nbytes for part in (self.data, self.bias, self.starts, *self.lists))
 
+    @property
+    def is_unpadded(self) -> bool:
+        """True: other weights are not compacted."""
+        return True
+
     def record(self, x: torch.Tensor, out: torch.Tensor) -> Linear12Record:
         """The product's record. x: [T, K], out: [T, N], contiguous."""
         words = self.in_features // 2
@@ -157,15 +162,17 @@ def choose_base(weight: torch.Tensor) -> int | None:
 def compact_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> CompactWeight | PackedWeight:
-    """weight: [N, K] bfloat16; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It stays
-    in 16 bits where the CPU unpacks 12 too slowly, K does not fit, or too many numbers are rare.
+    """weight: [N, K] bfloat16 or float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is
+    None. It keeps its own bits where it is float32, the CPU unpacks 12 too slowly, K does not fit, or too
+    many numbers are rare.
 
     A matrix of this arena is no weight any more: its memory is used again, from its beginning or from the
     end of what was compacted before. Arena.close_hole() gives back what is left.
     """
     chosen = target_set()
     fits = weight.shape[1] % (2 * _WORDS) == 0 and weight.shape[1] >= 4 * _WORDS
-    base = choose_base(weight) if fits and chosen is not None and chosen.compact else None
+    fits = fits and weight.dtype == torch.bfloat16 and chosen is not None and chosen.compact
+    base = choose_base(weight) if fits else None
     arena = arena or Arena()
     packed = pack_weight(weight, bias, arena)
     if base is None:

@@ -108,10 +108,11 @@ def test_what_is_chosen_is_said(
 ):
     """One line, and one more where weights are widened, since no kernel multiplies them in 16 bits."""
     folder = checkpoint("llama")
-    runner, text = runner_log(folder, "float32", caplog)
-    assert "they are for bfloat16" in text and runner.backend.model.head.packed is None
     monkeypatch.setattr(cpu_kernels, "why_not", lambda: "no such CPU")
-    for dtype, reason in (("bfloat16", "no such CPU"), ("float16", "our CPU kernels are for bfloat16")):
+    for dtype, reason in (
+        ("bfloat16", "no such CPU"),
+        ("float16", "our CPU kernels are for bfloat16 and float32"),
+    ):
         runner, text = runner_log(folder, dtype, caplog, lines=2)
         assert f"weights in {dtype} are widened to float32" in text and reason in text
         assert runner.backend.model.head.packed is None and runner.backend.cache.layout.dtype == torch.float32
@@ -154,7 +155,7 @@ def test_progress_is_told(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixt
     assert "attention by torch: block size 4, head size 12" in text
 
 
-INVARIANT = {
+INVARIANT: dict[str, dict[str, object]] = {
     "llama": {"head_dim": 32, "max_position_embeddings": 256},
     "qwen2": {
         "hidden_size": 128,
@@ -176,18 +177,31 @@ def logits_of(driver: Driver, prompt: list[int], count: int, delivered: list[int
     return torch.stack(sequence.logits)
 
 
+ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_value_heads": 1}
+
+
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize(
-    ("family", "quantization"),
-    [*((family, "") for family in INVARIANT), ("qwen2", "int8")],
+    ("family", "quantization", "dtype", "changes"),
+    [
+        *((family, "", "bfloat16", INVARIANT[family]) for family in INVARIANT),
+        ("qwen2", "int8", "bfloat16", INVARIANT["qwen2"]),
+        *((family, "", "float32", INVARIANT[family]) for family in ("llama", "qwen2", "gpt2")),
+        ("llama", "", "float32", ODD),
+        ("llama", "", "bfloat16", ODD),
+        ("llama", "", "float16", ODD),
+    ],
+    ids=[*INVARIANT, "qwen2-int8", "llama-f32", "qwen2-f32", "gpt2-f32", "odd-f32", "odd", "odd-f16"],
 )
-def test_logits_are_bitwise_the_same_in_any_company(family: str, quantization: str, checkpoint: Checkpoints):
+def test_logits_are_bitwise_the_same_in_any_company(
+    family: str, quantization: str, dtype: str, changes: dict[str, object], checkpoint: Checkpoints
+):
     """Alone, in a crowd of 32, in chunks of odd sizes, recomputed after a preemption, in other blocks."""
-    folder = checkpoint(family, **INVARIANT[family])
+    folder = checkpoint(family, **changes)
 
     def drive(**changes: int) -> Driver:
         sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 33}
-        return Driver(folder, dtype="bfloat16", quantization=quantization, **sizes, **changes)
+        return Driver(folder, dtype=dtype, quantization=quantization, **sizes, **changes)
 
     alone = drive()
     assert alone.runner.backend.plan_check is not None, "compiled kernels are in use"

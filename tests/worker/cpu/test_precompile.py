@@ -53,15 +53,15 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], imported: list[str]) -> None:
     """What failed is tried again at the next start."""
     kernels = precompile.precompile()
-    assert starts == ["sampler", "model"]
+    assert starts == ["sampler", "model", "float32"]
     kernels.begin()
     kernels.wait(tell)
-    assert imported == ["sampler", "model"]  # here, then: it is not on disk
-    precompile.main(selected_name(), "sampler")
+    assert imported == ["sampler", "model", "float32"]  # here, then: it is not on disk
+    precompile.main(selected_name(), "sampler", "float32")
     precompile.precompile()
-    assert starts == ["sampler", "model", "model"]
+    assert starts == ["sampler", "model", "float32", "model"]
     precompile.main(selected_name(), "model")
-    assert precompile.precompile() is not None and len(starts) == 3
+    assert precompile.precompile() is not None and len(starts) == 4
 
 
 def test_weights_in_12_bits_are_for_some_sets(
@@ -69,7 +69,7 @@ def test_weights_in_12_bits_are_for_some_sets(
 ) -> None:
     monkeypatch.setattr(precompile, "selected_set", lambda: AVX512_BF16)
     precompile.precompile()
-    assert starts == ["sampler", "model", "compact"]
+    assert starts == ["sampler", "model", "float32", "compact"]
 
 
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ this part. Keys and values alike come in the order: shared tiles, the row's own 
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
 from kernels.cpu.attention.tiles import AHEAD
 from kernels.cpu.attention.vector_loops import PART, QUERIES, copy
+from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
 LIST = PartPlace.size()
@@ -15,9 +16,11 @@ PLACE = 1280
 share nothing of a part."""
 
 
-def locate(plan: PlanRecord, record: AttentionRecord, unit: int, part: int, place: PartPlace) -> None:
+def locate(
+    size: Static[int], plan: PlanRecord, record: AttentionRecord, unit: int, part: int, place: PartPlace
+) -> None:
     """Writes down where a part of a unit is. Of a split item some parts may have no tiles: outside of the
-    window, or beyond its last query."""
+    window, or beyond its last query. size: bytes of a value."""
     group, window = record.group, plan.window
     item, head = AttentionItem.at(plan.items, unit // record.kv_heads), unit % record.kv_heads
     start, first = item.start, item.first
@@ -36,19 +39,26 @@ def locate(plan: PlanRecord, record: AttentionRecord, unit: int, part: int, plac
     place.item, place.head, place.end = item.address, head, end
     place.shared, place.own = shared, tiles - shared
     at = place.address + LIST
-    _list_tiles(record, item, head, begin, tiles, at, tiles + others)
+    _list_tiles(size, record, item, head, begin, tiles, at, tiles + others)
     if others > 0:
         paired = AttentionItem.at(item.paired)
-        _list_tiles(record, paired, head, begin + 16 * shared, others, at + 8 * tiles, tiles + others)
+        _list_tiles(size, record, paired, head, begin + 16 * shared, others, at + 8 * tiles, tiles + others)
 
 
 def _list_tiles(
-    record: AttentionRecord, item: AttentionItem, head: int, begin: int, tiles: int, at: int, to_values: int
+    size: Static[int],
+    record: AttentionRecord,
+    item: AttentionItem,
+    head: int,
+    begin: int,
+    tiles: int,
+    at: int,
+    to_values: int,
 ) -> None:
     """Of an item's row, from a position on. at: address in the list of keys. to_values: entries from there to
     those of values."""
     keys, values, kv_heads = record.key_cache, record.value_cache, record.kv_heads
-    tile_bytes, block_size = 32 * record.head_dim, record.block_size
+    tile_bytes, block_size = 16 * size * record.head_dim, record.block_size
     table, block, in_block = item.table, begin // block_size, begin % block_size // 16
     for _tile in range(tiles):
         slot = (read_i64(table + 8 * block) * kv_heads + head) * (block_size // 16) + in_block

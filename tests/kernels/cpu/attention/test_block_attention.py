@@ -18,13 +18,16 @@ from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.cpu_kernels
 
-BF16 = torch.bfloat16
-TOLERANCE = (1.6e-2, 1.6e-2)
-"""As for torch's attention in bfloat16: weights and results are rounded to 8 bits."""
+BF16, F32 = torch.bfloat16, torch.float32
+TOLERANCES = {BF16: (1.6e-2, 1.6e-2), F32: (1e-5, 1e-5)}
+"""As for torch's attention: in bfloat16 weights and results are rounded to 8 bits."""
+BOTH = pytest.mark.parametrize("dtype", [BF16, F32], ids=["bfloat16", "float32"])
 
 
-def kernels_for(group: int, block_size: int = 16, head_dim: int = 32) -> BlockKernels:
-    made = block_kernels(BF16, block_size, head_dim, group)
+def kernels_for(
+    group: int, block_size: int = 16, head_dim: int = 32, dtype: torch.dtype = BF16
+) -> BlockKernels:
+    made = block_kernels(dtype, block_size, head_dim, group)
     assert made is not None
     return made
 
@@ -39,9 +42,10 @@ class BlockCase(Case):
         kv_heads: int = 2,
         head_dim: int = 32,
         block_size: int = 16,
+        dtype: torch.dtype = BF16,
     ) -> None:
-        super().__init__(rows, BF16, heads, kv_heads, head_dim, block_size)
-        self.kernels = kernels_for(heads // kv_heads, block_size, head_dim)
+        super().__init__(rows, dtype, heads, kv_heads, head_dim, block_size)
+        self.kernels = kernels_for(heads // kv_heads, block_size, head_dim, dtype)
         self.key_cache.fill_(torch.nan)
         self.value_cache.fill_(torch.nan)
         for table, key, value in zip(self.tables, self.keys, self.values, strict=True):
@@ -70,28 +74,47 @@ class BlockCase(Case):
         return self.attend(self.query, self.block_plan(slice(None), window))
 
 
+@BOTH
 @pytest.mark.parametrize("window", [None, 1, 3, 16, 40])
 @pytest.mark.parametrize("block_size", [16, 32, 128])
-def test_decode_and_prefill_in_one_step(block_size: int, window: int | None):
+def test_decode_and_prefill_in_one_step(block_size: int, window: int | None, dtype: torch.dtype):
     """Nothing of other rows, of unused blocks, or of what an earlier owner left in a block (NaN here)."""
-    case = BlockCase(MIXED, block_size=block_size)
-    assert_close(case.run(window), case.exact(window), *TOLERANCE)
+    case = BlockCase(MIXED, block_size=block_size, dtype=dtype)
+    assert_close(case.run(window), case.exact(window), *TOLERANCES[dtype])
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
-    [(1, 1, 32), (4, 4, 64), (9, 3, 64), (14, 2, 64), (8, 1, 96), (22, 2, 32), (5, 1, 128), (2, 1, 512)],
+    [(1, 1, 32), (4, 4, 64), (9, 3, 64), (14, 2, 64), (8, 1, 96), (22, 2, 32), (5, 1, 128), (2, 1, 256)],
 )
-def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
+def test_head_shapes(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype):
     """Groups of 1 to 11 heads: one item and more than one for a decoding token."""
-    case = BlockCase(MIXED, heads, kv_heads, head_dim)
-    assert_close(case.run(), case.exact(), *TOLERANCE)
+    case = BlockCase(MIXED, heads, kv_heads, head_dim, dtype=dtype)
+    assert_close(case.run(), case.exact(), *TOLERANCES[dtype])
 
 
+@BOTH
+@pytest.mark.parametrize("head_dim", range(8, 264, 8))
+def test_every_eighth_head_size(head_dim: int, dtype: torch.dtype):
+    """Rows of queries, values and results that end within a vector. An odd number of positions too."""
+    case = BlockCase([(0, 21), (40, 1), (16, 3)], 4, 2, head_dim, dtype=dtype)
+    assert_close(case.run(), case.exact(), *TOLERANCES[dtype])
+    alone = case.attend(case.query[21:22], case.block_plan(slice(1, 2), None))
+    assert torch.equal(alone, case.run()[21:22])
+
+
+def test_the_largest_heads():
+    """512 values of bfloat16."""
+    case = BlockCase(MIXED, 2, 1, 512)
+    assert_close(case.run(), case.exact(), *TOLERANCES[BF16])
+
+
+@BOTH
 @pytest.mark.parametrize("window", [None, 5, 100])
-def test_company_and_chunking_change_nothing(window: int | None):
+def test_company_and_chunking_change_nothing(window: int | None, dtype: torch.dtype):
     """A query's result is bitwise the same in a prompt of 200 tokens, in its later pieces, and alone."""
-    case = BlockCase([(0, 200), (17, 1), (64, 31)])
+    case = BlockCase([(0, 200), (17, 1), (64, 31)], dtype=dtype)
     together = case.run(window)
     alone = case.attend(case.query[200:201], case.block_plan(slice(1, 2), window))
     assert torch.equal(alone, together[200:201])
@@ -104,18 +127,19 @@ BOUNDARIES = [(0, 1), (255, 1), (511, 1), (512, 1), (513, 1), (1022, 4), (1023, 
 """Rows that end just before, at and after the end of a part of 512 positions."""
 
 
+@BOTH
 @pytest.mark.parametrize("window", [None, 1, 17, 512, 600])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1)])
-def test_rows_of_several_parts(heads: int, kv_heads: int, window: int | None):
+def test_rows_of_several_parts(heads: int, kv_heads: int, window: int | None, dtype: torch.dtype):
     """A few long ones are split, so that any thread may take a part. With many of them, none is."""
-    case = BlockCase(BOUNDARIES, heads, kv_heads)
+    case = BlockCase(BOUNDARIES, heads, kv_heads, dtype=dtype)
     team = case.kernels.team
     before = team.threads
     team.set_threads(1)
     whole = case.block_plan(slice(None), window)
     assert not len(whole.partials)
     results = case.attend(case.query, whole)
-    assert_close(results, case.exact(window), *TOLERANCE)
+    assert_close(results, case.exact(window), *TOLERANCES[dtype])
     team.set_threads(2)
     split = case.block_plan(slice(None), window)
     assert len(split.partials) and (split.items[:, 5] > 0).any()
@@ -123,10 +147,11 @@ def test_rows_of_several_parts(heads: int, kv_heads: int, window: int | None):
     team.set_threads(before)
 
 
+@BOTH
 @pytest.mark.parametrize("window", [None, 5, 530])
-def test_parts_change_nothing(window: int | None):
+def test_parts_change_nothing(window: int | None, dtype: torch.dtype):
     """A query of a prompt of 1100 tokens, in its later pieces, and alone, where its row is split."""
-    case = BlockCase([(0, 1100), (1099, 1)])
+    case = BlockCase([(0, 1100), (1099, 1)], dtype=dtype)
     team = case.kernels.team
     before, together = team.threads, case.run(window)
     for skip in (1, 500, 511, 512, 513, 1023, 1025, 1092, 1095, 1099):
@@ -139,18 +164,20 @@ def test_parts_change_nothing(window: int | None):
 
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize(("soft_cap", "sinks"), [(0.7, False), (None, True), (2.0, True)])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1), (16, 2)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dtype"), [(6, 2, BF16), (11, 1, BF16), (16, 2, BF16), (11, 1, F32)]
+)
 def test_soft_caps_and_sinks(
-    heads: int, kv_heads: int, soft_cap: float | None, sinks: bool, window: int | None
+    heads: int, kv_heads: int, dtype: torch.dtype, soft_cap: float | None, sinks: bool, window: int | None
 ):
     """Of short rows, of rows of several parts, and of some that are split: the same bits."""
-    case = BlockCase([*MIXED, *BOUNDARIES], heads, kv_heads)
+    case = BlockCase([*MIXED, *BOUNDARIES], heads, kv_heads, dtype=dtype)
     scores = torch.linspace(-3, 90, heads) if sinks else None
     team = case.kernels.team
     before = team.threads
     team.set_threads(1)
     results = case.attend(case.query, case.block_plan(slice(None), window), soft_cap, scores)
-    assert_close(results, case.exact(window, soft_cap, scores), *TOLERANCE)
+    assert_close(results, case.exact(window, soft_cap, scores), *TOLERANCES[dtype])
     team.set_threads(2)
     long = slice(len(MIXED) + 6, len(MIXED) + 7)
     first = int(case.counts[: long.start].sum())
@@ -179,11 +206,13 @@ def test_threads_change_nothing():
     team.set_threads(before)
 
 
-def test_large_scores():
-    """Weights that underflow are zero, and the largest never overflows."""
-    case = BlockCase([(100, 1), (0, 20)])
+@BOTH
+def test_large_scores(dtype: torch.dtype):
+    """Weights that underflow are zero, and the largest never overflows. Scores of a thousand are float32, to
+    6e-5 of a weight's logarithm."""
+    case = BlockCase([(100, 1), (0, 20)], dtype=dtype)
     case.scale = 50.0
-    assert_close(case.run(), case.exact(), *TOLERANCE)
+    assert_close(case.run(), case.exact(), *((1e-4, 1e-4) if dtype == F32 else TOLERANCES[dtype]))
 
 
 def test_strided_queries():
@@ -197,8 +226,9 @@ def test_strided_queries():
     assert torch.equal(case.attend(transposed, plan), expected)
 
 
-def test_nan_stays_in_its_row():
-    case = BlockCase([(40, 1), (40, 1)])
+@BOTH
+def test_nan_stays_in_its_row(dtype: torch.dtype):
+    case = BlockCase([(40, 1), (40, 1)], dtype=dtype)
     expected = case.run()
     case.query[0] = torch.nan
     result = case.run()
@@ -208,7 +238,7 @@ def test_nan_stays_in_its_row():
 
 @pytest.mark.parametrize(
     ("dtype", "block_size", "head_dim"),
-    [(torch.float32, 16, 32), (BF16, 8, 32), (BF16, 16, 80), (BF16, 16, 544)],
+    [(torch.float16, 16, 32), (BF16, 8, 32), (BF16, 16, 33), (BF16, 16, 520), (F32, 16, 264)],
 )
 def test_sizes_that_do_not_fit(dtype: torch.dtype, block_size: int, head_dim: int):
     assert block_kernels(dtype, block_size, head_dim, 1) is None

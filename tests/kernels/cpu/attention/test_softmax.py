@@ -5,7 +5,8 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.softmax import weigh_tiles  # noqa: E402
+from kernels.cpu.attention.loops import BFLOAT16, FLOAT32  # noqa: E402
+from kernels.cpu.attention.tiles import weigh_tiles  # noqa: E402
 from kernels.cpu.attention.vector_loops import SCORES  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
@@ -17,17 +18,24 @@ TILES, ROWS, SCALE = 5, 8, 0.125
 
 def weigh(scores: int, tiles: int, pairs: int, scale: float, totals: int, soon: int) -> None:
     """Compiled by run()."""
-    weigh_tiles(scores, tiles, pairs, scale, totals, soon)
+    weigh_tiles(BFLOAT16, scores, tiles, pairs, scale, totals, soon)
 
 
-def run(scores: Scores, pairs: int, asks: bool = True) -> tuple[Scores, Scores, Scores]:
-    """scores: [ROWS, 16 * TILES]. Weights like them, sums and largest scores [16]."""
+def weigh_float32(scores: int, tiles: int, pairs: int, scale: float, totals: int, soon: int) -> None:
+    """Compiled by run()."""
+    weigh_tiles(FLOAT32, scores, tiles, pairs, scale, totals, soon)
+
+
+def run(scores: Scores, pairs: int, asks: bool = True, wide: bool = False) -> tuple[Scores, Scores, Scores]:
+    """scores: [ROWS, 16 * TILES]. Weights like them, sums and largest scores [16]. wide: of float32."""
     memory = np.zeros((ROWS, SCORES // 4), np.float32)
     memory[:, : 16 * TILES] = scores
     totals, soon = np.zeros(32, np.float32), np.full(ROWS, memory.ctypes.data)
-    compiled(weigh)(
+    compiled(weigh_float32 if wide else weigh)(
         memory.ctypes.data, TILES, pairs, SCALE, totals.ctypes.data, soon.ctypes.data if asks else 0
     )
+    if wide:
+        return memory[:, : 16 * TILES], totals[:16], totals[16:]
     halves = memory.view(np.uint16)[:, : 16 * TILES].astype(np.uint32) << 16
     return halves.view(np.float32), totals[:16], totals[16:]
 
@@ -36,26 +44,28 @@ def random_scores(spread: float) -> Scores:
     return np.random.default_rng(1).normal(0, spread, (ROWS, 16 * TILES)).astype(np.float32)
 
 
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("spread", [0.1, 10.0, 1000.0])
-def test_weights_and_sums(spread: float):
-    """A weight is rounded to bfloat16, a sum is of what was not."""
+def test_weights_and_sums(spread: float, wide: bool):
+    """A weight is rounded to bfloat16, a sum is of what was not; or both are float32."""
     scores = random_scores(spread)
-    weights, totals, largest = run(scores, 8)
+    weights, totals, largest = run(scores, 8, wide=wide)
     scaled = SCALE * scores.astype(np.float64)
     exact = np.exp(scaled - scaled.max(1, keepdims=True))
     logarithms = 1e-6 * np.abs(scaled).max()  # float32 of scores so large
-    np.testing.assert_allclose(weights, exact, rtol=2**-8 + logarithms, atol=1e-37)
-    np.testing.assert_allclose(totals[:ROWS], exact.sum(1), rtol=1.1e-4 + logarithms)
+    np.testing.assert_allclose(weights, exact, rtol=(1e-6 if wide else 2**-8) + logarithms, atol=1e-37)
+    np.testing.assert_allclose(totals[:ROWS], exact.sum(1), rtol=(1e-6 if wide else 1.1e-4) + logarithms)
     np.testing.assert_array_equal(largest[:ROWS], np.float32(SCALE) * scores.max(1))
 
 
-def test_what_is_not_seen_weighs_nothing():
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_is_not_seen_weighs_nothing(wide: bool):
     """Exactly, beside the largest score and the least; of a row that sees nothing too."""
     scores = random_scores(3.0)
     scores[:, ::3] = -np.inf
     scores[1, 1::3] = -1e29
     scores[2] = -np.inf
-    weights, totals, largest = run(scores, 8)
+    weights, totals, largest = run(scores, 8, wide=wide)
     assert (weights[:, ::3] == 0).all() and (weights[1, 1::3] == 0).all()
     assert (weights[2] == 0).all() and totals[2] == 0 and largest[2] == -np.inf
     assert (totals[[0, 1, 3, 4, 5, 6, 7]] > 1).all()

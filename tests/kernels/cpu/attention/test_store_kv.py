@@ -49,6 +49,24 @@ def test_every_value_is_where_it_belongs(tokens: int, heads: int, block_size: in
         assert torch.equal(read(cache, heads, block_size, head_dim, is_key), exact)
 
 
+@pytest.mark.parametrize(("tokens", "heads", "block_size", "head_dim"), [(1, 1, 16, 8), (33, 3, 32, 20)])
+def test_float32(tokens: int, heads: int, block_size: int, head_dim: int):
+    """Keys by dimension, 16 positions side by side; values as they come."""
+    key, value = (random(tokens, heads, head_dim, dtype=torch.float32, seed=seed) for seed in (0, 1))
+    blocks = -(-tokens // block_size) + 2
+    caches = [torch.full((blocks, heads, block_size, head_dim), 7.0) for _ in range(2)]
+    slots = torch.randperm(blocks * block_size, generator=torch.Generator().manual_seed(1))[:tokens]
+    kernels = block_kernels(torch.float32, block_size, head_dim, 1)
+    assert kernels is not None
+    kernels.store_kv(key, value, *caches, slot_rows(slots, heads, block_size))
+    by_dimension = caches[0].view(blocks, heads, block_size // 16, head_dim, 16)
+    caches[0] = by_dimension.transpose(-1, -2).reshape(caches[0].shape)
+    for cache, expected in zip(caches, (key, value), strict=True):
+        found = cache.transpose(1, 2).reshape(-1, heads, head_dim)
+        assert torch.equal(found[slots], expected)
+        assert (found == 7).all(-1).all(-1).sum() == blocks * block_size - tokens
+
+
 def test_no_tokens():
     cache = torch.full((1, 1, 16, 32), 7.0, dtype=BF16)
     none = torch.empty(0, 1, 32, dtype=BF16)
@@ -67,7 +85,6 @@ def test_bits_are_copied():
         assert torch.equal(found[0, 0, 5].view(torch.int16), bits)
 
 
-@pytest.mark.parametrize(("block_size", "head_dim"), [(8, 32), (24, 32), (16, 24), (16, 1024)])
+@pytest.mark.parametrize(("block_size", "head_dim"), [(8, 32), (24, 32), (16, 25), (16, 1024)])
 def test_sizes_that_do_not_fit(block_size: int, head_dim: int):
     assert block_kernels(BF16, block_size, head_dim, 1) is None
-    assert block_kernels(torch.float32, 16, 32, 1) is None

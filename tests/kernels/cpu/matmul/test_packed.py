@@ -36,6 +36,23 @@ def test_company_changes_nothing(in_features: int, out_features: int):
             assert torch.equal(packed_linear(x[first:last], packed, wide), together[first:last])
 
 
+@pytest.mark.parametrize(("in_features", "out_features"), [(1, 1), (33, 49), (96, 100)])
+def test_float32(in_features: int, out_features: int):
+    """Sums round once per product, in the order of k: the same bits among any number of tokens. Rows come
+    back, also from a matrix that is packed where it lies."""
+    x, weight, bias = inputs(270, in_features, out_features, torch.float32)
+    arena = Arena()
+    own = arena.matrix(out_features, in_features, torch.float32).copy_(weight)
+    packed, in_place = pack_weight(weight, bias), pack_weight(own, bias, arena)
+    assert torch.equal(packed.pairs, in_place.pairs) and in_place.pairs.data_ptr() == own.data_ptr()
+    together = packed_linear(x, packed)
+    assert_close(together, x.double() @ weight.double().T + bias.double(), 5e-6, 5e-6)
+    for first, last in [(0, 1), (7, 9), (20, 23), (30, 35), (100, 107), (255, 258), (20, 60), (269, 270)]:
+        assert torch.equal(packed_linear(x[first:last], packed), together[first:last])
+    indexes = torch.tensor([out_features - 1, 0, out_features // 2])
+    assert torch.equal(packed.rows(indexes), weight[indexes])
+
+
 def test_nothing_is_written_past_the_result():
     """The last block of columns is stored under a mask: neighbours in memory keep their values."""
     x, weight, bias = inputs(3, 8, 50, torch.bfloat16)

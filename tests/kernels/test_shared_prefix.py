@@ -9,7 +9,7 @@ import torch
 from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
 from kernels.cpu.attention.planning.work_items import LEAST_SHARED, LOOKED_AT
 from tests.kernels.attention_cases import MIXED
-from tests.kernels.cpu.attention.test_block_attention import TOLERANCE, BlockCase
+from tests.kernels.cpu.attention.test_block_attention import BF16, BOTH, F32, TOLERANCES, BlockCase
 from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.cpu_kernels
@@ -23,10 +23,15 @@ class SharedCase(BlockCase):
     """Some rows begin with the same blocks as the first one."""
 
     def __init__(
-        self, rows: list[tuple[int, int]], shared: list[int], heads: int = 6, head_dim: int = 64
+        self,
+        rows: list[tuple[int, int]],
+        shared: list[int],
+        heads: int = 6,
+        head_dim: int = 64,
+        dtype: torch.dtype = BF16,
     ) -> None:
         """shared: by row, how many positions; in whole blocks."""
-        super().__init__(rows, heads, 2, head_dim, BLOCK)
+        super().__init__(rows, heads, 2, head_dim, BLOCK, dtype)
         for row, positions in enumerate(shared):
             self.tables[row, : positions // BLOCK] = self.tables[0, : positions // BLOCK]
             self.keys[row][:positions] = self.keys[0][:positions]
@@ -55,17 +60,17 @@ def joined(plan: BlockPlan) -> int:
     return len(plan.items) - int(plan.made[0])
 
 
-@pytest.mark.parametrize("heads", [6, 8])
+@pytest.mark.parametrize(("heads", "dtype"), [(6, BF16), (8, BF16), (8, F32)])
 @pytest.mark.parametrize("shared", [64, 80, 240, 496, 512, 528, 1008, 1024, 1040])
-def test_two_rows_are_like_each_alone(shared: int, heads: int):
+def test_two_rows_are_like_each_alone(shared: int, heads: int, dtype: torch.dtype):
     """Groups of 3 and 4 heads. What is shared ends before, at and after the end of a part of 512 positions,
     and rows end anywhere in a tile, in a part or at its end."""
-    case = SharedCase([(shared + own, 1) for own in ODD_ENDS], [shared] * len(ODD_ENDS), heads)
+    case = SharedCase([(shared + own, 1) for own in ODD_ENDS], [shared] * len(ODD_ENDS), heads, dtype=dtype)
     plan = case.block_plan(slice(None), None)
     assert joined(plan) >= 2
     result = case.attend(case.query, plan)
     assert torch.equal(result, case.alone())
-    assert_close(result, case.exact(), *TOLERANCE)
+    assert_close(result, case.exact(), *TOLERANCES[dtype])
 
 
 def test_heads_of_128_values():
@@ -102,10 +107,11 @@ def test_threads_and_turns_change_nothing(threads: int):
     assert torch.equal(case.attend(case.query[backwards], other), expected[backwards])
 
 
-def test_stale_halves_stay_hidden():
+@BOTH
+def test_stale_halves_stay_hidden(dtype: torch.dtype):
     """What an earlier owner left behind a row's last position is NaN here, and what the shorter row of two
     has not is not computed from memory."""
-    case = SharedCase([(64, 1), (500, 1), (65, 1), (511, 1), (70, 1), (300, 1)], [64] * 6)
+    case = SharedCase([(64, 1), (500, 1), (65, 1), (511, 1), (70, 1), (300, 1)], [64] * 6, dtype=dtype)
     plan = case.block_plan(slice(None), None)
     assert joined(plan) == 3
     assert not case.attend(case.query, plan).isnan().any()

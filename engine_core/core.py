@@ -274,6 +274,7 @@ class EngineCore:
         self.counters.frontends_lost += bool(requests)
         for request in requests:
             self._fail(request, Code.UNAVAILABLE, "FRONTEND_LOST", "the engine could not reach the frontend")
+            self.intake.lost(request)
         if requests:
             log.warning("a frontend is gone: %d requests aborted", len(requests))
 

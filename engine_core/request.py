@@ -100,6 +100,7 @@ class Request:
     num_running: int = 0  # sequences that are RUNNING
     num_preemptions: int = 0  # of its sequences
     num_made: int = 0  # tokens of output of those that have ended, less what was delivered before
+    num_paid: int = 0  # tokens that came with it, as far as its tenant's quota has paid for them
     scheduled: bool = False  # was scheduled at least once
     max_drafts: int = MAX_DRAFTS  # tokens that may be drafted for one of its rows in a step
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample

@@ -1,7 +1,7 @@
 """Limits how much a frontend works on at once: calls, open streams, control calls, and bytes being tokenized.
 
 They are checked before anything is tokenized, so that a rejection is returned within milliseconds. No tenant
-can take more than a share of the slots, so that one of them cannot lock out the others.
+can take more than a share of the slots and of the bytes, so that one of them cannot lock out the others.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class SlotPool:
     @contextmanager
     def slot(self, caller: Caller | None) -> Iterator[None]:
         """Holds a slot within the block. caller: None: the method is public. Raises FrontendFull."""
-        tenant = caller.tenant if caller is not None else ""
+        tenant = _tenant_of(caller)
         share = TENANT_SHARE * self._size
         if self._size and (
             self.num_held >= self._size or (tenant is not None and self._held_by[tenant] >= share)
@@ -57,16 +57,58 @@ class SlotPool:
                 del self._held_by[tenant]
 
 
+class ByteBudget:
+    """Counts bytes that are being worked on, in all and by tenant."""
+
+    def __init__(self, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
+        """size: 0: no limit. refused: counts rejections, as "bytes"."""
+        self.num_held = 0
+        self._size, self._refused, self._clock = size, refused, clock
+        self._held_by: Counter[str] = Counter()
+        self._retry_after = RetryAfter()
+
+    @contextmanager
+    def reading(self, size: int, caller: Caller | None) -> Iterator[None]:
+        """Counts a message of `size` bytes as being tokenized within the block. Raises FrontendFull.
+
+        A message larger than the limit is admitted when no other is being tokenized, and one larger than a
+        tenant's share when none of the tenant is.
+        """
+        tenant = _tenant_of(caller)
+        own = self._held_by[tenant] if tenant is not None else 0
+        if self._size and (
+            (self.num_held and self.num_held + size > self._size)
+            or (own and own + size > TENANT_SHARE * self._size)
+        ):
+            self._refused["bytes"] += 1
+            raise FrontendFull(self._retry_after.offer(1, self._clock()))
+        self._count(tenant, size)
+        try:
+            yield
+        finally:
+            self._count(tenant, -size)
+            self._retry_after.freed(1, self._clock())
+
+    def _count(self, tenant: str | None, change: int) -> None:
+        self.num_held += change
+        if tenant is not None:
+            self._held_by[tenant] += change
+            if not self._held_by[tenant]:
+                del self._held_by[tenant]
+
+
+def _tenant_of(caller: Caller | None) -> str | None:
+    """Returns whose share a call counts against: "" for public methods, None where there are no shares."""
+    return caller.tenant if caller is not None else ""
+
+
 class ConcurrencyLimits:
     """Holds slots, and rejects what exceeds the limits. Belongs to the event loop's thread."""
 
     def __init__(self, max_calls: int, max_bytes: int, clock: Callable[[], float] = monotonic) -> None:
         """max_calls: of calls, and of open streams. max_bytes: being tokenized. 0: no limit."""
-        self.num_bytes = 0
         self.refused: Counter[str] = Counter()
         """Rejected calls since the start, by the limit that they met."""
-        self._max_bytes = max_bytes
-        self._clock = clock
         self._calls = SlotPool("calls", max_calls, self.refused, clock)
         self._streams = SlotPool("streams", max_calls, self.refused, clock)
         self._controls = SlotPool("controls", MAX_CONTROL_CALLS, self.refused, clock)
@@ -76,25 +118,16 @@ class ConcurrencyLimits:
         """Holds a slot for a stream that may stay open without doing anything."""
         self.control = self._controls.slot
         """Holds a slot for any other call."""
-        self._readings = RetryAfter()
+        self._bytes = ByteBudget(max_bytes, self.refused, clock)
+        self.reading = self._bytes.reading
+        """Counts the bytes of a message while it is being tokenized."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes being tokenized now."""
+        return self._bytes.num_held
 
     @property
     def num_calls(self) -> int:
         """Calls that generate or tokenize now."""
         return self._calls.num_held
-
-    @contextmanager
-    def reading(self, size: int) -> Iterator[None]:
-        """Counts a message of `size` bytes as being tokenized within the block. Raises FrontendFull.
-
-        A message larger than the limit is admitted when no other is being tokenized.
-        """
-        if self._max_bytes and self.num_bytes and self.num_bytes + size > self._max_bytes:
-            self.refused["bytes"] += 1
-            raise FrontendFull(self._readings.offer(1, self._clock()))
-        self.num_bytes += size
-        try:
-            yield
-        finally:
-            self.num_bytes -= size
-            self._readings.freed(1, self._clock())

@@ -11,7 +11,8 @@ ServiceError                    an RPC is refused or fails
 ├── Unauthenticated             UNAUTHENTICATED      no token, or an unknown one
 ├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
 │   ├── AdminsOnly              ... because it is for admins
-│   └── TenantMismatch          ... because it is for another tenant
+│   ├── TenantMismatch          ... because it is for another tenant
+│   └── TermsExceeded           ... because a field asks for more than the token allows
 ├── Aborted                     ABORTED              by Abort, where a partial answer is useless
 ├── EngineNotReady              UNAVAILABLE          may be retried
 ├── Draining                    UNAVAILABLE          may be retried elsewhere; may end a stream early
@@ -198,6 +199,16 @@ class TenantMismatch(PermissionDenied):
 
     def __init__(self) -> None:
         super().__init__("tenant: is not the tenant of the token; leave it out")
+
+
+class TermsExceeded(PermissionDenied):
+    """A field of the request asks for more than the tenant's token allows."""
+
+    reason = "TOKEN_LIMIT"
+
+    def __init__(self, violations: Mapping[str, str]) -> None:
+        sentences = "; ".join(f"{path}: {text}" for path, text in violations.items())
+        super().__init__(sentences, violations=violations)
 
 
 class Aborted(ServiceError):

@@ -114,7 +114,7 @@ class Frontend:
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
         self._drain = Drain(self.state, self._generator.registry, config.drain_delay)
         self._port = 0
-        scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator)
+        scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator, self.limits)
         self._generation = GenerationServicer(
             config, self._generator, self.engine, self.state, self.limits, self.write_timeouts
         )

@@ -99,6 +99,19 @@ class TokenConfig:
     max_tokens_per_minute: int | None = flag(
         None, "maximum number of prompt and output tokens per minute", common=True, at_least=1
     )
+    max_sequences: int | None = flag(
+        None,
+        "maximum number of sequences in flight per engine core: n, best_of, beams",
+        common=True,
+        at_least=1,
+    )
+    min_priority: int | None = flag(
+        None,
+        "the best priority class of its requests, lower is sooner; default 0",
+        common=True,
+        at_least=-1000,
+        at_most=1000,
+    )
     expires: str = flag("", "date or time (UTC) at which it expires", common=True, metavar="DATE")
 
 

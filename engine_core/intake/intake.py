@@ -12,7 +12,7 @@ from collections.abc import Callable
 from engine_core.errors import Code, Refused
 from engine_core.intake.deadlines import check_deadline, predicted_wait
 from engine_core.intake.overload import UNBOUNDED, Overload, QueueBounds, stretch
-from engine_core.intake.quotas import Quotas
+from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.intake.validation import Limits, make_request
 from engine_core.request import Request
@@ -20,8 +20,6 @@ from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
 
 log = logging.getLogger(__name__)
-
-_TOKEN_BYTES = 4
 
 
 class Intake:
@@ -57,6 +55,10 @@ class Intake:
         """Registers that so many requests were scheduled for the first time."""
         self._overload.started(num_requests, self._clock())
 
+    def lost(self, request: Request) -> None:
+        """Registers that a request has ended because its frontend is gone: its client may continue it."""
+        self._quotas.lost(request, self._clock())
+
     def _admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
         began, names = arrival - 1e-6 * message.age_us, (message.request_id, message.group)
         if any(self.recent_aborts.includes(name, began) for name in names if name):
@@ -66,7 +68,7 @@ class Intake:
                 "request_id", "is the id of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS
             )
         now, factor = self._clock(), stretch(message)
-        num_tokens = len(message.prompt_token_ids) // _TOKEN_BYTES
+        num_tokens = num_tokens_of(message)
         self._quotas.check(message, num_tokens, factor, now)
         self._overload.check_queue(message, now)
         request = make_request(message, frontend, arrival, self._limits)
@@ -78,5 +80,5 @@ class Intake:
             wait = predicted_wait(request, self._scheduler)
             check_deadline(request, wait, now)
             self._overload.check_wait(message, wait, now)
-        self._quotas.charge(message, 0 if message.again else num_tokens, now)
+        request.num_paid = self._quotas.charge(message, num_tokens, now)
         return request

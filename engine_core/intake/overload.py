@@ -82,13 +82,7 @@ class Overload:
         mean = waiting.num_tokens / len(waiting) if len(waiting) else 1.0
         excess = max(full[0], full[1] / max(mean, 1.0))
         kind = "requests" if full[0] > 0 else "tokens"
-        raise Refused(
-            "",
-            f"the queue is full: too many {kind} wait",
-            QUEUE_FULL,
-            Code.RESOURCE_EXHAUSTED,
-            retry_after=self._retry_after.offer(excess, now),
-        )
+        raise self._refused(f"the queue is full: too many {kind} wait", QUEUE_FULL, excess, now)
 
     def check_wait(self, message: AddRequest, wait: float, now: float) -> None:
         """Raises Refused if a request would wait for too long. wait: predicted, in seconds."""
@@ -98,13 +92,13 @@ class Overload:
         if not bound or wait <= bound or stretch(message) > 1:
             return
         excess = (wait - bound) * self._retry_after.per_second(now)
-        raise Refused(
-            "",
-            f"the request would wait for {wait:.1f} s, longer than the limit of {bound:g} s",
-            WAIT_TOO_LONG,
-            Code.RESOURCE_EXHAUSTED,
-            retry_after=self._retry_after.offer(excess, now),
-        )
+        text = f"the request would wait for {wait:.1f} s, longer than the limit of {bound:g} s"
+        raise self._refused(text, WAIT_TOO_LONG, excess, now)
+
+    def _refused(self, text: str, reason: str, excess: float, now: float) -> Refused:
+        """Returns the refusal of a request. excess: requests that must start before there is room for it."""
+        retry_after = self._retry_after.offer(excess, now)
+        return Refused("", text, reason, Code.RESOURCE_EXHAUSTED, retry_after=retry_after)
 
     def _may_stretch(self, message: AddRequest, factor: float, full: tuple[float, float]) -> bool:
         """Returns whether a request is admitted to a full queue. full: excess of requests and of tokens."""

@@ -1,10 +1,15 @@
-"""Quotas of tenants: requests in flight, and tokens per minute.
+"""Quotas of tenants: requests and sequences in flight, and tokens per minute.
 
 Tokens are counted by a virtual clock: each token advances it by its part of a minute, and the clock of a
 tenant that has used nothing for a minute stands at now. A request is admitted if the clock, with its prompt,
 is not more than a minute ahead. Its prompt is charged then, its output when it ends, since its length is not
 known before: so a burst may be charged late, but over time a tenant gets its quota and no more. (A prompt
-that is longer than a minute's tokens is admitted when the clock stands at now.)
+that is longer than a minute's tokens is admitted when the clock stands at now.) Output that comes with a
+request, as the beginning of a stream that continues, is computed like a prompt and charged like one.
+
+No token is charged twice for a death that is not the tenant's: what a journal sends again was charged before,
+and what requests cost whose frontend is lost becomes a credit, from which their continuations are paid. What
+is left of it after two minutes is void.
 
 The terms of a tenant's latest request apply. A tenant without terms has no quota.
 """
@@ -23,10 +28,12 @@ if TYPE_CHECKING:
     from engine_core.scheduler.scheduler import Scheduler
 
 TENANT_QUOTA = "TENANT_QUOTA"
-REQUESTS, TOKENS = "requests", "tokens_per_minute"
+REQUESTS, SEQUENCES, TOKENS = "requests", "sequences", "tokens_per_minute"
 """Names of the quotas."""
+_TOKEN_BYTES = 4
 _MINUTE = 60.0
 _SOONEST_S, _LATEST_S = 0.1, 3600.0
+_CREDIT_S = 120.0
 _MANY = 1024
 """Clocks to keep before those that stand at now, and so carry no information, are removed."""
 
@@ -37,13 +44,32 @@ class _Clock:
 
     per_minute: int
     at: float  # the time by which its tokens so far are paid for
+    credit: int = 0  # tokens that it has paid for and has to pay for again
+    credit_until: float = 0.0
 
     def ahead(self, now: float) -> float:
         """Returns by how many seconds the clock is ahead of now."""
         return max(self.at - now, 0.0)
 
+    def credit_at(self, now: float) -> int:
+        """Returns the tokens that are not charged."""
+        return self.credit if now < self.credit_until else 0
+
     def charge(self, tokens: int, now: float) -> None:
+        """Charges for tokens, those first for which there is credit."""
+        tokens -= self.spend(tokens, now)
         self.at = max(self.at, now) + _MINUTE * tokens / self.per_minute
+
+    def spend(self, tokens: int, now: float) -> int:
+        """Takes as many tokens from the credit as there are; returns their number."""
+        spent = min(self.credit_at(now), tokens)
+        self.credit = self.credit_at(now) - spent
+        return spent
+
+    def refund(self, tokens: int, now: float) -> None:
+        """Adds to the credit."""
+        self.credit = self.credit_at(now) + tokens
+        self.credit_until = now + _CREDIT_S
 
 
 class Quotas:
@@ -54,7 +80,7 @@ class Quotas:
         self._clocks: dict[str, _Clock] = {}
 
     def check(self, message: AddRequest, num_tokens: int, stretch: float, now: float) -> None:
-        """Raises Refused if a request with a prompt of so many tokens exceeds a quota of its tenant.
+        """Raises Refused if a request with so many tokens to compute exceeds a quota of its tenant.
 
         stretch: how often a quota may be filled; see overload.py.
         """
@@ -63,28 +89,37 @@ class Quotas:
         if terms.max_requests and in_flight + 1 > terms.max_requests * stretch:
             text = f"the tenant may have at most {terms.max_requests} requests in flight"
             raise _refused(text, REQUESTS, self._until_one_ends(in_flight))
+        sequences = self._scheduler.requests.num_sequences_of_tenant(tenant) + _num_sequences(message)
+        if terms.max_sequences and sequences > terms.max_sequences * stretch:
+            text = f"the tenant may have at most {terms.max_sequences} sequences in flight"
+            raise _refused(text, SEQUENCES, self._until_one_ends(in_flight))
         clock = self._clocks.get(tenant)
         most = terms.max_tokens_per_minute
         if most and clock is not None:
-            needed = _MINUTE * min(num_tokens, most) / most
+            needed = _MINUTE * min(max(num_tokens - clock.credit_at(now), 0), most) / most
             wait = clock.ahead(now) + needed - _MINUTE * stretch
             if wait > 0:
                 text = f"the tenant may use at most {most} tokens per minute"
                 raise _refused(text, TOKENS, wait)
 
-    def charge(self, message: AddRequest, num_tokens: int, now: float) -> None:
-        """Charges for the prompt of a request that is admitted."""
+    def charge(self, message: AddRequest, num_tokens: int, now: float) -> int:
+        """Charges for the tokens that came with a request that is admitted; returns how many it now has paid
+        for. Those of a request that comes again were charged before."""
         tenant, most = message.tenant, message.tenant_terms.max_tokens_per_minute
         if not most:
             self._clocks.pop(tenant, None)
-            return
+            return 0
         clock = self._clocks.get(tenant)
         if clock is None:
             if len(self._clocks) >= _MANY and len(self._clocks).bit_count() == 1:
                 self._clocks = {name: each for name, each in self._clocks.items() if each.at > now}
             clock = self._clocks[tenant] = _Clock(most, now)
         clock.per_minute = most
-        clock.charge(num_tokens, now)
+        if message.again:
+            clock.spend(num_tokens, now)
+        else:
+            clock.charge(num_tokens, now)
+        return num_tokens
 
     def ended(self, request: Request, now: float) -> None:
         """Charges for the output of a request that has ended, as far as it was generated here."""
@@ -92,10 +127,28 @@ class Quotas:
         if clock is not None:
             clock.charge(max(request.num_made, 0), now)
 
+    def lost(self, request: Request, now: float) -> None:
+        """Registers that a request has ended with its frontend: what it cost becomes a credit."""
+        clock = self._clocks.get(request.tenant)
+        if clock is not None:
+            clock.refund(request.num_paid + max(request.num_made, 0), now)
+
     def _until_one_ends(self, in_flight: int) -> float:
         """Returns the mean time in seconds until one of so many requests ends."""
         turnover = self._scheduler.throughput.turnover_seconds
         return UNKNOWN_S if turnover is None else turnover / max(in_flight, 1)
+
+
+def num_tokens_of(message: AddRequest) -> int:
+    """Returns the tokens that come with a request: its prompt, and output that was delivered before."""
+    delivered = sum(len(part.token_ids) for part in message.delivered)
+    return (len(message.prompt_token_ids) + delivered) // _TOKEN_BYTES
+
+
+def _num_sequences(message: AddRequest) -> int:
+    """Returns how many rows a request may take."""
+    sampling = message.sampling
+    return max(sampling.beam_search.width, sampling.n, 1)
 
 
 def _refused(text: str, quota: str, seconds: float) -> Refused:

@@ -14,7 +14,7 @@ from engine_core.request import Request, Sequence
 class Ahead(NamedTuple):
     """What is expected to be admitted before a request that arrives now."""
 
-    sequences: float
+    sequences: float  # with those that fork from them
     tokens: float  # to compute for them before they make their first token
 
 
@@ -70,6 +70,12 @@ class WaitingQueue(Protocol):
 
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError if the counts are wrong. num_running: sequences that run."""
+
+
+def rows_of(sequence: Sequence) -> int:
+    """Returns the rows that a waiting sequence takes when it is admitted: its own, and those of siblings that
+    fork from it."""
+    return 1 + (len(sequence.request.forking) if sequence.leads else 0)
 
 
 def check_counts(uncached: dict[Sequence, int], num_tokens: int) -> None:

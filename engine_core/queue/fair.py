@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from engine_core.errors import InvariantError
-from engine_core.queue.base import Ahead, Share, check_counts
+from engine_core.queue.base import Ahead, Share, check_counts, rows_of
 from engine_core.queue.token_counters import EQUAL, Tenant, Tenants, Weights
 from engine_core.request import Request, Sequence
 
@@ -37,15 +37,16 @@ class _Line:
     """The sequences of one tenant in one class, in order of turns. Never empty."""
 
     tenant: Tenant
-    entries: OrderedDict[Sequence, tuple[int, int]] = field(default_factory=OrderedDict)
-    """Turn of each sequence, and the tokens to compute for it."""
+    entries: OrderedDict[Sequence, tuple[int, int, int]] = field(default_factory=OrderedDict)
+    """Turn of each sequence, the tokens to compute for it, and the rows that it and its siblings take."""
     num_tokens: int = 0  # to compute for all of them
+    num_rows: int = 0  # that all of them take
     entry: _Entry | None = None  # its valid entry in the heap
 
     def cost(self, mean_output: float) -> float:
         """Returns what serving the whole line will add to its tenant's counter."""
         tenant = self.tenant
-        return self.num_tokens * tenant.prompt_cost + len(self.entries) * mean_output * tenant.output_cost
+        return self.num_tokens * tenant.prompt_cost + self.num_rows * mean_output * tenant.output_cost
 
 
 class _Class:
@@ -84,7 +85,7 @@ class _Class:
         heapq.heappush(self._heap, entry)
 
     def _entry(self, line: _Line) -> _Entry:
-        turn, _ = next(iter(line.entries.values()))
+        turn, *_ = next(iter(line.entries.values()))
         return self._tenants.counter(line.tenant), turn, line
 
     def check_invariants(self) -> None:
@@ -94,8 +95,10 @@ class _Class:
                 raise InvariantError("a line is empty, or its entry is too large")
             if not any(entry is line.entry for entry in self._heap):
                 raise InvariantError("a line is not in the heap")
-            if line.num_tokens != sum(tokens for _, tokens in line.entries.values()):
+            if line.num_tokens != sum(tokens for _, tokens, _ in line.entries.values()):
                 raise InvariantError("the tokens of a line are not those of its sequences")
+            if line.num_rows != sum(rows for *_, rows in line.entries.values()):
+                raise InvariantError("the rows of a line are not those of its sequences")
         if not self.lines:
             raise InvariantError("a class without lines is kept")
 
@@ -153,8 +156,9 @@ class FairQueue:
         """Removes a sequence that is admitted or has ended."""
         request = sequence.request
         line = self._classes[request.priority].lines[request.tenant]
-        _, tokens = line.entries.pop(sequence)
+        _, tokens, rows = line.entries.pop(sequence)
         line.num_tokens -= tokens
+        line.num_rows -= rows
         self.num_tokens -= tokens
         self._num_sequences -= 1
         if not line.entries:
@@ -184,7 +188,7 @@ class FairQueue:
         sequences = tokens = 0.0
         for priority in self._priorities[: bisect_left(self._priorities, request.priority)]:
             for line, share in _sample(self._classes[priority].lines):
-                sequences += share * len(line.entries)
+                sequences += share * line.num_rows
                 tokens += share * line.num_tokens
         class_ = self._classes.get(request.priority)
         if class_ is None:
@@ -194,13 +198,13 @@ class FairQueue:
         if own is None:
             reach = self.tenants.counter_on_arrival(request.tenant, self._least(request.priority))
         else:
-            sequences += len(own.entries)
+            sequences += own.num_rows
             tokens += own.num_tokens
             reach = counter(own.tenant) + own.cost(mean_output)
         for line, share in _sample(class_.lines):
             if line is not own:
                 part = share * _part(reach - counter(line.tenant), line.cost(mean_output))
-                sequences += part * len(line.entries)
+                sequences += part * line.num_rows
                 tokens += part * line.num_tokens
         return Ahead(sequences, tokens)
 
@@ -218,7 +222,7 @@ class FairQueue:
         for class_ in self._classes.values():
             class_.check_invariants()
         lines = [line for class_ in self._classes.values() for line in class_.lines.values()]
-        uncached = {s: tokens for line in lines for s, (_, tokens) in line.entries.items()}
+        uncached = {s: tokens for line in lines for s, (_, tokens, _) in line.entries.items()}
         check_counts(uncached, self.num_tokens)
         if self._num_sequences != sum(len(line.entries) for line in lines):
             raise InvariantError("the number of waiting sequences is wrong")
@@ -260,8 +264,10 @@ class FairQueue:
 
     def _put(self, line: _Line, sequence: Sequence, turn: int, num_cached_tokens: int) -> None:
         uncached = sequence.num_tokens - num_cached_tokens
-        line.entries[sequence] = turn, uncached
+        rows = rows_of(sequence)
+        line.entries[sequence] = turn, uncached, rows
         line.num_tokens += uncached
+        line.num_rows += rows
         self.num_tokens += uncached
         self._num_sequences += 1
 

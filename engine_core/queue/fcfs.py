@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from engine_core.queue.base import Ahead, Share, check_counts
+from engine_core.queue.base import Ahead, Share, check_counts, rows_of
 from engine_core.request import Request, Sequence
 
 
@@ -12,6 +12,8 @@ class FirstComeQueue:
 
     def __init__(self) -> None:
         self._queue: OrderedDict[Sequence, int] = OrderedDict()  # sequence -> tokens to compute for it
+        self._rows: dict[Sequence, int] = {}  # that it takes, with those that fork from it
+        self._num_rows = 0
         self.num_tokens = 0
 
     def __len__(self) -> int:
@@ -28,6 +30,8 @@ class FirstComeQueue:
         """Queues a sequence that arrives."""
         self._queue[sequence] = uncached = sequence.num_tokens - num_cached_tokens
         self.num_tokens += uncached
+        self._rows[sequence] = rows_of(sequence)
+        self._num_rows += self._rows[sequence]
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """Queues a sequence whose turn had come before, ahead of all others."""
@@ -37,6 +41,7 @@ class FirstComeQueue:
     def remove(self, sequence: Sequence) -> None:
         """Removes a sequence that is admitted or has ended."""
         self.num_tokens -= self._queue.pop(sequence)
+        self._num_rows -= self._rows.pop(sequence)
 
     def started(self, sequence: Sequence) -> None:
         """Does nothing: the order does not depend on what was served."""
@@ -49,7 +54,7 @@ class FirstComeQueue:
 
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """Returns all that waits."""
-        return Ahead(len(self._queue), self.num_tokens)
+        return Ahead(self._num_rows, self.num_tokens)
 
     def share(self, tenant: str) -> Share:
         """Returns an empty share: tenants are not told apart."""

@@ -11,7 +11,7 @@ class RequestIndex:
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
         self._by_frontend: dict[bytes, dict[int, Request]] = {}
-        self._of_tenants: dict[str, int] = {}
+        self._of_tenants: dict[str, tuple[int, int]] = {}  # requests, and their sequences
         self._by_group: dict[str, dict[str, Request]] = {}
 
     def __len__(self) -> int:
@@ -27,7 +27,7 @@ class RequestIndex:
         self._by_frontend.setdefault(request.frontend, {})[request.handle] = request
         if request.group:
             self._by_group.setdefault(request.group, {})[request.request_id] = request
-        self._of_tenants[request.tenant] = self.num_of_tenant(request.tenant) + 1
+        self._count(request, 1)
 
     def remove(self, request: Request) -> None:
         """Removes a request that has ended."""
@@ -41,13 +41,15 @@ class RequestIndex:
             del group[request.request_id]
             if not group:
                 del self._by_group[request.group]
-        self._of_tenants[request.tenant] -= 1
-        if not self._of_tenants[request.tenant]:
-            del self._of_tenants[request.tenant]
+        self._count(request, -1)
 
     def num_of_tenant(self, tenant: str) -> int:
         """Number of requests of a tenant."""
-        return self._of_tenants.get(tenant, 0)
+        return self._of_tenants.get(tenant, (0, 0))[0]
+
+    def num_sequences_of_tenant(self, tenant: str) -> int:
+        """Number of sequences of a tenant's requests; one that has ended counts until its request has."""
+        return self._of_tenants.get(tenant, (0, 0))[1]
 
     def by_id(self, request_id: str) -> Request | None:
         """Returns the request with this public id."""
@@ -65,3 +67,11 @@ class RequestIndex:
     def of_frontend(self, frontend: bytes) -> list[Request]:
         """Returns all requests of a frontend."""
         return list(self._by_frontend.get(frontend, {}).values())
+
+    def _count(self, request: Request, change: int) -> None:
+        requests, sequences = self._of_tenants.get(request.tenant, (0, 0))
+        counts = requests + change, sequences + change * len(request.sequences)
+        if counts[0]:
+            self._of_tenants[request.tenant] = counts
+        else:
+            del self._of_tenants[request.tenant]

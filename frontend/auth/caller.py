@@ -7,11 +7,16 @@ from frontend.errors import AdminsOnly, InvalidRequest, TenantMismatch
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A tenant's weight and quotas. A weight of 0 means the core's default, a quota of 0 no limit."""
+    """A tenant's weight, quotas and best class. Weight 0 means the core's default, a quota of 0 no limit.
+
+    min_priority: the best priority class that its requests may have; lower is sooner.
+    """
 
     weight: float = 0.0
     max_requests: int = 0
     max_tokens_per_minute: int = 0
+    max_sequences: int = 0
+    min_priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@
         weight: 2                      # share among tenants, relative to 1; default: the engine's
         max_requests: 8                # in flight at an engine; 0, the default: no limit
         max_tokens_per_minute: 100000  # prompt and output; 0, the default: no limit
+        max_sequences: 32              # in flight at an engine: n, best_of, beams; 0, the default: no limit
+        min_priority: -10              # the best class that its requests may have; default: 0
         expires: 2027-01-31            # refused from then on, UTC; default: never
 
 A tenant may have several tokens, so that they can be rotated without downtime; weight and quotas must be the
@@ -29,6 +31,9 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 MAX_REQUESTS = (1 << 32) - 1
 MAX_TOKENS = (1 << 63) - 1
+MAX_PRIORITY = 1000
+_TERMS = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences", "min_priority")
+"""Fields that belong to the tenant: they are equal in all of its tokens."""
 
 
 class BadTokenList(Exception):
@@ -58,8 +63,8 @@ def read_tokens(text: str) -> TokenTable:
         first, its = terms.setdefault(entry.caller.tenant, (place, entry.caller.terms or Terms()))
         if its != entry.caller.terms:
             raise BadTokenList(
-                f"tokens[{place}]: weight, max_requests and max_tokens_per_minute must be those of "
-                f"tokens[{first}], which is for the same tenant"
+                f"tokens[{place}]: {', '.join(_TERMS)} must be those of tokens[{first}], "
+                "which is for the same tenant"
             )
         entries.append(entry)
     return TokenTable(entries)
@@ -104,9 +109,7 @@ def _entry(item: object, path: str) -> TokenEntry:
                 raise BadTokenList(f"{path}.{name}: {error}") from None
         elif name in ("sha256", "tenant"):
             raise BadTokenList(f"{path}.{name}: is missing")
-    terms = Terms(
-        values.get("weight", 0.0), values.get("max_requests", 0), values.get("max_tokens_per_minute", 0)
-    )
+    terms = Terms(**{name: values[name] for name in _TERMS if name in values})
     caller = Caller(values["tenant"], values.get("role") == "admin", terms)
     return TokenEntry(values["sha256"], caller, values.get("expires"))
 
@@ -136,10 +139,10 @@ def _weight(value: object) -> float:
     return float(value)
 
 
-def _count(most: int) -> Callable[[object], int]:
+def _count(most: int, least: int = 0) -> Callable[[object], int]:
     def count(value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise ValueError(f"must be a whole number, 0 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"must be a whole number, {least} to {most}")
         return value
 
     return count
@@ -166,5 +169,7 @@ _FIELDS: Mapping[str, Callable[[object], Any]] = {
     "weight": _weight,
     "max_requests": _count(MAX_REQUESTS),
     "max_tokens_per_minute": _count(MAX_TOKENS),
+    "max_sequences": _count(MAX_REQUESTS),
+    "min_priority": _count(MAX_PRIORITY, -MAX_PRIORITY),
     "expires": _time,
 }

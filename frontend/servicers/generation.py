@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
-from frontend.auth.caller import scope
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.state import ServingState
+from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
 from frontend.validation.requests import check_abort
@@ -37,7 +37,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._config = config
         self._generator = generator
         self._state = state
-        self._engine = engine
+        self._aborts = Aborts(generator.registry, engine)
         self._limits = limits
         self._write_timeouts = write_timeouts
 
@@ -80,18 +80,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> generation_pb2.AbortResponse:
         check_abort(request)
         tenant = current_caller().may_abort_for(request.tenant)
-        registry = self._generator.registry
-        members = {name: registry.members(scope(tenant, name)) for name in request.request_ids}
-        wanted = [member for parts in members.values() for member in parts]
-        unsent = registry.abort_unsent(wanted)
-        others = [member for member in wanted if member not in unsent]
-        known = await self._engine.abort_by_ids(others) if others else []
-        aborted = unsent.union(known)
-        return generation_pb2.AbortResponse(
-            aborted_request_ids=[
-                name for name in request.request_ids if not aborted.isdisjoint(members[name])
-            ]
-        )
+        aborted = await self._aborts.abort(tenant, request.request_ids)
+        return generation_pb2.AbortResponse(aborted_request_ids=aborted)
 
 
 async def _read(commands: Commands, multiplexer: Multiplexer, context: Context) -> None:

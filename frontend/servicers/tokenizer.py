@@ -7,7 +7,7 @@ from frontend.engine.client import EngineClient
 from frontend.model_info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.rpc.call_context import Context
+from frontend.rpc.call_context import Context, current_caller
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.validation.requests import check_detokenize, check_tokenize
@@ -42,7 +42,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.TokenizeResponse:
         self._model.check_name(request.model)
         check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
-        with self._limits.reading(request.ByteSize()):
+        with self._limits.reading(request.ByteSize(), current_caller()):
             read = [
                 await self._prompts.read(
                     prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
@@ -66,7 +66,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
             return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
-        with self._limits.reading(request.ByteSize()):
+        with self._limits.reading(request.ByteSize(), current_caller()):
             return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
 
     @guarded

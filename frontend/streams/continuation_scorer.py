@@ -9,13 +9,17 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
+from frontend.auth.caller import Caller, Terms
 from frontend.call import Call
+from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
 from frontend.validation.requests import check_continuations
+from frontend.validation.rules import MAX_COUNT
+from frontend.validation.terms import check_terms
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
@@ -38,9 +42,10 @@ class ContinuationScorer:
         prompts: PromptReader,
         engine: EngineClient,
         generator: Generator,
+        limits: ConcurrencyLimits,
     ) -> None:
         self._config, self._model, self._prompts = config, model, prompts
-        self._engine, self._generator = engine, generator
+        self._engine, self._generator, self._limits = engine, generator, limits
 
     async def score(
         self, request: pooling_pb2.ScoreContinuationsRequest, call: Call
@@ -51,14 +56,16 @@ class ContinuationScorer:
         check_continuations(request, limits, self._config.max_continuations)
         caller = call.caller
         caller.act_as(request.tenant)
+        check_terms(caller, request.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
         with self._generator.registry.group(request_id, caller, len(texts)) as members:
-            read = await self._prompts.read_for_generation(
-                request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
-            )
-            prompt = list(read.token_ids)
-            continuations = await self._prompts.read_continuations(texts)
+            with self._limits.reading(request.ByteSize(), caller):
+                read = await self._prompts.read_for_generation(
+                    request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+                )
+                prompt = list(read.token_ids)
+                continuations = await self._prompts.read_continuations(texts)
             for place, tokens in enumerate(continuations):
                 _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
             scored = await self._score_all(request, call, prompt, continuations, members, ends)
@@ -74,8 +81,7 @@ class ContinuationScorer:
         ends: float | None,
     ) -> list[_ContinuationScore]:
         """The first failure ends all requests. No more of them run at once than the tenant's quota allows."""
-        terms = call.caller.terms
-        slots = asyncio.Semaphore(terms.max_requests if terms and terms.max_requests else len(continuations))
+        slots = asyncio.Semaphore(min(_most_at_once(call.caller), len(continuations)))
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -125,6 +131,12 @@ def _request(
         tenant=whole.tenant,
         cache=whole.cache,
     )
+
+
+def _most_at_once(caller: Caller) -> int:
+    """Returns how many requests of one sequence the caller's quotas allow at once."""
+    terms = caller.terms or Terms()
+    return min(quota or MAX_COUNT for quota in (terms.max_requests, terms.max_sequences))
 
 
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:

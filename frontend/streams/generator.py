@@ -30,6 +30,7 @@ from frontend.validation.defaults import Resolved, resolve
 from frontend.validation.requests import check_generate
 from frontend.validation.response_size import check_answer_size
 from frontend.validation.rules import Limits
+from frontend.validation.terms import check_terms, sequences_of
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
@@ -94,10 +95,11 @@ class Generator:
         limits = limits_of(welcome, self._config)
         check_generate(request, limits)
         tenant = caller.act_as(request.tenant)
+        check_terms(caller, request.priority, *sequences_of(request.sampling))
         request_id = request.request_id or secrets.token_hex(16)
         engine_id = caller.scope(request_id)
         with self.registry.reserve(engine_id) as entry:
-            with self._limits.reading(request.ByteSize()):
+            with self._limits.reading(request.ByteSize(), caller):
                 stream, message = await self._prepare(
                     request, (request_id, engine_id), limits, timings, whole
                 )
@@ -280,3 +282,4 @@ def _put_tenant(message: engine_pb2.AddRequest, tenant: str, caller: Caller) -> 
         message.tenant_terms.weight = caller.terms.weight
         message.tenant_terms.max_requests = caller.terms.max_requests
         message.tenant_terms.max_tokens_per_minute = caller.terms.max_tokens_per_minute
+        message.tenant_terms.max_sequences = caller.terms.max_sequences

@@ -38,7 +38,7 @@ def run(config: TokenConfig) -> int:
 
 def _fields(config: TokenConfig) -> dict[str, Any]:
     """Returns the optional fields that are set."""
-    names = ("weight", "max_requests", "max_tokens_per_minute")
+    names = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences", "min_priority")
     fields = {name: value for name in names if (value := getattr(config, name)) is not None}
     if config.role != "user":
         fields["role"] = config.role

@@ -8,7 +8,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from frontend.auth.caller import ANONYMOUS
+from frontend.auth.caller import ANONYMOUS, Caller
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import FrontendFull
 from frontend.rpc.error_mapping import RETRY_PUSHBACK
@@ -47,16 +47,32 @@ def test_calls_are_counted_until_they_are_over() -> None:
 def test_bytes_are_counted_while_they_are_read() -> None:
     """One that is larger than the bound is read when no other is."""
     limits = ConcurrencyLimits(0, 100)
-    with limits.reading(1000), pytest.raises(FrontendFull), limits.reading(1):
+    with limits.reading(1000, ANONYMOUS), pytest.raises(FrontendFull), limits.reading(1, ANONYMOUS):
         pass
-    with limits.reading(60), limits.reading(40), pytest.raises(FrontendFull), limits.reading(1):
-        pass
+    with ExitStack() as held:
+        held.enter_context(limits.reading(60, ANONYMOUS))
+        held.enter_context(limits.reading(40, ANONYMOUS))
+        with pytest.raises(FrontendFull):
+            held.enter_context(limits.reading(1, ANONYMOUS))
     assert (limits.num_bytes, limits.refused) == (0, {"bytes": 2})
+
+
+def test_a_tenant_has_a_share_of_the_bytes() -> None:
+    """One that is larger than the share is read when no other of the tenant is."""
+    limits, alice, bob = ConcurrencyLimits(0, 100), Caller("alice"), Caller("bob")
+    with limits.reading(70, alice), limits.reading(10, bob):
+        with pytest.raises(FrontendFull):
+            limits.reading(1, alice).__enter__()
+        with limits.reading(20, bob):
+            pass
+    with limits.reading(30, alice), limits.reading(20, alice), limits.reading(50, bob):
+        assert limits.num_bytes == 100
+    assert not limits.num_bytes and not limits._bytes._held_by
 
 
 def test_a_failure_gives_back_what_it_held() -> None:
     limits = ConcurrencyLimits(0, 100)
-    with pytest.raises(ZeroDivisionError), limits.reading(60):
+    with pytest.raises(ZeroDivisionError), limits.reading(60, ANONYMOUS):
         raise ZeroDivisionError
     assert limits.num_bytes == 0
 

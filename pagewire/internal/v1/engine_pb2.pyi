@@ -152,14 +152,16 @@ class AddRequest(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class TenantTerms(_message.Message):
-    __slots__ = ("weight", "max_requests", "max_tokens_per_minute")
+    __slots__ = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences")
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     MAX_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_PER_MINUTE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     weight: float
     max_requests: int
     max_tokens_per_minute: int
-    def __init__(self, weight: _Optional[float] = ..., max_requests: _Optional[int] = ..., max_tokens_per_minute: _Optional[int] = ...) -> None: ...
+    max_sequences: int
+    def __init__(self, weight: _Optional[float] = ..., max_requests: _Optional[int] = ..., max_tokens_per_minute: _Optional[int] = ..., max_sequences: _Optional[int] = ...) -> None: ...
 
 class LogprobColumns(_message.Message):
     __slots__ = ("logprobs", "ranks", "candidate_counts", "candidate_token_ids", "candidate_logprobs", "candidate_ranks")

@@ -3,8 +3,10 @@
 import pytest
 
 from engine_core.errors import Code
-from engine_core.intake.quotas import REQUESTS, TENANT_QUOTA, TOKENS
+from engine_core.intake.quotas import REQUESTS, SEQUENCES, TENANT_QUOTA, TOKENS
+from engine_core.io.inbox import FrontendGone
 from pagewire.internal.v1.engine_pb2 import Abort, RequestFailed, TenantTerms
+from pagewire.v1.generation_pb2 import BeamSearch
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
 
@@ -110,6 +112,80 @@ def test_delivered_output_is_not_charged_twice() -> None:
     house.put(add_request(2, 55, max_tokens=1, tenant="a", terms=SLOW))
     house.step()
     assert not refused(house), "two tokens were made here"
+    house.inbox.close()
+
+
+def test_a_continuation_is_charged_for_what_it_computes() -> None:
+    """A tenant once computed without being charged by sending its prompts as output so far."""
+    house = House()
+    house.put(
+        add_request(1, 1, max_tokens=45, ignore_eos=True, tenant="a", terms=SLOW, delivered={0: [7] * 44})
+    )
+    house.run()
+    house.put(
+        add_request(2, 1, max_tokens=45, ignore_eos=True, tenant="a", terms=SLOW, delivered={0: [7] * 44})
+    )
+    house.run()
+    house.put(
+        add_request(3, 1, max_tokens=45, ignore_eos=True, tenant="a", terms=SLOW, delivered={0: [7] * 44})
+    )
+    house.step()
+    assert {*refused(house)} == {3}, "a continuation may fill the quota twice, and no more often"
+    assert delay(refused(house)[3]) == pytest.approx(2 * 46 + 45 - 120)
+    house.inbox.close()
+
+
+def test_a_lost_frontend_charges_no_token_twice() -> None:
+    """What its requests have cost pays for their continuations, and for nothing else after two minutes."""
+    house = House()
+    house.put(add_request(1, 20, max_tokens=30, ignore_eos=True, tenant="a", terms=SLOW))
+    house.step(21)
+    house.inbox.put(FrontendGone(b"a"))
+    house.step()
+    made = 30 - 10
+    going_on = dict(max_tokens=30, ignore_eos=True, tenant="a", terms=SLOW, delivered={0: [7] * made})
+    house.put(add_request(2, 20, **going_on), b"b")
+    house.run()
+    assert {*refused(house)} == {1}, "which was lost with its frontend"
+    house.put(add_request(3, 12, max_tokens=1, tenant="a", terms=SLOW), b"b")
+    house.step()
+    assert delay(refused(house)[3]) == pytest.approx(20 + 30 + 12 - 60, abs=1.1)
+    house.inbox.close()
+
+
+def test_credit_is_void_after_a_while() -> None:
+    house = House()
+    house.put(add_request(1, 50, max_tokens=10, ignore_eos=True, tenant="a", terms=SLOW))
+    house.step(3)
+    house.inbox.put(FrontendGone(b"a"))
+    house.step()
+    house.now += 130
+    for handle in (2, 3):
+        house.put(add_request(handle, 40, max_tokens=1, tenant="a", terms=SLOW), b"b")
+    house.step()
+    assert {*refused(house)} == {1, 3}, "the first was lost with its frontend"
+    house.inbox.close()
+
+
+def test_sequences_in_flight() -> None:
+    """n and beams count, in all requests of the tenant."""
+    house, few = House(), TenantTerms(max_sequences=4)
+    house.put(add_request(1, n=3, tenant="a", terms=few))
+    house.put(add_request(2, n=2, tenant="a", terms=few))
+    house.put(
+        add_request(
+            3, beams=BeamSearch(width=2, length_penalty=1, early_stopping=False), tenant="a", terms=few
+        )
+    )
+    house.put(add_request(4, tenant="a", terms=few))
+    house.put(add_request(5, n=4, tenant="b", terms=few))
+    house.step()
+    assert {*refused(house)} == {2, 3} and refused(house)[2].quota == SEQUENCES
+    house.run()
+    assert not house.scheduler.requests.num_sequences_of_tenant("a")
+    house.put(add_request(6, n=4, tenant="a", terms=few))
+    house.step()
+    assert 6 not in refused(house)
     house.inbox.close()
 
 

@@ -24,6 +24,24 @@ def test_it_is_forgotten_with_time():
     assert not aborted.includes("x", 0.0) and aborted.includes("y", 0.0)
 
 
+def test_a_flood_of_one_tenant_forgets_only_its_own(monkeypatch: pytest.MonkeyPatch):
+    """All tenants once shared one list, which a flood of ids that no request has emptied."""
+    monkeypatch.setattr(recent_aborts, "MOST", 4)
+    monkeypatch.setattr(recent_aborts, "MOST_IN_ALL", 6)
+    aborted = RecentAborts()
+    aborted.add("bob/x", 1.0)
+    for place in range(100):
+        aborted.add(f"alice/{place}", 2.0)
+    assert aborted.includes("bob/x", 0.0) and aborted.includes("alice/99", 0.0)
+    assert not aborted.includes("alice/1", 0.0) and len(aborted) == 5
+    for tenant in "cd":
+        aborted.add(f"{tenant}/x", 3.0)
+    assert not aborted.includes("bob/x", 0.0), "it is the one that has aborted nothing for longest"
+    assert len(aborted) == 6
+    aborted.add("e/x", 3.0 + KEPT_S)
+    assert len(aborted) == 3 and not aborted.includes("alice/99", 0.0)
+
+
 def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recent_aborts, "MOST", 3)
     aborted = RecentAborts()

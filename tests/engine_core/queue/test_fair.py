@@ -221,6 +221,18 @@ def test_as_many_lines_as_there_are_tenants() -> None:
     assert order == list(range(1000)), "all had nothing: who came first"
 
 
+def test_siblings_that_fork_count_as_sequences_ahead() -> None:
+    """Four requests of 64 sequences once counted as four, and their output as that of four."""
+    queue = FairQueue()
+    for handle, n in ((1, 4), (2, 1)):
+        queue.add(make(add_request(handle, prompt=5, n=n, tenant="a")).sequences[0], 0)
+    assert queue.ahead(make(add_request(3, tenant="a")), 10.0) == (5, 10)
+    assert queue._classes[0].lines["a"].cost(10.0) == 10 + 5 * 10 * 2
+    queue.remove(queue.head())
+    assert queue.ahead(make(add_request(3, tenant="a")), 10.0) == (1, 5)
+    queue.check_invariants(0)
+
+
 def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:
     """Prompts are free (--prompt-token-weight 0), and the length of outputs is not known: a line costs
     nothing, and all of it comes before any tenant that was served as much."""

@@ -40,7 +40,10 @@ def test_a_preempted_sequence_is_ahead_of_all_others() -> None:
 def test_all_that_waits_is_ahead_of_a_request() -> None:
     queue = FirstComeQueue()
     queue.add(sequence(1, 7), 0)
-    assert queue.ahead(sequence(2).request, 10.0) == Ahead(1, 7)
+    queue.add(make(add_request(3, 5, n=4)).sequences[0], 0)
+    assert queue.ahead(sequence(2).request, 10.0) == Ahead(1 + 4, 7 + 5)
+    queue.remove(queue.head())
+    assert queue.ahead(sequence(2).request, 10.0) == Ahead(4, 5)
     assert queue.share("a") == Share(0.0, 0, 0)
 
 

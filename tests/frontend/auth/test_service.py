@@ -46,7 +46,7 @@ async def status_of(service: Service, method: str, metadata=(), message: bytes =
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
-    (packed,) = rpc_status.from_call(error).details
+    packed, *_ = rpc_status.from_call(error).details
     info = error_details_pb2.ErrorInfo()
     assert packed.Unpack(info) and info.domain == "pagewire"
     return info.reason
@@ -55,7 +55,7 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
 @contextlib.contextmanager
 def refused(code: str, reason: str):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        yield
+        yield caught
     assert (caught.value.code().name, reason_of(caught.value)) == (code, reason)
 
 
@@ -68,6 +68,31 @@ async def test_no_method_is_open_but_health(service):
         assert await status_of(service, method, bearer("wrong")) == "UNAUTHENTICATED", method
         if method in ADMINS:
             assert await status_of(service, method, ALICE) == "PERMISSION_DENIED", method
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("priority", {"priority": -1}),
+        ("sampling.n", {"sampling": {"n": 3}}),
+        ("sampling.best_of", {"sampling": {"best_of": 3}}),
+        ("sampling.beam_search.width", {"sampling": {"beam_search": {"width": 3}, "n": 1}}),
+    ],
+)
+async def test_a_token_says_which_class_and_how_many_sequences_a_request_may_have(
+    checkpoint, model, tmp_path, field, asked
+):
+    """Any token once gave the best class, which starves all other tenants."""
+    path = tmp_path / "tokens.yaml"
+    path.write_text("tokens:\n" + listed("alice", max_sequences=2) + listed("bob", min_priority=-5))
+    async with run_service(checkpoint, model=model, auth_file=str(path)) as service:
+        requests = service.engine.requests
+        with refused("PERMISSION_DENIED", "TOKEN_LIMIT") as caught:
+            await service.generation.GenerateUnary(make_request(**asked), metadata=ALICE, timeout=PATIENCE_S)
+        assert requests.empty(), "it was refused before it was sent"
+        details = rpc_status.from_call(caught.value).details
+        bad = error_details_pb2.BadRequest()
+        assert any(each.Unpack(bad) for each in details) and bad.field_violations[0].field == field
 
 
 async def test_continuations_are_scored_within_the_quota(service):

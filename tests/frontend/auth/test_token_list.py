@@ -21,10 +21,18 @@ def listing(**fields) -> str:
 
 
 def test_everything_that_can_be_said():
-    text = listing(role="admin", weight=2, max_requests=8, max_tokens_per_minute=100, expires="2027-01-31")
+    text = listing(
+        role="admin",
+        weight=2,
+        max_requests=8,
+        max_tokens_per_minute=100,
+        expires="2027-01-31",
+        max_sequences=9,
+        min_priority=-3,
+    )
     caller = read_tokens(text).find(TOKEN, 0.0)
     assert (caller.tenant, caller.is_admin) == ("alice", True)
-    assert caller.terms == Terms(2.0, 8, 100)
+    assert caller.terms == Terms(2.0, 8, 100, 9, -3)
 
 
 def test_what_is_left_out():

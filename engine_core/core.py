@@ -35,6 +35,7 @@ from pagewire.internal.v1.engine_pb2 import (
     UtilityResult,
     Welcome,
 )
+from pagewire.log_fields import about
 from pagewire.retry_after import Rate
 
 log = logging.getLogger(__name__)
@@ -206,7 +207,9 @@ class EngineCore:
         except Exception:
             self.counters.internal_errors += 1
             if self.counters.internal_errors.bit_count() == 1:
-                log.exception("cannot handle a message of kind %s", kind)
+                name = event.message.add_request  # empty for other kinds
+                with about(request_id=name.request_id, tenant=name.tenant):
+                    log.exception("cannot handle a message of kind %s", kind)
             if kind == "add_request":
                 self._give_up(frontend, event.message.add_request.handle)
 

@@ -86,6 +86,7 @@ class Request:
     group: str = ""  # public id of several requests, of which this is one
     priority: int = 0  # its class: lower is sooner
     tenant: str = ""
+    trace_id: str = ""  # of its W3C trace; empty: it is not traced
     tenant_weight: float = 0.0  # share of the tenant, from here on; 0: as it was
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache

@@ -1,7 +1,7 @@
 """Log setup: one format for every process, on standard error. Prompts and outputs are never logged.
 
-Lines are text, or JSON objects with `time`, `level`, `logger`, `message`, `process`, `pid`, and the fields of
-the call's `extra`, such as `request_id` and `trace_id`."""
+Lines are text, or JSON objects with `time`, `level`, `logger`, `message`, `process`, `pid`, and, where a line
+belongs to a request, `request_id`, `tenant` and `trace_id` (log_fields.py)."""
 
 import json
 import logging
@@ -9,9 +9,10 @@ import os
 import sys
 from datetime import UTC, datetime
 
+from pagewire.log_fields import RequestFieldsFilter, in_text
 from pagewire.log_redaction import GrpcLogFilter
 
-_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(message)s"
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(fields)s%(message)s"
 _CLEAR_LINE = "\r\x1b[K"
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes of every record; all others come from `extra`."""
@@ -41,6 +42,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """Formats a record as text, with the fields of its request before the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        record.fields = in_text(record)
+        try:
+            return super().format(record)
+        finally:
+            del record.fields
+
+
 def setup(process_name: str, level: str, format: str = "text") -> None:
     """Sends the log of this process to standard error.
 
@@ -50,6 +63,7 @@ def setup(process_name: str, level: str, format: str = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process_name) if format == "json" else _text(process_name))
     handler.addFilter(GrpcLogFilter())
+    handler.addFilter(RequestFieldsFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -61,8 +75,8 @@ def writes_json() -> bool:
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def _text(process_name: str) -> logging.Formatter:
+def _text(process_name: str) -> TextFormatter:
     line = _FORMAT.format(process=f"{process_name}[{os.getpid()}]")
     if sys.stderr.isatty():
         line = _CLEAR_LINE + line  # the supervisor may be showing progress on this line
-    return logging.Formatter(line, datefmt="%Y-%m-%d %H:%M:%S")
+    return TextFormatter(line, datefmt="%Y-%m-%d %H:%M:%S")

@@ -18,6 +18,7 @@ from engine_core.intake.validation import Limits, make_request
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.log_fields import about
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Intake:
         self._overload.check_queue(message, now)
         request = make_request(message, frontend, arrival, self._limits)
         if self._scheduler.refuses(request.key):
-            log.warning("the engine dies whenever request %s runs: it is quarantined", message.request_id)
+            with about(request_id=request.request_id, tenant=request.tenant, trace_id=request.trace_id):
+                log.warning("the engine dies whenever this request runs: it is quarantined")
             text = "the engine died whenever it worked on this request"
             raise Refused("", text, "REQUEST_QUARANTINED", Code.INTERNAL)
         if factor == 1:  # a request that continues is not refused on a prediction

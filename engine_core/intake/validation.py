@@ -21,6 +21,7 @@ from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
 
 M = TypeVar("M", bound=Message)
@@ -80,6 +81,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         key=key_of(message.tenant, message.request_id),
         priority=message.priority,
         tenant=message.tenant,
+        trace_id=trace_id_of(message.traceparent),
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,

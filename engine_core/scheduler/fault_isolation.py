@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from engine_core.request import Request
+from pagewire.log_fields import about
 from pagewire.log_redaction import traceback_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class FaultIsolation:
         return requests
 
     def _end(self, request: Request, error: Exception) -> None:
-        log.error("a request cannot be handled, and is ended: %s", traceback_of(error))
+        with about(request_id=request.request_id, tenant=request.tenant, trace_id=request.trace_id):
+            log.error("a request cannot be handled, and is ended: %s", traceback_of(error))
         self._abort(request)
         self._requests.append(request)
 

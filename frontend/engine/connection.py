@@ -16,6 +16,7 @@ from frontend.engine.socket import EngineSocket, Listener
 from frontend.engine.step_outputs import dispatch
 from frontend.engine.utility_calls import UtilityCalls
 from frontend.errors import EngineRefused, InternalError, ProtocolError, ServiceError
+from frontend.telemetry.log_fields import about
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import BadFrame, pack, unpack
@@ -208,13 +209,15 @@ class EngineConnection:
 
     def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
         """Aborts a request with inconsistent output, so that another attempt may succeed."""
-        self._count_error(str(error))
+        with about(entry.request):
+            self._count_error(str(error))
         self.abort(entry.handle)
         self._owner.on_invalid_output(self, entry)
 
     def give_up(self, entry: JournalEntry, error: BaseException) -> None:
         """Fails a request whose output this frontend cannot process."""
-        log.error("the output of a request cannot be processed: %s", traceback_of(error))
+        with about(entry.request):
+            log.error("the output of a request cannot be processed: %s", traceback_of(error))
         self.abort(entry.handle)
         self._owner.on_refusal(self, entry, InternalError())
 

@@ -13,7 +13,8 @@ import grpc
 
 from frontend.auth.caller import Caller
 from frontend.call import Call
-from pagewire.telemetry.tracing import NO_TRACE, TraceContext
+from pagewire import log_fields
+from pagewire.telemetry.tracing import NO_TRACE, TraceContext, trace_id_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,11 +28,13 @@ def set_caller(caller: Caller, authenticate: Callable[[], Caller | None] | None 
     PermissionDenied."""
     _caller.set(caller)
     _authenticate.set(authenticate or (lambda: caller))
+    log_fields.put(tenant=caller.tenant)
 
 
 def set_trace(method: str, trace: TraceContext) -> None:
     """Stores the call's method ("package.Service/Method") and trace context."""
     _trace.set((method, trace))
+    log_fields.put(trace_id=trace_id_of(trace.traceparent))
 
 
 def current_caller() -> Caller:

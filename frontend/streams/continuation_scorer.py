@@ -17,6 +17,7 @@ from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.telemetry.log_fields import put_log_fields
 from frontend.validation.requests import check_continuations
 from frontend.validation.rules import MAX_COUNT
 from frontend.validation.terms import check_terms
@@ -55,10 +56,11 @@ class ContinuationScorer:
         limits = limits_of(self._engine.require(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
         caller = call.caller
-        caller.act_as(request.tenant)
+        tenant = caller.act_as(request.tenant)
         check_terms(caller, request.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
+        put_log_fields(request_id, tenant, call.trace)
         with self._generator.registry.group(request_id, caller, len(texts)) as members:
             with self._limits.reading(request.ByteSize(), caller):
                 read = await self._prompts.read_for_generation(

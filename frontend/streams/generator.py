@@ -23,6 +23,7 @@ from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.counters import Counters
+from frontend.telemetry.log_fields import put_log_fields
 from frontend.telemetry.timings import RequestTimings
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher, StopStrings
@@ -98,6 +99,7 @@ class Generator:
         check_terms(caller, request.priority, *sequences_of(request.sampling))
         request_id = request.request_id or secrets.token_hex(16)
         engine_id = caller.scope(request_id)
+        put_log_fields(request_id, tenant, span.trace)
         with self.registry.reserve(engine_id) as entry:
             with self._limits.reading(request.ByteSize(), caller):
                 stream, message = await self._prepare(

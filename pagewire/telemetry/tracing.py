@@ -57,6 +57,11 @@ class Tracer(Protocol):
         """Exports what is left; may take seconds."""
 
 
+def trace_id_of(traceparent: str) -> str:
+    """Returns the id of a trace, 32 hexadecimal digits; "": there is none, or it is malformed."""
+    return traceparent[3:35] if _TRACEPARENT.fullmatch(traceparent) else ""
+
+
 def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext:
     """Reads the trace context from a call's metadata. Malformed headers count as missing."""
     found = {key: value for key, value in metadata if key in ("traceparent", "tracestate")}

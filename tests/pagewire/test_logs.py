@@ -1,5 +1,6 @@
 """One log format for every process."""
 
+import contextvars
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pagewire import logs
+from pagewire import log_fields, logs
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,37 @@ def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
 def test_text_is_not_json():
     logs.setup("frontend", "info")
     assert not logs.writes_json()
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_lines_name_their_request(monkeypatch: pytest.MonkeyPatch, format: str):
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    logs.setup("frontend", "info", format)
+    log, trace = logging.getLogger("x"), "4bf92f3577b34da6a3ce929d0e0e4736"
+
+    def handle() -> None:
+        log_fields.put(tenant="alice", trace_id=trace)
+        log.info("known: the caller")
+        log_fields.put(request_id="r1")
+        log.info("known: the request")
+        with log_fields.about(request_id="bob/r 2] tenant=admin", tenant="bob"):
+            log.info("of another")
+        log.info("ends")
+
+    contextvars.copy_context().run(handle)
+    log.info("of none")
+    lines = stream.getvalue().splitlines()
+    if format == "json":
+        names = [tuple(json.loads(line).get(name) for name in log_fields.NAMES) for line in lines]
+        assert names == [
+            (None, "alice", trace),
+            ("r1", "alice", trace),
+            ("r 2] tenant=admin", "bob", None),
+            ("r1", "alice", trace),
+            (None, None, None),
+        ]
+    else:
+        assert lines[0].endswith(f"x: [tenant=alice trace_id={trace}] known: the caller")
+        assert lines[1].endswith(f"x: [request_id=r1 tenant=alice trace_id={trace}] known: the request")
+        assert lines[2].endswith("x: [request_id='r 2] tenant=admin' tenant=bob] of another")
+        assert lines[4].endswith("x: of none")

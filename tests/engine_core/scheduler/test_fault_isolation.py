@@ -8,6 +8,7 @@ import pytest
 from engine_core.beam_search.sequences import BeamGroup
 from engine_core.errors import Code
 from engine_core.request import FinishReason, Request, Sequence
+from pagewire.log_fields import NAMES, RequestFieldsFilter
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
@@ -43,6 +44,22 @@ def test_while_it_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for handle in (1, 2, 3):
         house.put(add_request(handle, n=2, max_tokens=3))
     runs(house, (1, 0), (1, 1), (3, 0), (3, 1))
+
+
+def test_its_line_names_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    house, trace = House(), "4bf92f3577b34da6a3ce929d0e0e4736"
+
+    def broken(sequence: Sequence) -> list[int] | None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(house.scheduler.admission, "look", broken)
+    message = add_request(2, tenant="alice", request_id="alice/r1")
+    message.traceparent = f"00-{trace}-00f067aa0ba902b7-01"
+    house.put(message)
+    caplog.handler.addFilter(RequestFieldsFilter())
+    house.step()
+    (record,) = caplog.records
+    assert [getattr(record, name) for name in NAMES] == ["r1", "alice", trace]
 
 
 def test_when_it_may_have_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

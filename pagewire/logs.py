@@ -47,11 +47,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
-        record.fields = in_text(record)
-        try:
-            return super().format(record)
-        finally:
-            del record.fields
+        vars(record)["fields"] = in_text(record)
+        return super().format(record)
 
 
 def setup(process_name: str, level: str, format: str = "text") -> None:

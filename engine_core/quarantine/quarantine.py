@@ -121,7 +121,7 @@ class Quarantine:
 
     def head(self, queue: WaitingQueue) -> Sequence | None:
         """Returns the waiting sequence that may begin next."""
-        if not self._present and not (self._missing and self.waits):
+        if not self.isolates:
             return queue.head()
         if not self._isolated and not self.waits:
             self._isolated = self._next_group()
@@ -131,6 +131,11 @@ class Quarantine:
     def waits(self) -> bool:
         """Whether no request may begin because suspects of the last death are not yet resubmitted."""
         return any(self._journal.suspects[key].death == self._journal.num_deaths for key in self._missing)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether suspects run, or are waited for, before any other request may begin."""
+        return bool(self._present) or bool(self._missing and self.waits)
 
     def record(self, plan: Plan, oldest: int) -> None:
         """Journals a plan before it is submitted. oldest: the first step that is in flight."""

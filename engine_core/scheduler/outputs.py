@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine_core.request import FinishReason, Request, Sequence
+from engine_core.scheduler.wait_causes import NO_WAITS, Pause
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64
@@ -21,6 +22,7 @@ class Start(NamedTuple):
     request: Request
     queued: float  # seconds
     num_cached_tokens: int  # of the prompt
+    waits: tuple[float, ...] = NO_WAITS  # seconds of `queued`, by cause
 
 
 class Scores(NamedTuple):
@@ -51,9 +53,10 @@ class Outputs:
     started: list[Start] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)  # their entries ascend
     prompt_parts: list[PromptPart] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.sequences or self.started or self.prompt_parts)
+        return bool(self.sequences or self.started or self.prompt_parts or self.pauses)
 
     def add_tokens(self, sequences: list[Sequence], token_ids: list[int]) -> int:
         """Adds one token for each sequence, before the sequences take them; returns the first entry."""
@@ -150,6 +153,9 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
             message.draft_counts = pack_u32([part.drafts.get(entry, 0) for entry in range(num_entries)])
         if part.started:
             _put_started(message, part.started)
+        if part.pauses:
+            message.paused_handles = pack_u64([pause.request.handle for pause in part.pauses])
+            message.paused_us = pack_u32([_microseconds(pause.seconds) for pause in part.pauses])
         _put_logprobs(message, part)
         yield frontend, message
 
@@ -166,6 +172,10 @@ def _put_started(message: engine_pb2.StepOutputs, started: list[Start]) -> None:
     message.started_handles = pack_u64([start.request.handle for start in started])
     message.started_queue_us = pack_u32([_microseconds(start.queued) for start in started])
     message.started_cached_tokens = pack_u32([start.num_cached_tokens for start in started])
+    if any(any(start.waits) for start in started):
+        message.started_waits_us = pack_u32(
+            [_microseconds(each) for start in started for each in start.waits]
+        )
 
 
 def _put_logprobs(message: engine_pb2.StepOutputs, part: Outputs) -> None:
@@ -185,6 +195,7 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
     frontends = {sequence.request.frontend: None for sequence in outputs.sequences}
     frontends |= {start.request.frontend: None for start in outputs.started}
     frontends |= {part.request.frontend: None for part in outputs.prompt_parts}
+    frontends |= {pause.request.frontend: None for pause in outputs.pauses}
     if len(frontends) == 1:
         return {next(iter(frontends)): outputs}
     parts = {frontend: Outputs() for frontend in frontends}
@@ -205,6 +216,8 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
         token += count
     for start in outputs.started:
         parts[start.request.frontend].started.append(start)
+    for pause in outputs.pauses:
+        parts[pause.request.frontend].pauses.append(pause)
     for prompt_part in outputs.prompt_parts:
         parts[prompt_part.request.frontend].prompt_parts.append(prompt_part)
     for scores in outputs.scores:

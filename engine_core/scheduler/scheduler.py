@@ -178,12 +178,14 @@ class Scheduler:
     def take_outputs(self) -> Outputs:
         """Returns what to send to frontends since the last call."""
         outputs, self._outputs = self._outputs, Outputs()
+        outputs.pauses = self.states.wait_causes.take_pauses()
         return outputs
 
     # A step.
 
     def schedule(self, now: float) -> Plan:
         """Plans a step. A plan without rows has nothing to do, and must not be executed."""
+        self.states.wait_causes.step(now)
         self._expire(now)
         self.quarantine.review(now)
         self.states.drop_stopped()
@@ -192,6 +194,7 @@ class Scheduler:
             return plan
         if self._schedule_running(plan, batch):
             self._schedule_waiting(plan, batch, now)
+        self.states.wait_causes.decide(self.states, batch.budget)
         sampling = batch.write_columns(plan)
         if plan.rows:
             self.step += 1
@@ -339,7 +342,8 @@ class Scheduler:
         if not request.scheduled:
             request.scheduled = True
             found = min(sequence.num_computed_tokens, len(request.prompt))
-            self._outputs.started.append(Start(request, now - request.arrival, found))
+            waits = self.states.wait_causes.began(request)
+            self._outputs.started.append(Start(request, now - request.arrival, found, waits))
 
     def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
         """Shares the prompt that the batch's last sequence has computed so far, and forks its siblings.

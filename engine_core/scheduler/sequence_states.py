@@ -22,6 +22,7 @@ from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.request_index import RequestIndex
 from engine_core.scheduler.throughput import Throughput
 from engine_core.scheduler.timeouts import Timeouts
+from engine_core.scheduler.wait_causes import WaitCauses
 from engine_core.sequence_group import ParallelSampling, SequenceGroup
 from engine_core.step.plan import Plan
 from engine_core.step.row_slots import RowSlots
@@ -48,6 +49,7 @@ class SequenceStates:
         self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
         self.groups: dict[Request, SequenceGroup] = {}
         self.leaders: dict[Sequence, SequenceGroup] = {}  # that run, and may have followers
+        self.wait_causes = WaitCauses()
         self.num_running_requests = 0
         self.num_preemptions = 0
         self.num_ended = 0
@@ -66,6 +68,7 @@ class SequenceStates:
         )
         self.requests.add(request)
         self.timeouts.add(request)
+        self.wait_causes.arrived(request)
         self.quarantine.arrived(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
@@ -115,6 +118,8 @@ class SequenceStates:
         self.throughput.stopped(victim)
         victim.set_computed(0)
         group.preempted()
+        if not victim.request.num_running:
+            self.wait_causes.paused(victim.request)
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
         self.num_preemptions += 1
@@ -146,6 +151,7 @@ class SequenceStates:
             self.quarantine.ended(request, self.groups[request].is_finished)
             self.requests.remove(request)
             self.timeouts.remove(request)
+            self.wait_causes.ended(request)
             request.sequences.clear()  # a reference cycle: without this only the garbage collector frees them
             self.groups.pop(request).clear()
         if self.on_request_end is not None and not request.num_live:
@@ -172,6 +178,7 @@ class SequenceStates:
         sequence.request.num_running += 1
         if sequence.request.num_running == 1:
             self.num_running_requests += 1
+            self.wait_causes.resumed(sequence.request)
 
     def _stop(self, sequence: Sequence) -> None:
         """Frees row and blocks of a running sequence, and the rows reserved for its siblings."""

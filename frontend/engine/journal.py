@@ -13,7 +13,7 @@ tokens so far travel as delivered output, and the next one follows them.
 import asyncio
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -44,8 +44,12 @@ class Sink(Protocol):
     def drafted(self, num_drafted: int, num_accepted: int) -> None:
         """Tokens were drafted for one of its sequences; so many of them are in the output that comes next."""
 
-    def started(self, queue_us: int, cached_tokens: int) -> None:
-        """The request was scheduled for the first time since it was last sent."""
+    def started(self, queue_us: int, cached_tokens: int, waits_us: Sequence[int] = ()) -> None:
+        """The request was scheduled for the first time since it was last sent. waits_us: of queue_us, by
+        cause; see StepOutputs.started_waits_us."""
+
+    def paused(self, pause_us: int, now: int) -> None:
+        """The request was preempted, and runs again or has ended. now: time.monotonic_ns()."""
 
     def push(
         self,

@@ -16,6 +16,10 @@ _OURS = KeyboardInterrupt, SystemExit
 tokenizer's Rust code is not an Exception."""
 
 
+NUM_WAITS = 4
+"""Causes in StepOutputs.started_waits_us."""
+
+
 class Receiver(Protocol):
     """The connection to the core that computed the step."""
 
@@ -46,6 +50,8 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
         _push_started(outputs, in_flight)
     if outputs.draft_counts:
         _push_drafts(outputs, in_flight)
+    if outputs.paused_handles:
+        _push_paused(outputs, in_flight, now)
     for part in outputs.prompt_logprobs:
         _push_prompt_logprobs(part, receiver)
     columns = (
@@ -86,15 +92,26 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
 
 
 def _push_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
-    for handle, queue_us, cached in zip(
-        unpack_u64(outputs.started_handles),
+    handles = unpack_u64(outputs.started_handles)
+    waits = unpack_u32(outputs.started_waits_us) or [0] * (NUM_WAITS * len(handles))
+    for handle, queue_us, cached, place in zip(
+        handles,
         unpack_u32(outputs.started_queue_us),
         unpack_u32(outputs.started_cached_tokens),
+        range(0, len(waits), NUM_WAITS),
         strict=True,
     ):
         entry = in_flight.get(handle)
         if entry is not None:
-            entry.sink.started(queue_us, cached)
+            entry.sink.started(queue_us, cached, waits[place : place + NUM_WAITS])
+
+
+def _push_paused(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry], now: int) -> None:
+    handles, pauses = unpack_u64(outputs.paused_handles), unpack_u32(outputs.paused_us)
+    for handle, pause_us in zip(handles, pauses, strict=True):
+        entry = in_flight.get(handle)
+        if entry is not None:
+            entry.sink.paused(pause_us, now)
 
 
 def _push_drafts(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:

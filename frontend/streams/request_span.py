@@ -12,6 +12,7 @@ from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
 from frontend.telemetry.tracing import parts_of
+from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
 from pagewire.telemetry.tracing import Attributes, Tracer
 from pagewire.v1 import generation_pb2
 
@@ -65,7 +66,7 @@ class RequestSpan:
 
     def _attributes(self, outcome: str, error: BaseException | None) -> Attributes:
         """Returns the span's attributes by OpenTelemetry's conventions. No text, no tokens."""
-        attributes: dict[str, str | int | list[str]] = {
+        attributes: dict[str, str | int | float | list[str]] = {
             "rpc.system.name": "grpc",
             "rpc.method": self._method,
             "rpc.response.status_code": _status_of(outcome, error),
@@ -83,6 +84,8 @@ class RequestSpan:
                 "gen_ai.usage.output_tokens": usage.completion_tokens,
                 "gen_ai.response.finish_reasons": _names(self._stream),
             }
+        for cause, nanoseconds in _causes(self.timings).items():
+            attributes[f"pagewire.wait.{cause}"] = nanoseconds / 1e9
         return attributes
 
     def _count_tokens(self, stream: Stream) -> None:
@@ -97,11 +100,21 @@ class RequestSpan:
     def _count_times(self) -> None:
         counters, seconds = self._counters, self.timings.parts()
         counters.request_seconds.observe(seconds["total"] / 1e9)
-        counters.first_token_seconds.observe((seconds["total"] - seconds["decode"]) / 1e9)
+        counters.first_token_seconds.observe(self.timings.until_first_token / 1e9)
         counters.preprocess_seconds.observe(seconds["preprocess"] / 1e9)
         counters.queue_seconds.observe(seconds["queue"] / 1e9)
         counters.prefill_seconds.observe(seconds["prefill"] / 1e9)
         counters.decode_seconds.observe(seconds["decode"] / 1e9)
+        for cause, nanoseconds in _causes(self.timings).items():
+            if cause not in counters.wait_seconds:
+                counters.wait_seconds[cause] = Histogram(REQUEST_SECONDS)
+            counters.wait_seconds[cause].observe(nanoseconds / 1e9)
+
+
+def _causes(timings: RequestTimings) -> dict[str, int]:
+    """Returns the nanoseconds that a request waited, by cause; those for which it did."""
+    waits = timings.waits() | {"preempted": timings.parts()["preempted"]}
+    return {cause: nanoseconds for cause, nanoseconds in waits.items() if nanoseconds}
 
 
 def _names(stream: Stream) -> list[str]:

@@ -98,9 +98,9 @@ class Stream:
         """True when all sequences have ended."""
         return self._num_open == 0
 
-    def started(self, queue_us: int, cached_tokens: int) -> None:
+    def started(self, queue_us: int, cached_tokens: int, waits_us: Items[int] = ()) -> None:
         """The request was scheduled for the first time since it was last sent."""
-        self._timings.started(queue_us)
+        self._timings.started(queue_us, waits_us)
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
 
@@ -108,6 +108,10 @@ class Stream:
         """Tokens were drafted for one of its sequences in a step; some of them are in the step's output."""
         self._num_drafted += num_drafted
         self._num_accepted += num_accepted
+
+    def paused(self, pause_us: int, now: int) -> None:
+        """The request was preempted, and runs again or has ended."""
+        self._timings.paused(pause_us, now)
 
     @property
     def missing_prompt_logprobs(self) -> int | None:
@@ -230,7 +234,10 @@ class Stream:
         return self._ending or self._num_new >= (self._delivery.interval if self._begun else 1)
 
     def _wake(self) -> None:
-        if self._when_due is not None and self._due():
+        if not self._due():
+            return
+        self._timings.ready()
+        if self._when_due is not None:
             call, self._when_due = self._when_due, None
             call()
 

@@ -85,7 +85,14 @@ class Counters:
         "pagewire_frontend_prefill_seconds", "From the first scheduling to the first token.", REQUEST_SECONDS
     )
     decode_seconds: Histogram = histogram(
-        "pagewire_frontend_decode_seconds", "From the first token to the last one.", REQUEST_SECONDS
+        "pagewire_frontend_decode_seconds",
+        "From the first token to the last one, without pauses by preemption.",
+        REQUEST_SECONDS,
+    )
+    wait_seconds: dict[Key, Histogram] = histograms(
+        "pagewire_frontend_wait_seconds",
+        "What requests waited for: causes of Timings.waits, and preempted. Only requests that waited for it.",
+        "cause",
     )
     request_prompt_tokens: Histogram = histogram(
         "pagewire_frontend_request_prompt_tokens", "Of a request.", TOKENS

@@ -1,25 +1,51 @@
-"""Where a request's time goes: phases that sum to the total, to the nanosecond."""
+"""Where a request's time goes: phases that sum to the total, to the nanosecond, and causes of waiting."""
 
 import time
+from collections.abc import Sequence
 
 from frontend.telemetry.counters import Counters
 from pagewire.v1 import generation_pb2
+
+QUEUE_CAUSES = "rows", "blocks", "budget", "trial"
+"""In the order of StepOutputs.started_waits_us."""
+_MAX_PAUSES = 64
+"""Pauses that are kept one by one, for traces."""
 
 
 class RequestTimings:
     """Timestamps of one request, on the monotonic clock. A phase that never began has length 0."""
 
-    __slots__ = ("num_messages", "_arrival", "_counters", "_first", "_last", "_queue", "_sent", "_told")
+    __slots__ = (
+        "num_messages",
+        "pauses",
+        "_arrival",
+        "_client",
+        "_counters",
+        "_first",
+        "_last",
+        "_paused",
+        "_queue",
+        "_ready",
+        "_sent",
+        "_told",
+        "_waits",
+    )
 
     def __init__(self, counters: Counters | None = None) -> None:
         """Starts now, at the request's arrival. counters: of the process."""
         self.num_messages = 0
         """Messages sent to the client."""
+        self.pauses: list[tuple[int, int]] = []
+        """Begin and end of the first pauses by preemption, in nanoseconds since arrival."""
         self._counters = counters or Counters()
         self._told = 0  # arrival of the last token in them
         self._arrival = time.monotonic_ns()
         self._sent: int | None = None
         self._queue: int | None = None
+        self._waits = (0,) * len(QUEUE_CAUSES)  # of the queue
+        self._paused = [0, 0]  # before the first token, after it
+        self._ready: int | None = None  # since when there is output for the client
+        self._client = 0
         self._first: int | None = None
         self._last = self._arrival
 
@@ -31,16 +57,30 @@ class RequestTimings:
         """Marks the submission to the core."""
         self._sent = self._last = time.monotonic_ns()
 
-    def started(self, queue_us: int) -> None:
-        """Records how long the request waited in the core's queue."""
+    def started(self, queue_us: int, waits_us: Sequence[int] = ()) -> None:
+        """Records how long the request waited in the core's queue. waits_us: of that, by QUEUE_CAUSES."""
         if self._queue is None:
             self._queue = queue_us * 1000
+            if waits_us:
+                self._waits = tuple(each * 1000 for each in waits_us)
+
+    def paused(self, pause_us: int, now: int) -> None:
+        """Records a pause by preemption that ends at `now` (time.monotonic_ns())."""
+        self._paused[self.has_tokens] += 1000 * pause_us
+        if len(self.pauses) < _MAX_PAUSES:
+            end = now - self._arrival
+            self.pauses.append((max(end - 1000 * pause_us, 0), end))
 
     def progressed(self, now: int, *, tokens: bool) -> None:
         """Marks the arrival of tokens, or of an end without tokens, at `now` (time.monotonic_ns())."""
         if tokens and self._first is None:
             self._first = now
         self._last = now
+
+    def ready(self) -> None:
+        """Marks that there is output for the client, unless there was."""
+        if self._ready is None:
+            self._ready = time.monotonic_ns()
 
     def told(self, num_tokens: int, num_sequences: int) -> None:
         """Records a message to the client, with its new tokens and the number of their sequences."""
@@ -52,6 +92,9 @@ class RequestTimings:
             counters.inter_token_seconds.observe((last - self._told) * 1e-9 / steps, num_tokens)
         self.num_messages += 1
         self._told = last
+        if self._ready is not None:
+            self._client += time.monotonic_ns() - self._ready
+            self._ready = None
 
     @property
     def has_tokens(self) -> bool:
@@ -65,17 +108,35 @@ class RequestTimings:
         sent = first if self._sent is None else self._sent
         wait = first - sent
         queue = wait if self._queue is None else min(self._queue, wait)
+        before, after = min(self._paused[0], wait - queue), min(self._paused[1], self._last - first)
         return {
             "preprocess": sent - self._arrival,
             "queue": queue,
-            "prefill": wait - queue,
-            "decode": self._last - first,
+            "prefill": wait - queue - before,
+            "decode": self._last - first - after,
+            "preempted": before + after,
             "total": self._last - self._arrival,
         }
 
+    @property
+    def until_first_token(self) -> int:
+        """Nanoseconds from arrival to the first token; to the end, where there is none."""
+        return (self._last if self._first is None else self._first) - self._arrival
+
+    def waits(self) -> dict[str, int]:
+        """Returns the causes of waiting in nanoseconds, as in pagewire.v1.Waits."""
+        left = self.parts()["queue"]
+        found = {}
+        for name, waited in zip(QUEUE_CAUSES, self._waits, strict=True):
+            found[name] = min(waited, left)
+            left -= found[name]
+        return {"queue": left, **found, "client": self._client}
+
     def timings(self) -> generation_pb2.Timings:
-        """Returns the phases as a message for the client."""
+        """Returns phases and causes as a message for the client."""
         timings = generation_pb2.Timings()
         for name, nanoseconds in self.parts().items():
             getattr(timings, name).FromNanoseconds(nanoseconds)
+        for name, nanoseconds in self.waits().items():
+            getattr(timings.waits, name).FromNanoseconds(nanoseconds)
         return timings

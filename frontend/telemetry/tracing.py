@@ -32,10 +32,17 @@ def close_tracer(tracer: Tracer | None) -> None:
 
 
 def parts_of(timings: RequestTimings) -> list[Part]:
-    """Returns the request's phases as consecutive parts of its span."""
+    """Returns the request's phases as consecutive parts of its span; pauses by preemption divide the phases
+    that they fall into."""
+    durations, first = timings.parts(), timings.until_first_token
+    queued = durations["preprocess"] + durations["queue"]
+    ends = ("preprocess", durations["preprocess"]), ("queue", queued), ("prefill", first)
     parts, begin = [], 0
-    durations = timings.parts()
-    for name in ("preprocess", "queue", "prefill", "decode"):
-        parts.append(Part(name, begin, begin + durations[name]))
-        begin += durations[name]
+    for name, end in (*ends, ("decode", durations["total"])):
+        for pause_begin, pause_end in timings.pauses:
+            if begin <= pause_begin and pause_end <= end:
+                parts += [Part(name, begin, pause_begin), Part("preempted", pause_begin, pause_end)]
+                begin = pause_end
+        parts.append(Part(name, begin, end))
+        begin = end
     return parts

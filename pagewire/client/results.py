@@ -92,14 +92,28 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds of waiting by cause; see pagewire.v1.Waits."""
+
+    queue: float = 0.0
+    rows: float = 0.0
+    blocks: float = 0.0
+    budget: float = 0.0
+    trial: float = 0.0
+    client: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds spent in each phase; see pagewire.v1.Timings."""
+    """Seconds spent in each phase, and what the request waited for; see pagewire.v1.Timings."""
 
     preprocess: float
     queue: float
     prefill: float
     decode: float
     total: float
+    preempted: float = 0.0
+    waits: Waits = Waits()
 
 
 @dataclasses.dataclass(slots=True)
@@ -248,6 +262,10 @@ def _timings(timings: generation_pb2.Timings) -> Timings:
         prefill=_seconds(timings.prefill),
         decode=_seconds(timings.decode),
         total=_seconds(timings.total),
+        preempted=_seconds(timings.preempted),
+        waits=Waits(
+            **{each.name: _seconds(getattr(timings.waits, each.name)) for each in dataclasses.fields(Waits)}
+        ),
     )
 
 

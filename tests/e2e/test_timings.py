@@ -33,7 +33,10 @@ def check(result: Generation, seconds: float) -> None:
     """To the microsecond, which is what the client shows."""
     timings = result.timings
     assert timings is not None
-    parts = timings.preprocess, timings.queue, timings.prefill, timings.decode
+    parts = timings.preprocess, timings.queue, timings.prefill, timings.decode, timings.preempted
+    waits = timings.waits
+    causes = waits.queue, waits.rows, waits.blocks, waits.budget, waits.trial
+    assert min(causes) >= 0 and abs(sum(causes) - timings.queue) < 1e-5
     assert min(parts) >= 0 and abs(sum(parts) - timings.total) < 1e-5
     assert 0 < timings.total <= seconds
     if result.usage.completion_tokens == 1:
@@ -52,6 +55,9 @@ def test_parts_sum_to_the_whole_in_a_crowd(tmp_path: Path):
         check(result, seconds)
     queues = sorted(result.timings.queue for result, _ in results if result.timings)
     assert queues[-1] > queues[0], "8 run at once: the others wait"
+    told = [result.timings for result, _ in results if result.timings]
+    assert any(timings.preempted > 0 for timings in told), "a pause is not called decode"
+    assert any(timings.waits.rows + timings.waits.blocks > 0 for timings in told)
 
 
 async def resumed(address: str, engine: int) -> tuple[Generation, float]:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from array import array
+from collections.abc import Sequence
 
 import pytest
 import zmq
@@ -41,11 +42,14 @@ class FakeSink:
     def ended(self) -> bool:
         return self.left == 0
 
-    def started(self, queue_us: int, cached_tokens: int) -> None:
+    def started(self, queue_us: int, cached_tokens: int, waits_us: Sequence[int] = ()) -> None:
         self.starts.append((queue_us, cached_tokens))
 
     def drafted(self, num_drafted: int, num_accepted: int) -> None:
         self.drafts.append((num_drafted, num_accepted))
+
+    def paused(self, pause_us: int, now: int) -> None:
+        """Nothing here is preempted."""
 
     def push(
         self,

@@ -1,15 +1,17 @@
 """The parts of a request's time sum to the whole."""
 
+import itertools
 import time
 
 import pytest
 
+from frontend.telemetry import tracing
 from frontend.telemetry.timings import RequestTimings
 
 
 def parts_of(clock: RequestTimings) -> dict[str, int]:
     timings = clock.timings()
-    names = ("preprocess", "queue", "prefill", "decode", "total")
+    names = ("preprocess", "queue", "prefill", "decode", "preempted", "total")
     return {name: getattr(timings, name).ToNanoseconds() for name in names}
 
 
@@ -46,3 +48,36 @@ def test_a_request_that_ends_in_the_queue():
     clock.progressed(time.monotonic_ns() + 3_000_000, tokens=False)
     parts = parts_of(clock)
     assert parts["queue"] >= 3_000_000 and parts["prefill"] == parts["decode"] == 0
+
+
+def test_a_pause_is_neither_prefill_nor_decode():
+    clock = RequestTimings()
+    clock.sent()
+    start = time.monotonic_ns()
+    clock.started(1000)
+    clock.paused(2000, start + 4_000_000)
+    clock.progressed(start + 6_000_000, tokens=True)
+    clock.paused(3000, start + 10_000_000)
+    clock.progressed(start + 11_000_000, tokens=True)
+    parts = parts_of(clock)
+    assert parts["preempted"] == 5_000_000 and parts["decode"] == 2_000_000
+    assert 3_000_000 <= parts["prefill"] < 4_000_000
+    spans = tracing.parts_of(clock)
+    assert [part.name for part in spans if part.end > part.begin][-5:] == [
+        *("preempted", "prefill", "decode", "preempted", "decode"),
+    ]
+    assert all(before.end == after.begin for before, after in itertools.pairwise(spans))
+
+
+def test_causes_sum_to_the_queue():
+    clock = RequestTimings()
+    clock.sent()
+    clock.started(10, [1, 2, 3, 0])
+    clock.progressed(time.monotonic_ns() + 5_000_000, tokens=True)
+    clock.ready()
+    clock.told(1, 1)
+    waits = clock.waits()
+    client = waits.pop("client")
+    assert waits == {"queue": 4000, "rows": 1000, "blocks": 2000, "budget": 3000, "trial": 0} and client > 0
+    clock.told(1, 1)
+    assert clock.waits()["client"] == client, "nothing was ready"

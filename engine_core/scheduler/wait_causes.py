@@ -1,0 +1,102 @@
+"""Why requests wait: what keeps the first of the queue from beginning, and pauses by preemption.
+
+All that waits is behind the first sequence of the queue, so one cause holds for all of them: the scheduler
+names it once per step, and the time until its next decision counts for it. A request has the sums at its
+arrival; when it begins, the differences are its causes. That costs O(1) per step and request. What is left of
+its wait is the queue itself: the step that ran when it arrived, and sequences that were admitted before it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine_core.queue.base import rows_of
+from engine_core.request import Request
+
+if TYPE_CHECKING:
+    from engine_core.scheduler.sequence_states import SequenceStates
+
+
+class Cause(IntEnum):
+    """Index of a cause in a message: see StepOutputs.started_waits_us."""
+
+    ROWS = 0
+    BLOCKS = 1
+    BUDGET = 2
+    TRIAL = 3
+
+
+NO_WAITS = (0.0,) * len(Cause)
+"""Seconds by cause of a request that has not waited."""
+
+
+class Pause(NamedTuple):
+    """A request that had begun did not run, because others needed its blocks."""
+
+    request: Request
+    seconds: float
+
+
+class WaitCauses:
+    """The sums, and the pauses of requests since the last take_pauses(). Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._cause: Cause | None = None  # since the last decision
+        self._sums = list(NO_WAITS)
+        self._at_arrival: dict[Request, tuple[float, ...]] = {}  # that have not begun
+        self._paused: dict[Request, float] = {}  # since when
+        self._pauses: list[Pause] = []
+
+    def step(self, now: float) -> None:
+        """Begins a step: what was decided in the one before it has kept requests waiting until now."""
+        if self._cause is not None:
+            self._sums[self._cause] += max(now - self._now, 0.0)
+        self._now, self._cause = now, None
+
+    def decide(self, states: SequenceStates, budget: int) -> None:
+        """Names the cause for which requests wait after a plan. budget: tokens that the plan has left."""
+        waiting = states.waiting
+        if not len(waiting):
+            return
+        if states.quarantine.isolates:
+            self._cause = Cause.TRIAL
+            return
+        free, head = len(states.rows.free), waiting.head()
+        if not free or (head is not None and rows_of(head) > free):
+            self._cause = Cause.ROWS
+        else:
+            self._cause = Cause.BUDGET if budget <= 0 else Cause.BLOCKS
+
+    def arrived(self, request: Request) -> None:
+        """Registers a request that waits, from its arrival on."""
+        sums = list(self._sums)
+        if self._cause is not None:
+            sums[self._cause] += max(request.arrival - self._now, 0.0)
+        self._at_arrival[request] = tuple(sums)
+
+    def began(self, request: Request) -> tuple[float, ...]:
+        """Returns for how long a request that begins now has waited for each cause."""
+        before = self._at_arrival.pop(request, tuple(self._sums))
+        return tuple(max(now - then, 0.0) for now, then in zip(self._sums, before, strict=True))
+
+    def paused(self, request: Request) -> None:
+        """Registers that the last running sequence of a request was preempted."""
+        self._paused[request] = self._now
+
+    def resumed(self, request: Request) -> None:
+        """Registers that a sequence of a request begins to run."""
+        since = self._paused.pop(request, None)
+        if since is not None:
+            self._pauses.append(Pause(request, self._now - since))
+
+    def ended(self, request: Request) -> None:
+        """Registers the end of a request, which may be paused, or not have begun."""
+        self._at_arrival.pop(request, None)
+        self.resumed(request)
+
+    def take_pauses(self) -> list[Pause]:
+        """Returns the pauses that have ended since the last call."""
+        pauses, self._pauses = self._pauses, []
+        return pauses

@@ -21,6 +21,7 @@ GROUND = {
     "errors",
     "gguf",
     "logs",
+    "log_fields",
     "log_redaction",
     "checkpoint_paths",
     "checkpoint_files",

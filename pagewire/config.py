@@ -81,6 +81,8 @@ class WatchedConfig(CommonConfig):
         at_least=-1,
         at_most=65535,
     )
+    http_tls_cert: str = flag("", "PEM file with the certificate of the HTTP port", metavar="FILE")
+    http_tls_key: str = flag("", "PEM file with its key", metavar="FILE")
     http_socket: str = flag("", "Unix socket for the same pages, for a supervisor", metavar="PATH")
 
 

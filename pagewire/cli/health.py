@@ -1,6 +1,7 @@
 """`pagewire health`."""
 
 import http.client
+import ssl
 import sys
 import time
 
@@ -17,7 +18,7 @@ _POLL_S = 0.2
 def run(config: HealthConfig) -> int:
     """Returns 0 if the service accepts requests, 1 if it does not within --wait seconds."""
     where = config.http or config.address
-    problem = _ask_http(config.http, config.wait) if config.http else _ask_service(config)
+    problem = _ask_http(config) if config.http else _ask_service(config)
     if problem:
         print(f"NOT_SERVING: {where}: {problem}", file=sys.stderr)
         return 1
@@ -35,18 +36,25 @@ def _ask_service(config: HealthConfig) -> str:
     return ""
 
 
-def _ask_http(address: str, wait: float) -> str:
+def _ask_http(config: HealthConfig) -> str:
     """Returns the problem of one process by its HTTP port, or an empty string."""
-    deadline = time.monotonic() + wait
-    while problem := _check(address):
+    deadline = time.monotonic() + config.wait
+    tls = None
+    if config.tls or config.tls_ca:
+        tls = ssl.create_default_context(cafile=config.tls_ca or None)
+    while problem := _check(config.http, tls):
         if time.monotonic() + _POLL_S > deadline:
             break
         time.sleep(_POLL_S)
     return problem
 
 
-def _check(address: str) -> str:
-    connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+def _check(address: str, tls: ssl.SSLContext | None) -> str:
+    connection = (
+        http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+        if tls is None
+        else http.client.HTTPSConnection(address, timeout=_TIMEOUT_S, context=tls)
+    )
     try:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status

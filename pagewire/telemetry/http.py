@@ -17,6 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from pagewire.errors import StartupError
+from pagewire.telemetry.http_tls import HttpTls
 from pagewire.telemetry.pages import Page, text_page
 
 log = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ Answer = Callable[[str, str], Awaitable[Page]]
 class HttpThread:
     """Serves pages from start() to close()."""
 
-    def __init__(self, answer: Answer, listener: socket.socket) -> None:
-        """listener: bound; closed by close()."""
+    def __init__(self, answer: Answer, listener: socket.socket, tls: HttpTls | None = None) -> None:
+        """listener: bound; closed by close(). tls: None: plain HTTP."""
         self._answer = answer
         self._listener = listener
+        self._tls = tls
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -105,15 +107,38 @@ class HttpThread:
 
     async def _handle(self, connection: socket.socket) -> None:
         """Reads one request and answers it."""
-        reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_HEAD_BYTES)
+        try:
+            reader, writer = await self._connected(connection)
+        except (OSError, TimeoutError):
+            return  # no handshake
         writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
         try:
             writer.write(await asyncio.wait_for(self._reply(reader), READ_S + WRITE_S))
             await asyncio.wait_for(writer.drain(), WRITE_S)
+            if self._tls is not None:  # the end of the stream is a message of its own
+                writer.close()
+                await asyncio.wait_for(writer.wait_closed(), WRITE_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client left, or is too slow
         finally:
             writer.transport.abort()
+
+    async def _connected(
+        self, connection: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Returns the streams of an accepted connection. Raises OSError, TimeoutError."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        context = self._tls.context() if self._tls is not None else None
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=READ_S if context else None,
+            ssl_shutdown_timeout=WRITE_S if context else None,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _reply(self, reader: asyncio.StreamReader) -> bytes:
         try:

@@ -1,8 +1,11 @@
 """The metrics of a process and the HTTP servers that publish them."""
 
+import socket
+
 from pagewire.config import WatchedConfig
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.http import Answer, HttpThread, listen, listen_unix
+from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Pages
 
 PORT = 9464
@@ -33,15 +36,16 @@ class Watch:
         config = self._config
         answer = answer or self.pages.answer
         port = default_port if config.http_port is None else config.http_port
-        listeners = []
+        listeners: list[tuple[socket.socket, HttpTls | None]] = []
         if port >= 0:
-            listeners.append(listen(config.http_host, port))
+            tls = make_http_tls(config.http_tls_cert, config.http_tls_key)
+            listeners.append((listen(config.http_host, port), tls))
             host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
-            self.address = f"{host}:{listeners[0].getsockname()[1]}"
+            self.address = f"{host}:{listeners[0][0].getsockname()[1]}"
         if config.http_socket:
-            listeners.append(listen_unix(config.http_socket))
-        for listener in listeners:
-            self._threads.append(HttpThread(answer, listener))
+            listeners.append((listen_unix(config.http_socket), None))
+        for listener, its_tls in listeners:
+            self._threads.append(HttpThread(answer, listener, its_tls))
             self._threads[-1].start()
 
     def close(self) -> None:

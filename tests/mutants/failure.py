@@ -36,8 +36,8 @@ MUTANTS = (
     Mutant(
         name="other requests begin beside isolated suspects",
         file="engine_core/quarantine/quarantine.py",
-        old="        if not self._present and not (self._missing and self.waits):\n",
-        new="        if not self._isolated and not (self._missing and self.waits):\n",
+        old="        return bool(self._present) or bool(self._missing and self.waits)\n",
+        new="        return bool(self._isolated) or bool(self._missing and self.waits)\n",
         tests=("tests/engine_core/quarantine/test_quarantine.py",),
     ),
     Mutant(

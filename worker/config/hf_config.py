@@ -20,6 +20,8 @@ WHAT = "cannot load the model's configuration"
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish")
 """Those of kernels.ops.layers.activation, which needs torch to be imported."""
+QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq")
+"""Formats of quantized weights: those of worker.weights.formats.registry."""
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""
 MAX_LAYERS = 4096
@@ -98,6 +100,19 @@ class Fields:
             raise self.wrong(name, "must be an object")
         return Fields(value, f"{self._where}, {name}")
 
+    def names(self) -> list[str]:
+        """Returns the names of all fields."""
+        return list(self._values)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Returns a list of integers of at least 1."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(
+            isinstance(entry, int) and not isinstance(entry, bool) and 0 < entry <= MOST for entry in value
+        ):
+            raise self.wrong(name, "must be a list of integers of at least 1")
+        return tuple(value)
+
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Returns token ids, of one id or a list; none if absent."""
         value = self._get(name, [])
@@ -161,18 +176,23 @@ class ModelConfig:
 
 
 def read_config(folder: Path) -> Fields:
-    """Reads config.json of a folder, or what stands for it in a GGUF file. Raises StartupError, also for a
-    quantized checkpoint."""
+    """Reads config.json of a folder, or what stands for it in a GGUF file. Raises StartupError."""
     if is_gguf(folder):
         return Fields(read_gguf_config(folder), folder.name)
     fields = Fields(_read(folder, "config.json", required=True), "config.json")
-    if fields.has("quantization_config"):
-        raise StartupError(
-            WHAT,
-            "config.json has a quantization_config: quantized checkpoints are not supported",
-            "use the checkpoint in bfloat16, float16 or float32",
-        )
+    read_quantization(fields)
     return fields
+
+
+def read_quantization(fields: "Fields") -> "Fields | None":
+    """Returns the quantization_config of a config.json, with a `quant_method` that is known; None if there is
+    none. Raises StartupError."""
+    if not fields.has("quantization_config"):
+        return None
+    settings = fields.object("quantization_config")
+    if settings.text("quant_method") not in QUANT_METHODS:
+        raise settings.wrong("quant_method", f"only these are known: {', '.join(QUANT_METHODS)}")
+    return settings
 
 
 def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:

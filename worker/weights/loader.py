@@ -27,6 +27,7 @@ Progress = Callable[[float], None]
 
 WHAT = "cannot load the model's weights"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 DUMMY_STD = 0.02
@@ -106,9 +107,18 @@ class Checkpoint(TensorSource):
             raise StartupError(
                 WHAT,
                 f"tensor {name} in {self._names[name]} holds {kind}, not one of {', '.join(FLOATS)}",
-                "quantized checkpoints are not supported",
+                "config.json has no quantization_config that says what these integers stand for",
             )
         return FLOATS[kind]
+
+    def kind(self, name: str) -> str:
+        """Returns the name that safetensors gives a tensor's type, such as "BF16" or "I32"."""
+        kind: str = self._files[name].get_slice(name).get_dtype()
+        return kind
+
+    def num_bytes(self, name: str) -> int:
+        """Returns the bytes of a tensor, read from the header."""
+        return math.prod(self.shape(name)) * _BYTES.get(self.kind(name), 1)
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
         """Reads a part of a tensor, and nothing else of it. Raises StartupError."""

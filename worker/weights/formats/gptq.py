@@ -1,0 +1,70 @@
+"""GPTQ: integers of 2, 4 or 8 bits with a scale and a zero point per group of inputs and output.
+
+qweight [K * bits / 32, N] int32    packed along K, low bits first
+qzeros  [G, N * bits / 32] int32    packed along N; format "gptq" stores zero points minus 1
+scales  [G, N]
+g_idx   [K] int32                   the group of each input; any order with desc_act
+
+weight[n, k] = (q[k, n] - zero[g_idx[k], n]) * scale[g_idx[k], n]
+"""
+
+import torch
+
+from pagewire.errors import StartupError
+from worker.config.hf_config import Fields
+from worker.weights.formats.packed_tensor import (
+    PackedTensor,
+    expect_shape,
+    group_of_columns,
+    matrix_shape,
+    modules_with,
+    part_names,
+    unpack_integers,
+)
+from worker.weights.loader import WHAT, Checkpoint
+
+BITS = (2, 4, 8)
+_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+_PARTS = ("qweight", "qzeros", "scales", "g_idx")
+
+
+def find_gptq(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
+    """Returns the packed weights by name. Raises StartupError."""
+    bits = settings.integer("bits")
+    if bits not in BITS:
+        raise settings.wrong("bits", f"only {BITS} are supported")
+    kind = settings.text("checkpoint_format", "gptq")
+    if kind not in _OFFSETS:
+        raise settings.wrong("checkpoint_format", f"only {', '.join(_OFFSETS)} are supported")
+    found = {}
+    for module in modules_with(stored, "qweight"):
+        found[f"{module}.weight"] = _module(stored, module, bits, _OFFSETS[kind])
+    return found
+
+
+def _module(stored: Checkpoint, module: str, bits: int, offset: int) -> PackedTensor:
+    per_word = 32 // bits
+    packed_rows, outputs = matrix_shape(stored, f"{module}.qweight")
+    inputs = packed_rows * per_word
+    groups = matrix_shape(stored, f"{module}.scales")[0]
+    expect_shape(stored, f"{module}.scales", (groups, outputs))
+    expect_shape(stored, f"{module}.qzeros", (groups, outputs // per_word))
+    group = group_of_columns(inputs, groups)
+    if f"{module}.g_idx" in stored:
+        expect_shape(stored, f"{module}.g_idx", (inputs,))
+        group = stored.read(f"{module}.g_idx", ()).long()
+        if group.min() < 0 or group.max() >= groups:
+            raise StartupError(WHAT, f"tensor {module}.g_idx names a group that is not there")
+
+    def unpack(first: int, end: int) -> torch.Tensor:
+        rows = slice(first, end)
+        words = stored.read(f"{module}.qweight", (slice(None), rows))
+        integers = unpack_integers(words.t(), bits).float()  # [rows, K]
+        around = slice(first // per_word, -(-end // per_word))
+        zeros = unpack_integers(stored.read(f"{module}.qzeros", (slice(None), around)), bits).float() + offset
+        inner = first - around.start * per_word
+        zeros = zeros[:, inner : inner + end - first].t()  # [rows, G]
+        scales = stored.read(f"{module}.scales", (slice(None), rows)).float().t()
+        return (integers - zeros[:, group]) * scales[:, group]
+
+    return PackedTensor((outputs, inputs), part_names(stored, module, _PARTS), unpack)

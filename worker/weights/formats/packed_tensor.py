@@ -1,0 +1,121 @@
+"""What the formats have in common: weights that are made of several stored tensors, and packed integers."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pagewire.errors import StartupError
+from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import TensorSource
+
+
+@dataclass(frozen=True)
+class PackedTensor:
+    """A weight [N, K] and the stored tensors that it is made of."""
+
+    shape: tuple[int, int]
+    parts: tuple[str, ...]
+    unpack: Callable[[int, int], torch.Tensor]
+    """From the first row and the one behind the last to [rows, K] float32."""
+
+
+class QuantizedCheckpoint(TensorSource):
+    """A checkpoint whose packed weights have the names that they would have without packing."""
+
+    def __init__(self, stored: Checkpoint, packed: Mapping[str, PackedTensor], kind: str) -> None:
+        """kind: the format, for messages."""
+        self._stored, self._packed, self._kind = stored, packed, kind
+        parts = {part for tensor in packed.values() for part in tensor.parts}
+        self._plain = [name for name in stored.names() if name not in parts and name not in packed]
+
+    def close(self) -> None:
+        """See TensorSource."""
+        self._stored.close()
+
+    def names(self) -> list[str]:
+        """See TensorSource."""
+        return [*self._packed, *self._plain]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._packed or name in self._stored
+
+    def file_of(self, name: str) -> str:
+        """See TensorSource."""
+        return self._stored.file_of(self._packed[name].parts[0] if name in self._packed else name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See TensorSource."""
+        return self._packed[name].shape if name in self._packed else self._stored.shape(name)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """See TensorSource."""
+        return torch.float32 if name in self._packed else self._stored.dtype(name)
+
+    def main_dtype(self) -> torch.dtype:
+        """bfloat16."""
+        return torch.bfloat16
+
+    def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """See TensorSource."""
+        if name not in self._packed:
+            return self._stored.read(name, part)
+        tensor = self._packed[name]
+        rows, *columns = part or (slice(None),)
+        first, end, _ = rows.indices(tensor.shape[0])
+        return tensor.unpack(first, end)[:, columns[0] if columns else slice(None)]
+
+    def packing(self) -> str:
+        """See TensorSource."""
+        return self._kind if self._packed else ""
+
+    def stored_bytes(self) -> int:
+        """See TensorSource."""
+        return sum(map(self._stored.num_bytes, self._stored.names()))
+
+
+def modules_with(stored: Checkpoint, ending: str) -> list[str]:
+    """Names of the modules that have a tensor of this name."""
+    return sorted(name.removesuffix(f".{ending}") for name in stored.names() if name.endswith(f".{ending}"))
+
+
+def part_names(stored: Checkpoint, module: str, endings: Iterable[str]) -> tuple[str, ...]:
+    """Names of the tensors of a module, of those that it has."""
+    return tuple(name for ending in endings if (name := f"{module}.{ending}") in stored)
+
+
+def expect_shape(stored: Checkpoint, name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns a tensor's shape, which must be one of these. Raises StartupError."""
+    if name not in stored:
+        raise StartupError(WHAT, f"the checkpoint lacks tensor {name}")
+    shape = stored.shape(name)
+    if shape not in shapes:
+        wanted = " or ".join(str(list(each)) for each in shapes)
+        raise StartupError(
+            WHAT, f"tensor {name} in {stored.file_of(name)} has shape {list(shape)}, not {wanted}"
+        )
+    return shape
+
+
+def matrix_shape(stored: Checkpoint, name: str) -> tuple[int, int]:
+    """Returns the shape of a tensor of two dimensions. Raises StartupError."""
+    shape = stored.shape(name)
+    if len(shape) != 2 or 0 in shape:
+        raise StartupError(
+            WHAT, f"tensor {name} in {stored.file_of(name)} has shape {list(shape)}, not two dimensions"
+        )
+    return shape[0], shape[1]
+
+
+def unpack_integers(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """[..., n] int32 -> [..., n * 32 / bits] uint8: the integers of `bits` bits in each number, low ones
+    first."""
+    words = packed.contiguous().view(torch.uint8)  # little-endian: the lowest byte first
+    if bits == 8:
+        return words
+    return torch.stack([(words >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)], -1).flatten(-2)
+
+
+def group_of_columns(num_columns: int, num_groups: int) -> torch.Tensor:
+    """[num_columns]: the group of each column, for groups of equal size."""
+    return torch.arange(num_columns) // -(-num_columns // num_groups)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound
 from frontend.gguf.checkpoint import read_gguf_text
 from frontend.templates.chat_template import ChatTemplate
@@ -60,6 +61,7 @@ class ModelInfo:
     bos_token_id: int | None
     pad_token_id: int | None
     archive: TokenizerArchive
+    answers: AnswerFormats
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -76,6 +78,10 @@ class ModelInfo:
         ]
         if self.chat_template is not None:
             capabilities.append(model_pb2.CAPABILITY_CHAT)
+            if self.answers.tools is not None:
+                capabilities.append(model_pb2.CAPABILITY_TOOLS)
+            if self.answers.reasons:
+                capabilities.append(model_pb2.CAPABILITY_REASONING)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -164,6 +170,9 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         bos_token_id=token_id("bos"),
         pad_token_id=token_id("pad"),
         archive=text.archive(template),
+        answers=choose(
+            text.tokenizer, text.response_template, template, config.tool_format, config.reasoning_format
+        ),
     )
 
 
@@ -183,6 +192,7 @@ def _read_folder(folder: Path) -> CheckpointText:
         template=template,
         template_origin=origin,
         archive=lambda chosen: TokenizerArchive(folder, chosen),
+        response_template=tokenizer_config.get("response_template"),
     )
 
 

@@ -176,6 +176,12 @@ class FrontendConfig(ModelConfig):
     chat_template: str = flag(
         "", "file with a chat template to use instead of the checkpoint's", metavar="FILE"
     )
+    tool_format: str = flag(
+        "auto", "how the model writes tool calls; auto: as its checkpoint says", metavar="NAME"
+    )
+    reasoning_format: str = flag(
+        "auto", "how the model marks reasoning; auto: as its checkpoint says", metavar="NAME"
+    )
     drain_delay: float = flag(
         0.0,
         "seconds between NOT_SERVING and the first refusal, for load balancers to notice; 0: none",

@@ -100,8 +100,7 @@ class PromptEncoder:
         chat = f"{path}.chat"
         if self._chat_template is None:
             raise Unsupported({chat: "the model has no chat template"})
-        size = sum(len(part.text) for message in prompt.chat.messages for part in message.content)
-        _check_bytes(size, max_bytes, chat)
+        _check_bytes(_text_size(prompt.chat), max_bytes, chat)
         conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
         text = self._chat_template.render(conversation, chat)
         self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
@@ -122,6 +121,15 @@ class PromptEncoder:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
         _check_bytes(size, max_bytes, f"{path}.{kind}")
+
+
+def _text_size(chat: prompt_pb2.Chat) -> int:
+    """Returns the characters of a conversation's texts."""
+    size = sum(len(tool.parameters) + len(tool.description) for tool in chat.tools)
+    for message in chat.messages:
+        size += len(message.reasoning) + sum(len(part.text) for part in message.content)
+        size += sum(len(call.arguments) for call in message.tool_calls)
+    return size
 
 
 def _check_bytes(size: int, max_bytes: int, path: str) -> None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from frontend.answers.reader import AnswerReader, open_answers
 from frontend.auth.caller import Caller
 from frontend.call import Call
 from frontend.concurrency_limits import ConcurrencyLimits
@@ -159,10 +160,13 @@ class Generator:
         message = _add_request(request, ids[1], prompt, resolved, prompt_scores)
         for word in await self._read_bad_words(request):
             message.bad_words.add(ids=word)
+        answers = await open_answers(
+            request, self._model, prompt.token_ids, resolved.sampling.seed, self._prompts.run
+        )
         stream = Stream(
             self._header(request, ids[0], prompt, resolved, prompt_scores),
             delivery,
-            self._sequences(request, prompt, resolved),
+            self._sequences(request, prompt, resolved, answers),
             timings,
         )
         if request.continuation.sequences:
@@ -200,7 +204,11 @@ class Generator:
         )
 
     def _sequences(
-        self, request: generation_pb2.GenerateRequest, prompt: TokenizedPrompt, resolved: Resolved
+        self,
+        request: generation_pb2.GenerateRequest,
+        prompt: TokenizedPrompt,
+        resolved: Resolved,
+        answers: AnswerReader | None,
     ) -> list[Sequence]:
         output, stopping = request.output, resolved.stopping
         wanted = OutputFields(
@@ -219,16 +227,14 @@ class Generator:
         detokenizer, echo = None, ""
         if wanted.text or stops:
             detokenizer, echo = self._detokenizer(output, prompt)
-        return [
-            Sequence(
-                index,
-                wanted,
-                detokenizer.copy() if detokenizer is not None else None,
-                StopMatcher(stops) if stops is not None else None,
-                echo,
-            )
-            for index in range(resolved.sampling.n)
-        ]
+        sequences = []
+        for index in range(resolved.sampling.n):
+            own = detokenizer.copy() if detokenizer is not None else None
+            if answers is not None and own is not None:
+                own = answers.answer(index, own)
+            matcher = StopMatcher(stops) if stops is not None else None
+            sequences.append(Sequence(index, wanted, own, matcher, echo))
+        return sequences
 
     def _detokenizer(
         self, output: generation_pb2.OutputOptions, prompt: TokenizedPrompt

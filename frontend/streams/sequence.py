@@ -6,6 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import cast
 
+from frontend.answers.answer import Answer
 from frontend.logprobs import Scores
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher
@@ -50,6 +51,7 @@ class Sequence:
         "_fields",
         "_detokenizer",
         "_matcher",
+        "_answer",
         "_pieces",
         "_history",
         "_num_decoded",
@@ -67,13 +69,15 @@ class Sequence:
         matcher: StopMatcher | None = None,
         echo: str = "",
     ) -> None:
-        """detokenizer: None when no text is needed. echo: text to begin with."""
+        """detokenizer: None when no text is needed; an Answer tells reasoning and calls apart. echo: text to
+        begin with."""
         self.index = index
         self.tokens: array[int] = array("I")
         self.finish: generation_pb2.Finish | None = None
         self.dirty = False  # set by the stream: something is new
         self._fields = fields
         self._detokenizer = detokenizer
+        self._answer = detokenizer if isinstance(detokenizer, Answer) else None
         self._matcher = matcher
         self._pieces = [echo] if echo else []  # text that no message has contained yet
         self._history = ""  # text of earlier messages, where messages are cumulative
@@ -92,6 +96,11 @@ class Sequence:
     def num_scores(self) -> int:
         """Number of log-probabilities in the next message."""
         return len(self._scores) + len(self._scores.ids)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Number of tokens in the reasoning, as far as they have been decoded."""
+        return self._answer.num_reasoning_tokens if self._answer is not None else 0
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -141,6 +150,8 @@ class Sequence:
             raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
         if token_ids and not self._fields.cumulative:
             self._take_text()
+            if self._answer is not None:
+                self._answer.forget()
             self._num_sent = len(self.tokens)
         elif token_ids and self._fields.logprobs:
             self._scores = Scores.unknown(len(token_ids))
@@ -152,7 +163,8 @@ class Sequence:
         """Adds what is new to a response. Returns False when that is nothing the client asked for."""
         text = self._take_text()
         num_new = len(self.tokens) - self._num_sent
-        if self.finish is None and not text and (not num_new or self._fields.only_text):
+        silent = self._answer is None or not self._answer.has_news
+        if self.finish is None and not text and silent and (not num_new or self._fields.only_text):
             return False
         first = 0 if self._fields.cumulative else self._num_sent
         self._num_sent = len(self.tokens)
@@ -166,6 +178,8 @@ class Sequence:
             token_count=self._num_sent - first,
             finish=self.finish,
         )
+        if self._answer is not None:
+            self._answer.put(output)
         if self._fields.logprobs:
             self._put_scores(output)
         if self._fields.token_ids:

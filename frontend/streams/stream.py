@@ -274,6 +274,7 @@ class Stream:
             completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
             draft_tokens=self._num_drafted,
             accepted_draft_tokens=self._num_accepted,
+            reasoning_tokens=sum(sequence.num_reasoning_tokens for sequence in self._sequences),
         )
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":

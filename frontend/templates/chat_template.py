@@ -7,14 +7,14 @@ take away from all other requests.
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from google.protobuf import struct_pb2
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, meta
 from jinja2.exceptions import TemplateSyntaxError
 
-from frontend.errors import InvalidRequest, Unsupported
+from frontend.errors import InvalidRequest
+from frontend.templates.conversation import Conversation, features_of, read_conversation
 from frontend.templates.jinja_sandbox import Sandbox
 from frontend.templates.watchdog import Watchdog
 from pagewire.errors import StartupError
@@ -30,28 +30,6 @@ MIN_WORDS = 8
 _OPEN_END = "\N{OBJECT REPLACEMENT CHARACTER}pagewire-continues-here "
 """Appended to the message that stays open; the prompt ends where it appears in the output. The space tells
 whether the template trims messages."""
-
-_RESERVED = frozenset(
-    {
-        "messages",
-        "tools",
-        "documents",
-        "add_generation_prompt",
-        "continue_final_message",
-        "chat_template",
-        "tokenize",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A Chat message, as templates see it."""
-
-    messages: list[dict[str, Any]]
-    add_generation_prompt: bool
-    continue_final_message: bool
-    variables: Mapping[str, Any]
 
 
 class ChatTemplate:
@@ -69,14 +47,15 @@ class ChatTemplate:
         """special_tokens: variables such as bos_token. Raises StartupError, naming the origin."""
         self._environment = Sandbox()
         self._source = source
-        self._reserved = _RESERVED | special_tokens.keys() | self._environment.globals.keys()
+        reserved = special_tokens.keys() | self._environment.globals.keys()
         self._special_tokens = dict(special_tokens)
         self._max_bytes = max_bytes
         self._time_limit = time_limit
         self._watchdog = Watchdog()
-        self._reads_reasoning = any(name in source for name in ("reasoning_content", "thinking"))
         try:
             self._template: Template = self._environment.from_string(source)
+            variables = meta.find_undeclared_variables(self._environment.parse(source))
+            self._features = features_of(source, variables, reserved)
         except TemplateSyntaxError as error:
             why = f"{origin}, line {error.lineno}: {error.message}"
             raise StartupError("cannot read the chat template", why) from error
@@ -84,35 +63,32 @@ class ChatTemplate:
             raise StartupError("cannot read the chat template", f"{origin}: {error}") from error
 
     def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
-        """Returns the conversation of a validated Chat. Raises InvalidRequest with paths below `path`.
+        """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, below
+        `path`.
 
         protect: applied to all text that users wrote (see frontend.templates.control_tokens).
         """
-        messages = [
-            self._read_message(message, f"{path}.messages[{place}]", protect)
-            for place, message in enumerate(chat.messages)
-        ]
-        opens = chat.continue_final_message
-        asked = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not opens
-        variables = _plain(chat.template_kwargs)
-        for name in variables.keys() & self._reserved:
-            raise InvalidRequest({f"{path}.template_kwargs.{name}": "is a name that the server sets"})
-        return Conversation(messages, asked, opens, variables)
+        as_text = self.arguments_are_text if any(each.tool_calls for each in chat.messages) else False
+        return read_conversation(chat, path, self._features, arguments_are_text=as_text, protect=protect)
 
-    def _read_message(
-        self, message: prompt_pb2.ChatMessage, path: str, protect: Callable[[str], str]
-    ) -> dict[str, Any]:
-        read: dict[str, Any] = {
-            "role": protect(message.role),
-            "content": protect("".join(part.text for part in message.content)),
-        }
-        if message.name:
-            read["name"] = protect(message.name)
-        if message.reasoning:
-            if not self._reads_reasoning:
-                raise Unsupported({f"{path}.reasoning": "the model's chat template does not use it"})
-            read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
-        return read
+    @cached_property
+    def arguments_are_text(self) -> bool:
+        """True for a template that puts a call's arguments into the prompt as they are, as JSON text; most of
+        them take an object and write it themselves. Found by rendering a call."""
+        return not self._takes({"pagewire": 1}) and self._takes('{"pagewire": 1}')
+
+    def _takes(self, arguments: Any) -> bool:
+        """True when a call with such arguments is rendered, and not as Python would write them."""
+        call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "f"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        try:
+            text = self.render(Conversation(messages, False, False, {}), "")
+        except InvalidRequest:
+            return False
+        return "{'pagewire'" not in text
 
     def render(self, conversation: Conversation, path: str) -> str:
         """Returns the prompt's text. Raises InvalidRequest, naming `path`."""
@@ -130,6 +106,18 @@ class ChatTemplate:
             text = "the model's chat template takes too much memory"
         raise InvalidRequest({path: text})
 
+    def _variables(
+        self, conversation: Conversation, messages: Sequence[dict[str, Any]] = ()
+    ) -> dict[str, Any]:
+        return {
+            **self._special_tokens,
+            **conversation.variables,
+            "messages": messages or conversation.messages,
+            "tools": conversation.tools,
+            "documents": None,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
+
     def _words_of(self, error: TemplateError) -> str:
         """Returns the error's text as far as it stands in the template: the rest may quote a message."""
         text = str(error)[:MAX_ERROR]
@@ -145,16 +133,7 @@ class ChatTemplate:
             messages = [*messages[:-1], {**last, "content": last["content"] + _OPEN_END}]
         pieces, size = [], 0
         with self._environment.budget():
-            for piece in self._template.generate(
-                {
-                    **self._special_tokens,
-                    **conversation.variables,
-                    "messages": messages,
-                    "tools": None,
-                    "documents": None,
-                    "add_generation_prompt": conversation.add_generation_prompt,
-                }
-            ):
+            for piece in self._template.generate(self._variables(conversation, messages)):
                 pieces.append(piece)
                 size += len(piece)
                 if size > self._max_bytes:
@@ -178,26 +157,3 @@ def _cut_open_end(text: str, message: str) -> str:
     head = text[:place]
     # Where the template trims messages, it would have trimmed the real end of this one too.
     return head if text.startswith(_OPEN_END, place) else head.rstrip()
-
-
-def _plain(struct: struct_pb2.Struct) -> dict[str, Any]:
-    """Returns a Struct's Python values. Fields have no order, so they are sorted: the same request always
-    yields the same prompt. Numbers are doubles; whole ones become integers."""
-    return {name: _plain_value(struct.fields[name]) for name in sorted(struct.fields)}
-
-
-def _plain_value(value: struct_pb2.Value) -> Any:
-    match value.WhichOneof("kind"):
-        case "number_value":
-            number = value.number_value
-            return int(number) if number.is_integer() and abs(number) < 2**53 else number
-        case "string_value":
-            return value.string_value
-        case "bool_value":
-            return value.bool_value
-        case "struct_value":
-            return _plain(value.struct_value)
-        case "list_value":
-            return [_plain_value(item) for item in value.list_value.values]
-        case _:
-            return None

@@ -20,3 +20,4 @@ class CheckpointText:
     template: str | None  # the checkpoint's own
     template_origin: str  # for messages
     archive: Callable[[str | None], TokenizerArchive]  # from the chat template in use
+    response_template: Any = None  # what the checkpoint says of its answers; not checked

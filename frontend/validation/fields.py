@@ -21,6 +21,7 @@ from frontend.validation.rules import (
     STOP_STRINGS,
     TIME_LIMIT,
     TOKEN_IDS,
+    TOOL_NAME,
     TOP_N,
     Rule,
     known_value,
@@ -55,6 +56,19 @@ FIELDS: dict[str, Rule | Kind] = {
     "prompt.chat.messages.content.text": Kind.FREE,
     "prompt.chat.messages.name": IDENTIFIER,
     "prompt.chat.messages.reasoning": Kind.FREE,
+    "prompt.chat.messages.tool_calls": Kind.NESTED,
+    "prompt.chat.messages.tool_calls.id": IDENTIFIER,
+    "prompt.chat.messages.tool_calls.name": TOOL_NAME,
+    "prompt.chat.messages.tool_calls.arguments": Kind.FREE,  # see frontend.templates.conversation
+    "prompt.chat.messages.tool_call_id": IDENTIFIER,
+    "prompt.chat.tools": Kind.NESTED,
+    "prompt.chat.tools.name": TOOL_NAME,
+    "prompt.chat.tools.description": Kind.FREE,
+    "prompt.chat.tools.parameters": Kind.FREE,  # see frontend.templates.conversation
+    "prompt.chat.tool_choice": Kind.NESTED,
+    "prompt.chat.tool_choice.mode": known_value(prompt_pb2.ToolChoice.Mode),
+    "prompt.chat.tool_choice.function": TOOL_NAME,
+    "prompt.chat.enable_thinking": Kind.FREE,
     "prompt.chat.add_generation_prompt": Kind.FREE,
     "prompt.chat.continue_final_message": Kind.FREE,
     "prompt.chat.template_kwargs": Kind.FREE,  # see frontend.templates.chat_template

@@ -17,6 +17,7 @@ from frontend.validation.rules import (
     outside_vocabulary,
     priority_problem,
 )
+from frontend.validation.tools import tool_problems, unenforced
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
@@ -175,6 +176,10 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
     for place, message in enumerate(chat.messages):
         if not message.role:
             findings.invalid[f"{path}.messages[{place}].role"] = "must not be empty"
+    for where, problem in tool_problems(chat):
+        findings.invalid[f"{path}.{where}"] = problem
+    for where, problem in unenforced(chat):
+        findings.unsupported[f"{path}.{where}"] = problem
     if chat.continue_final_message and chat.add_generation_prompt:
         problem = "cannot be combined with add_generation_prompt"
         findings.invalid[f"{path}.continue_final_message"] = problem

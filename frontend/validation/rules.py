@@ -3,6 +3,7 @@
 fields.py assigns rules to fields; docs/limits.md is generated from the words.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ MAX_BAD_WORDS = 128
 MAX_STRING_BYTES = 1024
 """Bytes of a stop string or a bad word."""
 MAX_COUNT = 2**31 - 1
+MAX_TOOL_NAME = 128
+"""Characters of a tool's name."""
 MAX_SECONDS = 366 * 24 * 3600
 
 
@@ -99,6 +102,13 @@ def identifier_problem(value: str, most: int = MAX_ID_BYTES) -> str | None:
     if len(value.encode()) > most or not value.isprintable():
         return f"must be at most {most} bytes of printable characters"
     return None
+
+
+def tool_name_problem(value: str) -> str | None:
+    """Returns what is wrong with the name of a tool; None: nothing."""
+    if re.fullmatch(rf"[A-Za-z0-9_.-]{{1,{MAX_TOOL_NAME}}}", value):
+        return None
+    return f"must be 1 to {MAX_TOOL_NAME} letters, digits, '_', '.' or '-'"
 
 
 def priority_problem(value: int, limits: Limits) -> str | None:
@@ -190,5 +200,8 @@ CANDIDATE_IDS = Rule("at most Limits.max_logprobs different ids of the vocabular
 ALL_CANDIDATES = Rule(
     "where the vocabulary is within Limits.max_logprobs (--max-logprobs -1)",
     lambda value, limits: _too_many_candidates(limits.vocab_size if value else 0, limits),
+)
+TOOL_NAME = Rule(
+    f"1 to {MAX_TOOL_NAME} of A-Z, a-z, 0-9, _, ., -", lambda value, limits: tool_name_problem(value)
 )
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)

@@ -6,7 +6,6 @@ import math
 import grpc
 import pytest
 
-from tests.frontend.answers import ANSWERS, steps_of
 from tests.frontend.fakes import (
     details_of,
     encode,
@@ -16,6 +15,7 @@ from tests.frontend.fakes import (
     say,
     tokens_of,
 )
+from tests.frontend.scripted_answers import ANSWERS, steps_of
 from tests.frontend.test_resume import has, next_of, play, restart, streaming
 from tests.logprob_columns import Scored, listed, read_public, top
 

@@ -15,7 +15,6 @@ from frontend.engine import journal
 from frontend.engine.journal import MAX_RESENT
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
-from tests.frontend.answers import ANSWERS, EOS, TEXTS, delivered_of, steps_of
 from tests.frontend.fakes import (
     Output,
     details_of,
@@ -25,6 +24,7 @@ from tests.frontend.fakes import (
     text_of,
     tokens_of,
 )
+from tests.frontend.scripted_answers import ANSWERS, EOS, TEXTS, delivered_of, steps_of
 
 TIME_LIMIT = generation_pb2.FINISH_REASON_TIME_LIMIT
 ABORTED = generation_pb2.FINISH_REASON_ABORTED

@@ -10,7 +10,6 @@ from frontend.streams.continuation import CONTEXT_LENGTH, EOS, MAX_TOKENS, STOP
 from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits
 from pagewire.v1 import generation_pb2
-from tests.frontend.answers import ANSWERS, TEXTS, delivered_of, steps_of
 from tests.frontend.fakes import (
     END,
     MAX_MODEL_LEN,
@@ -23,6 +22,7 @@ from tests.frontend.fakes import (
     text_of,
     tokens_of,
 )
+from tests.frontend.scripted_answers import ANSWERS, TEXTS, delivered_of, steps_of
 
 IDS = {"token_ids": True}
 

@@ -38,11 +38,7 @@ NAN, INF = math.nan, math.inf
 NOT_BUILT = {
     "prompt.embeddings": {"prompt": {"embeddings": {}}},
     "prompt.media": {"prompt": {"text": "hi", "media": [{"uri": "data:,"}]}},
-    "prompt.chat.tools": {"prompt": {"chat": {"tools": [{"name": "f"}]}}},
-    "prompt.chat.tool_choice": {"prompt": {"chat": {"tool_choice": {"mode": 1}}}},
     "prompt.chat.template": {"prompt": {"chat": {"template": "{{ 1 }}"}}},
-    "prompt.chat.messages[0].tool_calls": {"prompt": {"chat": {"messages": [{"tool_calls": [{}]}]}}},
-    "prompt.chat.messages[0].tool_call_id": {"prompt": {"chat": {"messages": [{"tool_call_id": "1"}]}}},
     "prompt.chat.messages[0].content[1].media": {
         "prompt": {"chat": {"messages": [{"content": [{"text": "a"}, {"media": {"uri": "data:,"}}]}]}}
     },

@@ -1,0 +1,73 @@
+"""Writes the events of calls: start, arguments, end."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from frontend.answers.events import Arguments, CallEnd, CallStart
+from frontend.answers.pairs import ObjectWriter
+from frontend.answers.sink import EventSink
+from frontend.answers.tables import ValueStyle
+from frontend.answers.values import value_of
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""Name of a tool -> the schemas of its arguments, by name."""
+
+
+class CallWriter:
+    """The calls of one answer, one after another."""
+
+    def __init__(self, sink: EventSink, schemas: Schemas, new_id: Callable[[int], str]) -> None:
+        """new_id: returns the id of a call that has none of its own."""
+        self.is_open = False
+        self._sink = sink
+        self._schemas = schemas
+        self._new_id = new_id
+        self._index = 0
+        self._name = ""
+        self._text: list[str] = []  # arguments of the open call
+        self._members = ObjectWriter()
+
+    @property
+    def has_arguments(self) -> bool:
+        """True when the open call has text of its arguments."""
+        return bool(self._text)
+
+    def start(self, name: str, own_id: str = "") -> None:
+        """Starts a call."""
+        self.is_open, self._name = True, name
+        self._text.clear()
+        self._members = ObjectWriter()
+        self._sink.mark()
+        self._sink.add(CallStart(self._index, own_id or self._new_id(self._index), name))
+
+    def write(self, text: str) -> None:
+        """Adds JSON text to the arguments."""
+        if not self._text:
+            text = text.lstrip()
+        if text:
+            self._text.append(text)
+            self._sink.add(Arguments(self._index, text))
+
+    def member(self, key: str, text: str, style: ValueStyle) -> None:
+        """Adds one argument, whose value is written as a bare text."""
+        text = text.removeprefix("\n").removesuffix("\n")
+        known = self._schemas.get(self._name)
+        schema = known.get(key) if known is not None else None
+        self.write(self._members.add(key, value_of(text, style, schema)))
+
+    def end(self, *, cut: bool = False) -> None:
+        """Ends the call. cut: in the middle of its arguments."""
+        if not cut and (self._members.begun or not self._text):
+            self.write(self._members.end())
+        self._sink.add(CallEnd(self._index, not cut and _is_object("".join(self._text))))
+        self._index += 1
+        self.is_open = False
+        self._text.clear()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

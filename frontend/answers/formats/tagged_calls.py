@@ -1,0 +1,91 @@
+"""Formats in which each argument has tags of its own."""
+
+from frontend.answers.tables import TEXT, Go, State, Take, ToolFormat, ValueStyle
+
+
+def _function_tags(name: str, opens: str, closes: str, *detect: tuple[str, ...]) -> ToolFormat:
+    """`<function=f><parameter=k>value</parameter></function>` between two markers."""
+    return ToolFormat(
+        name,
+        opens={opens: Go("function")},
+        states={
+            "function": State(Take.GAP, {"<function=": Go("name"), closes: Go(TEXT)}),
+            "name": State(Take.NAME, {">": Go("parameters")}),
+            "parameters": State(
+                Take.GAP, {"<parameter=": Go("key"), "</function>": Go("function", ends=True)}
+            ),
+            "key": State(Take.KEY, {">": Go("value")}),
+            "value": State(Take.VALUE, {"</parameter>": Go("parameters")}),
+        },
+        detect=detect,
+    )
+
+
+def _invocations(name: str, *wraps: tuple[str, str], prefix: str, detect: tuple[str, ...]) -> ToolFormat:
+    """`<invoke name="f"><parameter name="k">value</parameter></invoke>` between two markers."""
+    typed = prefix != ""
+    parameter = f'<{prefix}parameter name="'
+    key = {'">': Go("value")}
+    if typed:
+        key = {'" string="true">': Go("string"), '" string="false">': Go("value")}
+    states = {
+        "name": State(Take.NAME, {'">': Go("parameters")}),
+        "parameters": State(Take.GAP, {parameter: Go("key"), f"</{prefix}invoke>": Go("calls", ends=True)}),
+        "key": State(Take.KEY, key),
+        "value": State(
+            Take.VALUE,
+            {
+                f"</{prefix}parameter>": Go(
+                    "parameters", value=ValueStyle.JSON if typed else ValueStyle.BY_SCHEMA
+                )
+            },
+        ),
+        "string": State(Take.VALUE, {f"</{prefix}parameter>": Go("parameters", value=ValueStyle.STRING)}),
+        "calls": State(
+            Take.GAP,
+            {f'<{prefix}invoke name="': Go("name"), **{closes: Go(TEXT) for _, closes in wraps}},
+        ),
+    }
+    if not typed:
+        del states["string"]
+    return ToolFormat(name, {opens: Go("calls") for opens, _ in wraps}, states, (detect,))
+
+
+QWEN_CODER = _function_tags(
+    "qwen3-coder", "<tool_call>", "</tool_call>", ("<tool_call>", "<function=", "<parameter=")
+)
+"""Qwen3-Coder, Qwen 3.5, Nemotron 3, Step 3.5."""
+
+SEED = _function_tags("seed", "<seed:tool_call>", "</seed:tool_call>", ("<seed:tool_call>",))
+"""Seed-OSS."""
+
+MINIMAX = _invocations(
+    "minimax-m2",
+    ("<minimax:tool_call>", "</minimax:tool_call>"),
+    prefix="",
+    detect=("<minimax:tool_call>",),
+)
+"""MiniMax M2."""
+
+DEEPSEEK_V32 = _invocations(
+    "deepseek-v3.2",
+    ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+    ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    prefix="｜DSML｜",
+    detect=("｜DSML｜",),
+)
+"""DeepSeek V3.2, V4; the tags say which values are strings."""
+
+GLM = ToolFormat(
+    "glm-4.5",
+    opens={"<tool_call>": Go("name")},
+    states={
+        "name": State(Take.NAME, {"<arg_key>": Go("key"), "</tool_call>": Go(TEXT, ends=True)}),
+        "key": State(Take.KEY, {"</arg_key>": Go("colon")}),
+        "colon": State(Take.GAP, {"<arg_value>": Go("value")}),
+        "value": State(Take.VALUE, {"</arg_value>": Go("next")}),
+        "next": State(Take.GAP, {"<arg_key>": Go("key"), "</tool_call>": Go(TEXT, ends=True)}),
+    },
+    detect=(("<arg_key>", "<tool_call>"),),
+)
+"""`<tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5 to 5, Ling, Laguna."""

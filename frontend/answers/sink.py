@@ -1,0 +1,56 @@
+"""Collects events, without the blank text around marks.
+
+Models write line breaks between their text and a mark: they belong to neither.
+"""
+
+from frontend.answers.events import Arguments, CallEnd, CallStart, Event, Reasoning, Text
+
+
+class EventSink:
+    """Events in order; text is held back while it is blank, as a mark may follow."""
+
+    def __init__(self, *, after_mark: bool) -> None:
+        """after_mark: the answer continues a prompt that ends with a mark."""
+        self._events: list[Event] = []
+        self._blank = ""
+        self._after_mark = after_mark
+
+    def text(self, text: str) -> None:
+        """Adds text of the answer."""
+        if visible := self._visible(text):
+            self._events.append(Text(visible))
+
+    def reasoning(self, text: str) -> None:
+        """Adds reasoning."""
+        if visible := self._visible(text):
+            self._events.append(Reasoning(visible))
+
+    def mark(self) -> None:
+        """A mark stands here: blank text around it is dropped."""
+        self._blank, self._after_mark = "", True
+
+    def add(self, event: CallStart | Arguments | CallEnd) -> None:
+        """Adds an event of a call."""
+        self._events.append(event)
+
+    def finish(self) -> None:
+        """The answer ends: blank text at its end stays."""
+        if self._blank:
+            self._events.append(Text(self._blank))
+            self._blank = ""
+
+    def take(self) -> list[Event]:
+        """Returns the events since the last call of this method."""
+        events, self._events = self._events, []
+        return events
+
+    def _visible(self, text: str) -> str:
+        if self._after_mark:
+            text = text.lstrip()
+            if not text:
+                return ""
+            self._after_mark = False
+        text = self._blank + text
+        visible = text.rstrip()
+        self._blank = text[len(visible) :]
+        return visible

@@ -1,0 +1,217 @@
+"""What a chat template sees of a conversation: messages, tools and variables as plain Python values."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import struct_pb2
+
+from frontend.errors import InvalidRequest, Unsupported
+from pagewire.v1 import prompt_pb2
+
+NOT_USED = "the model's chat template does not use it"
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates turn thinking on and off."""
+
+_RESERVED = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "tokenize",
+    }
+)
+
+Protect = Callable[[str], str]
+"""Applied to all text that users wrote (see frontend.templates.control_tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A Chat message, as templates see it."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool
+    continue_final_message: bool
+    variables: Mapping[str, Any]
+    tools: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFeatures:
+    """What a template does with a conversation, read off its source."""
+
+    reserved: Collection[str]
+    """Names that requests cannot set."""
+    reasoning: bool
+    tools: bool
+    tool_calls: bool
+    switches: tuple[str, ...]
+    """The thinking switches that it reads."""
+
+
+def features_of(source: str, variables: Collection[str], reserved: Iterable[str]) -> TemplateFeatures:
+    """Returns a template's features. variables: the names that it reads and does not set. reserved: names
+    that requests cannot set, besides those of every template."""
+    return TemplateFeatures(
+        reserved=_RESERVED.union(reserved),
+        reasoning=any(name in source for name in ("reasoning_content", "thinking")),
+        tools="tools" in variables,
+        tool_calls="tool_calls" in source,
+        switches=tuple(name for name in THINKING_SWITCHES if name in variables),
+    )
+
+
+def read_conversation(
+    chat: prompt_pb2.Chat,
+    path: str,
+    features: TemplateFeatures,
+    *,
+    arguments_are_text: bool,
+    protect: Protect = str,
+) -> Conversation:
+    """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, with paths below
+    `path`.
+
+    arguments_are_text: the template takes the arguments of calls as JSON text, not as an object.
+    """
+    reader = _Reader(features, arguments_are_text, protect)
+    messages = [
+        reader.message(message, f"{path}.messages[{place}]") for place, message in enumerate(chat.messages)
+    ]
+    opens = chat.continue_final_message
+    asked = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else not opens
+    return Conversation(messages, asked, opens, _variables(chat, path, features), reader.tools(chat, path))
+
+
+def offers_tools(chat: prompt_pb2.Chat) -> bool:
+    """True when the model is told of tools: there are some, and the choice is not to call none."""
+    return bool(chat.tools) and chat.tool_choice.mode != prompt_pb2.ToolChoice.MODE_NONE
+
+
+def _variables(chat: prompt_pb2.Chat, path: str, features: TemplateFeatures) -> dict[str, Any]:
+    variables = _plain(chat.template_kwargs)
+    for name in variables.keys() & features.reserved:
+        raise InvalidRequest({f"{path}.template_kwargs.{name}": "is a name that the server sets"})
+    if chat.HasField("enable_thinking"):
+        if not features.switches:
+            raise Unsupported({f"{path}.enable_thinking": "the model's chat template has no such switch"})
+        for name in variables.keys() & set(THINKING_SWITCHES):
+            raise InvalidRequest({f"{path}.template_kwargs.{name}": "is set by enable_thinking already"})
+        variables.update(dict.fromkeys(features.switches, chat.enable_thinking))
+    return variables
+
+
+class _Reader:
+    def __init__(self, features: TemplateFeatures, arguments_are_text: bool, protect: Protect) -> None:
+        self._features = features
+        self._arguments_are_text = arguments_are_text
+        self._protect = protect
+
+    def message(self, message: prompt_pb2.ChatMessage, path: str) -> dict[str, Any]:
+        protect = self._protect
+        read: dict[str, Any] = {
+            "role": protect(message.role),
+            "content": protect("".join(part.text for part in message.content)),
+        }
+        if message.name:
+            read["name"] = protect(message.name)
+        if message.tool_call_id:
+            read["tool_call_id"] = protect(message.tool_call_id)
+        if message.reasoning:
+            if not self._features.reasoning:
+                raise Unsupported({f"{path}.reasoning": NOT_USED})
+            read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
+        if message.tool_calls:
+            if not self._features.tool_calls:
+                raise Unsupported({f"{path}.tool_calls": NOT_USED})
+            read["tool_calls"] = [
+                self._call(call, f"{path}.tool_calls[{place}]")
+                for place, call in enumerate(message.tool_calls)
+            ]
+        return read
+
+    def _call(self, call: prompt_pb2.ToolCall, path: str) -> dict[str, Any]:
+        arguments = read_object(call.arguments or "{}", f"{path}.arguments")
+        given: Any = _mapped(arguments, self._protect)
+        if self._arguments_are_text:
+            given = self._protect(call.arguments or "{}")
+        function = {"name": self._protect(call.name), "arguments": given}
+        return {"id": self._protect(call.id), "type": "function", "function": function}
+
+    def tools(self, chat: prompt_pb2.Chat, path: str) -> list[dict[str, Any]] | None:
+        if not offers_tools(chat):
+            return None
+        if not self._features.tools:
+            raise Unsupported({f"{path}.tools": NOT_USED})
+        return [self._tool(tool, f"{path}.tools[{place}]") for place, tool in enumerate(chat.tools)]
+
+    def _tool(self, tool: prompt_pb2.Tool, path: str) -> dict[str, Any]:
+        schema = read_object(tool.parameters or '{"type":"object","properties":{}}', f"{path}.parameters")
+        function = {
+            "name": self._protect(tool.name),
+            "description": self._protect(tool.description),
+            "parameters": _mapped(schema, self._protect),
+        }
+        return {"type": "function", "function": function}
+
+
+def read_object(text: str, path: str) -> dict[str, Any]:
+    """Returns a JSON object. Raises InvalidRequest, naming `path`. Takes time in proportion to the text."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise InvalidRequest({path: "is nested too deeply"}) from None
+    except ValueError as error:
+        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidRequest({path: f"is not JSON{where}"}) from None
+    if not isinstance(value, dict):
+        raise InvalidRequest({path: "must be a JSON object"})
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _mapped(value: Any, protect: Protect) -> Any:
+    """Applies protect to all strings of a JSON value. An unpaired surrogate, which JSON can spell and UTF-8
+    cannot, becomes U+FFFD."""
+    if isinstance(value, str):
+        return protect(_SURROGATE.sub("\ufffd", value))
+    if isinstance(value, list):
+        return [_mapped(item, protect) for item in value]
+    if isinstance(value, dict):
+        return {_mapped(name, protect): _mapped(item, protect) for name, item in value.items()}
+    return value
+
+
+def _plain(struct: struct_pb2.Struct) -> dict[str, Any]:
+    """Returns a Struct's Python values. Fields have no order, so they are sorted: the same request always
+    yields the same prompt. Numbers are doubles; whole ones become integers."""
+    return {name: _plain_value(struct.fields[name]) for name in sorted(struct.fields)}
+
+
+def _plain_value(value: struct_pb2.Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() and abs(number) < 2**53 else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return _plain(value.struct_value)
+        case "list_value":
+            return [_plain_value(item) for item in value.list_value.values]
+        case _:
+            return None

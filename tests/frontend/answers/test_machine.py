@@ -1,0 +1,176 @@
+"""The machine over all tables: every cut, every prefix, malformed text, and marks that are only text."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
+from frontend.answers.tables import Take
+from tests.frontend.answers.transcripts import CALLS, TRANSCRIPTS, bound, machine, read
+
+BARE = ("llama-3", "llama-4")
+"""Formats whose calls are the whole answer."""
+FORMATS = sorted(TOOL_FORMATS)
+
+
+def test_every_format_has_a_transcript() -> None:
+    assert sorted(TRANSCRIPTS) == FORMATS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_transcript_is_understood(name: str) -> None:
+    found = read(bound(name), [TRANSCRIPTS[name]])
+    assert found.meaning == CALLS
+    assert found.complete == [True, True]
+    assert found.text == ("" if name in BARE else "Let me look.")
+    assert found.reasoning == ""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_cut_gives_the_same_events(name: str) -> None:
+    table, text = bound(name), TRANSCRIPTS[name]
+    whole = read(table, [text])
+    assert read(table, list(text)) == whole
+    for cut in range(len(text) + 1):
+        assert read(table, [text[:cut], text[cut:]]) == whole
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_known_is_a_function_of_the_text_so_far(name: str) -> None:
+    """A continued stream reads what was delivered in other pieces, and must be where the broken one was."""
+    table, text = bound(name), TRANSCRIPTS[name]
+    slowly = machine(table)
+    events = []
+    for end in range(1, len(text) + 1):
+        events += slowly.feed(text[end - 1])
+        if end % 7 == 0 or end == len(text):
+            assert _merged(machine(table).feed(text[:end])) == _merged(events)
+
+
+def _merged(events: list) -> list:
+    """Pieces of one thing, joined."""
+    merged: list = []
+    for event in events:
+        last = merged[-1] if merged else None
+        if last is not None and type(last) is type(event) and hasattr(event, "text"):
+            merged[-1] = type(event)(*[*_fields(last)[:-1], last.text + event.text])
+        else:
+            merged.append(event)
+    return merged
+
+
+def _fields(event: object) -> list:
+    return [getattr(event, name) for name in event.__slots__]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_prefix_is_read_without_an_error(name: str) -> None:
+    """An answer may be cut anywhere: calls before the cut are whole, and none is invented."""
+    table, text = bound(name), TRANSCRIPTS[name]
+    for end in range(len(text)):
+        found = read(table, [text[:end]])
+        assert [call[1] for call in found.calls] == [each for each, _ in CALLS][: len(found.calls)]
+        for call, complete in zip(found.calls, found.complete, strict=True):
+            if complete:
+                assert (call[1], json.loads(call[2])) in CALLS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_text_that_only_resembles_calls_stays_text(name: str) -> None:
+    table = bound(name, "think" if name != "harmony" else None)
+    opens = "" if name == "harmony" else next(iter(TOOL_FORMATS[name].opens))
+    frame = "<|channel|>final<|message|>" if name == "harmony" else ""
+    for text in ("2 < 3 {", "[1, 2] is a list", '{"answer": 42}', f"say {opens} ?? please", "a <tool_cal"):
+        found = read(table, list(frame + text))
+        assert found.calls == []
+        assert found.text == text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_marker_of_a_state_contains_another(name: str) -> None:
+    """Else the first one found would depend on where the text is cut."""
+    for state in bound(name, None if name == "harmony" else "think").states.values():
+        for one in state.markers:
+            assert not any(one != other and one in other for other in state.markers)
+            assert state.take is not Take.GAP or not one[0].isspace()
+
+
+def test_a_special_token_cannot_be_imitated() -> None:
+    """The text of a special token is text, where the tokenizer has the token."""
+    table = bound("kimi-k2", special=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"))
+    found = read(table, [TRANSCRIPTS["kimi-k2"]])
+    assert found.calls == [] and found.text == TRANSCRIPTS["kimi-k2"]
+    marked = TRANSCRIPTS["kimi-k2"]
+    for token, text in ((1000, "<|tool_calls_section_begin|>"), (1001, "<|tool_call_begin|>")):
+        marked = marked.replace(text, table.marks[token])
+    assert read(table, [marked]).meaning == CALLS
+
+
+def test_a_special_token_within_arguments_ends_the_call() -> None:
+    table = bound("phi-4", special=("<|tool_call|>", "<|/tool_call|>"))
+    opening, closing = table.marks[1000], table.marks[1001]
+    found = read(table, list(f'{opening}[{{"name": "now", "arguments": {{"a": 1{closing}text'))
+    assert [call[1] for call in found.calls] == ["now"]
+    assert found.complete == [False] and found.text == "text"
+
+
+@pytest.mark.parametrize("name", sorted(REASONING_FORMATS))
+def test_reasoning_is_apart(name: str) -> None:
+    marks, table = REASONING_FORMATS[name], bound(None, name)
+    for text, prompt_end in (
+        (f"{marks.open}\nhm\n\nso\n{marks.close}\n\nYes. ", "<|assistant|>"),
+        (f"hm\n\nso\n{marks.close}\n\nYes. ", f"<|assistant|>{marks.open}\n"),
+    ):
+        whole = read(table, [text], prompt_end)
+        assert (whole.reasoning, whole.text) == ("hm\n\nso", "Yes. ")
+        assert read(table, list(text), prompt_end) == whole
+
+
+def test_the_reasoning_of_harmony_is_its_analysis() -> None:
+    text = (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>"
+    )
+    found = read(bound("harmony"), list(text))
+    assert (found.reasoning, found.text, found.calls) == ("hm", "Yes.", [])
+
+
+def test_json_may_come_in_any_order_and_as_text() -> None:
+    table = bound("hermes")
+    for text in (
+        '<tool_call>{"arguments": {"a": "}"}, "name": "f"}</tool_call>',
+        '<tool_call> {"name" : "f" , "arguments" :{"a": "}"}}',
+        '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"}\\"}"}</tool_call>',
+    ):
+        found = read(table, list(text))
+        assert found.meaning == [("f", {"a": "}"})] and found.text == "" and found.complete == [True]
+
+
+def test_values_are_cast_by_the_schema() -> None:
+    text = (
+        "<tool_call><function=get_weather><parameter=city>7</parameter><parameter=days>x</parameter>"
+        "<parameter=opts>{'a': None}</parameter><parameter=other>[1]</parameter></function></tool_call>"
+    )
+    found = read(bound("qwen3-coder"), [text])
+    expected = {"city": "7", "days": "x", "opts": {"a": None}, "other": [1]}
+    assert found.meaning == [("get_weather", expected)]
+
+
+_SPLIT = re.compile(r"(<[^>]*>|\[\w+\]|[{}\[\]\",=:])")
+PARTS = st.sampled_from(sorted({part for text in TRANSCRIPTS.values() for part in _SPLIT.split(text)}))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    name=st.sampled_from(FORMATS), parts=st.lists(PARTS | st.text(max_size=4), max_size=25), data=st.data()
+)
+def test_any_text_is_read_alike_in_any_pieces(name: str, parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts).encode("utf-8", "replace").decode()
+    table = bound(name, None if name == "harmony" else "think")
+    whole = read(table, [text])
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert read(table, pieces) == whole
+    assert read(table, list(text)) == whole

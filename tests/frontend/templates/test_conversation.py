@@ -1,0 +1,121 @@
+"""What templates see of tools, calls, their results and the thinking switch."""
+
+import json
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.conversation import read_object
+from pagewire.v1 import prompt_pb2
+
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}{{ ' ' + m.tool_call_id if m.tool_call_id }}]{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<{{ call.id }} {{ call.function.name }} "
+    "{{ call.function.arguments | tojson }}>{% endfor %}\n{% endfor %}"
+    "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
+)
+TEXT_TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}"
+    "{{ '<' + call.function.arguments + '>' }}{% endfor %}{% endfor %}"
+)
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+CHAT = {
+    "messages": [
+        {"role": "user", "content": [{"text": "Weather?"}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c1", "name": "get_weather", "arguments": '{"city": "Paris", "n": 1}'}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": [{"text": "sunny"}]},
+    ],
+    "tools": [{"name": "get_weather", "description": "d", "parameters": json.dumps(SCHEMA)}],
+}
+
+
+def template(source: str = TEMPLATE) -> ChatTemplate:
+    return ChatTemplate(source, {}, max_bytes=1 << 16)
+
+
+def rendered(chat: dict, source: str = TEMPLATE) -> str:
+    compiled = template(source)
+    return compiled.render(compiled.read(prompt_pb2.Chat(**chat), "c"), "c")
+
+
+def test_as_transformers_renders_it() -> None:
+    function = {"name": "get_weather", "description": "d", "parameters": SCHEMA}
+    call = {"name": "get_weather", "arguments": {"city": "Paris", "n": 1}}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c1", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+    ]
+    (expected,), _ = render_jinja_template(
+        [messages], chat_template=TEMPLATE, tools=[{"type": "function", "function": function}]
+    )
+    assert rendered(CHAT) == expected
+
+
+def test_arguments_are_text_where_the_template_takes_text() -> None:
+    assert not template().arguments_are_text
+    assert template(TEXT_TEMPLATE).arguments_are_text
+    assert '<{"city": "Paris", "n": 1}>' in rendered({"messages": CHAT["messages"]}, TEXT_TEMPLATE)
+
+
+def test_no_tools_are_shown_where_none_may_be_called() -> None:
+    none = {"mode": prompt_pb2.ToolChoice.MODE_NONE}
+    assert rendered({**CHAT, "tool_choice": none}) == rendered({"messages": CHAT["messages"]})
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+def test_the_thinking_switch(thinks: bool) -> None:
+    assert rendered({**CHAT, "enable_thinking": thinks}).endswith(str(thinks))
+    with pytest.raises(Unsupported, match="enable_thinking"):
+        rendered({"messages": CHAT["messages"], "enable_thinking": thinks}, TEXT_TEMPLATE)
+    both = {**CHAT, "enable_thinking": thinks, "template_kwargs": {"enable_thinking": thinks}}
+    with pytest.raises(InvalidRequest, match="set by enable_thinking already"):
+        rendered(both)
+
+
+def test_a_template_that_ignores_tools_or_calls_is_named() -> None:
+    with pytest.raises(Unsupported, match=r"c\.tools"):
+        rendered(CHAT, TEXT_TEMPLATE)
+    with pytest.raises(Unsupported, match=r"c\.messages\[1\]\.tool_calls"):
+        rendered({"messages": CHAT["messages"]}, "{{ messages }}{{ tools }}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "is not JSON at character 1"),
+        ("[1]", "must be a JSON object"),
+        ('{"a": NaN}', "is not JSON"),
+        ('{"a":' * 100_000, "is nested too deeply"),
+    ],
+)
+def test_parameters_and_arguments_are_json_objects(text: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read_object(text, "c.tools[0].parameters")
+    assert caught.value.violations == {"c.tools[0].parameters": problem}
+
+
+def test_texts_of_tools_are_protected() -> None:
+    def protect(text: str) -> str:
+        return text.replace("<", "*")
+
+    chat = prompt_pb2.Chat(
+        messages=[
+            {"role": "assistant", "tool_calls": [{"id": "<", "name": "f", "arguments": '{"<": ["<"]}'}]},
+            {"role": "tool", "tool_call_id": "<"},
+        ],
+        tools=[{"name": "f", "description": "<", "parameters": '{"<": "<"}'}],
+    )
+    compiled = template()
+    conversation = compiled.read(chat, "c", protect)
+    assert "<" not in json.dumps([conversation.messages, conversation.tools])

@@ -30,12 +30,17 @@ _IN_ORDER = (
 )
 """In the order in which a chat template is compared with them: the more special ones first."""
 
+_OTHERS = ("]<]minimax[>[",)
+"""Marks of formats that are not read, in templates that resemble those of another one."""
+
 TOOL_FORMATS: dict[str, ToolFormat] = {each.name: each for each in _IN_ORDER}
 REASONING_FORMATS: dict[str, ReasoningFormat] = {each.name: each for each in reasoning.FORMATS}
 
 
 def tool_format_of(source: str) -> ToolFormat | None:
     """Returns the format that a chat template was written for; None: unknown."""
+    if any(text in source for text in _OTHERS):
+        return None
     for each in TOOL_FORMATS.values():
         if any(all(text in source for text in group) for group in each.detect):
             return each

@@ -150,9 +150,9 @@ class Sequence:
             raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
         if token_ids and not self._fields.cumulative:
             self._take_text()
+            self._num_sent = len(self.tokens)
             if self._answer is not None:
                 self._answer.forget()
-            self._num_sent = len(self.tokens)
         elif token_ids and self._fields.logprobs:
             self._scores = Scores.unknown(len(token_ids))
         if token_ids:

@@ -87,6 +87,20 @@ MUTANTS = (
         tests=("tests/frontend/streams/test_continuation.py",),
     ),
     Mutant(
+        name="a continued stream repeats reasoning and calls",
+        file="frontend/streams/sequence.py",
+        old="                self._answer.forget()\n",
+        new="                pass\n",
+        tests=("tests/frontend/streams/test_answers.py",),
+    ),
+    Mutant(
+        name="what may become a marker is shown",
+        file="frontend/answers/binding.py",
+        old="                return len(text) - place\n",
+        new="                return 0\n",
+        tests=("tests/frontend/answers/test_machine.py",),
+    ),
+    Mutant(
         name="what may become a stop string is shown",
         file="frontend/text/stop_strings.py",
         old="        border = len(text) - max(self._states)\n",

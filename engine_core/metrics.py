@@ -118,6 +118,10 @@ READINGS: tuple[Reading[Parts], ...] = (
         _blocks,
     ),
     Reading(
+        _gauge("pagewire_core_kv_usage", "Share of the KV blocks that sequences hold, 0 to 1."),
+        lambda parts: parts.core.scheduler.pool.usage,
+    ),
+    Reading(
         _gauge("pagewire_core_kv_blocks_cached", "KV blocks of known content, free or used."),
         lambda parts: parts.core.scheduler.pool.num_cached,
     ),

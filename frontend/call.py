@@ -12,7 +12,7 @@ class Call:
 
     caller:    the authenticated caller.
     time_left: seconds until the client's deadline; None: it has none.
-    method:    "package.Service/Method", which names the span.
+    method:    "package.Service/Method", or "POST /path", which names the span.
     trace:     the W3C trace context from the call's headers.
     """
 

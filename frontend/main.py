@@ -88,6 +88,6 @@ async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, 
     await frontend.start(ENGINE_PATIENCE_S)
     await frontend.wait_until_serving()
     host = f"[{config.host}]" if ":" in config.host else config.host
-    status.ready(port=port, address=f"{host}:{port}", **frontend.watch.facts)
+    status.ready(port=port, address=f"{host}:{port}", **frontend.facts)
     log.info("ready")
     await frontend.wait_broken()

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
+from frontend.auth.authenticator import AnonymousAuthenticator, Authenticator, TokenAuthenticator
 from frontend.auth.token_file import TokenFile
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
@@ -38,6 +39,7 @@ from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
 from frontend.state import ServingState
+from frontend.streams.aborts import Aborts
 from frontend.streams.continuation_scorer import ContinuationScorer
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
@@ -58,6 +60,10 @@ from pagewire.v1 import (
     tokenizer_pb2,
     tokenizer_pb2_grpc,
 )
+
+if TYPE_CHECKING:
+    from frontend.openai.door import OpenAiServer
+    from frontend.servicers.vllm import VllmServicer
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +107,16 @@ class Frontend:
         )
         parts = FrontendParts(self.state, self._generator.registry, self.engine, self.limits)
         self.watch = FrontendWatch(config, self.counters, parts)
-        self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
+        aborts = Aborts(self._generator.registry, self.engine)
+        self._vllm = self._make_vllm(model, aborts)
+        descriptors = [*DESCRIPTORS] if self._vllm is None else [*DESCRIPTORS, self._vllm.descriptor]
+        self._services = tuple(service.full_name for service in descriptors)
+        authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
         # The first one is the outermost and sees every call.
         self._interceptors = [
-            MetricsInterceptor([*DESCRIPTORS, _HEALTH], self.counters),
+            MetricsInterceptor([*descriptors, _HEALTH], self.counters),
             TraceInterceptor(),
-            AuthInterceptor(TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()),
+            AuthInterceptor(authenticator),
             LimitsInterceptor(self.limits, self.counters, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(),
             UnaryInterceptor(self.write_timeouts),
@@ -114,9 +124,10 @@ class Frontend:
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
         self._drain = Drain(self.state, self._generator.registry, config.drain_delay)
         self._port = 0
+        self._ports: list[int] = []
         scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator, self.limits)
         self._generation = GenerationServicer(
-            config, self._generator, self.engine, self.state, self.limits, self.write_timeouts
+            config, self._generator, aborts, self.state, self.limits, self.write_timeouts
         )
         self._tokenizer = TokenizerServicer(
             model, self._prompts, self.engine, self.limits, self.write_timeouts
@@ -124,14 +135,26 @@ class Frontend:
         self._models = ModelServicer(config, model, self.engine)
         self._pooling = PoolingServicer(scorer, self.state)
         self._admin = AdminServicer(config, self.engine, self.state, self._drain, self.write_timeouts)
-        self._health = HealthServicer(self.state, SERVICES, self.write_timeouts)
+        self._health = HealthServicer(self.state, self._services, self.write_timeouts)
         self._server = GrpcServer(self._make_server, self._bind)
-        self._shutdown = Shutdown(self.state, self._drain, self._generator.registry, self._server)
+        self._openai = self._make_openai(model, authenticator)
+        doors = [] if self._openai is None else [self._openai]
+        watched = [self._certificates, tokens, *(each for door in doors for each in door.watched)]
+        self._files = FileWatch([each for each in watched if each is not None])
+        self._shutdown = Shutdown(self.state, self._drain, self._generator.registry, self._server, *doors)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts for the ready line."""
+        return self.watch.facts | (self._openai.facts if self._openai is not None else {})
 
     def open(self) -> int:
-        """Opens the port and starts connecting to the engine; calls wait in the kernel's queue until start().
-        Returns the port. Raises StartupError."""
+        """Opens the ports and starts connecting to the engine; calls wait in the kernel's queue until
+        start(). Returns gRPC's port. Raises StartupError."""
         self._port = self._server.open(self._config.port)
+        self._ports = [self._port]
+        if self._openai is not None:
+            self._ports.append(self._openai.open())
         self._files.start()
         self.watch.start()
         self.engine.start()
@@ -144,6 +167,8 @@ class Frontend:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait_until_serving(), patience)
         await self._server.start()
+        if self._openai is not None:
+            await self._openai.start()
         log.info("listening on %s:%d", self._config.host, self._port)
 
     async def wait_broken(self) -> None:
@@ -157,7 +182,7 @@ class Frontend:
 
     async def stop(self, grace: float, delay: float = 0.0) -> None:
         """Shuts down; see Shutdown. `delay` and `grace` are in seconds."""
-        await self._shutdown.run(self._port, delay, grace)
+        await self._shutdown.run(self._ports, delay, grace)
         await self.write_timeouts.stop()
         await self._files.stop()
         await self.engine.close()
@@ -169,6 +194,37 @@ class Frontend:
         """Skips what stop() still waits for."""
         self._shutdown.hurry()
 
+    def _make_vllm(self, model: ModelInfo, aborts: Aborts) -> "VllmServicer | None":
+        """Returns the servicer of --vllm-engine, whose protos are loaded only here."""
+        if not self._config.vllm_engine:
+            return None
+        from frontend.servicers.vllm import VllmServicer
+
+        return VllmServicer(
+            model, self._generator, aborts, self.engine, self._prompts, self.state, self.write_timeouts
+        )
+
+    def _make_openai(self, model: ModelInfo, authenticator: Authenticator) -> "OpenAiServer | None":
+        """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""
+        if self._config.openai_port is None:
+            return None
+        from frontend.openai.door import OpenAiServer
+        from frontend.openai.parts import ApiParts
+
+        parts = ApiParts(
+            self._config,
+            model,
+            self._generator,
+            self._prompts,
+            self.engine,
+            self.state,
+            self.limits,
+            self.write_timeouts,
+            authenticator,
+            self.counters,
+        )
+        return OpenAiServer(parts, self._config.openai_port)
+
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=self._interceptors, options=server_options(self._config))
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(self._generation, server)
@@ -177,8 +233,10 @@ class Frontend:
         pooling_pb2_grpc.add_PoolingServiceServicer_to_server(self._pooling, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._vllm is not None:
+            self._vllm.add_to(server)
         if self._reflects:
-            names = (*SERVICES, _HEALTH.full_name, reflection.SERVICE_NAME)
+            names = (*self._services, _HEALTH.full_name, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, server)
         return server
 

@@ -115,6 +115,23 @@ class FrontendConfig(ModelConfig):
         metavar="ADDRESS",
     )
     reuse_port: bool = flag(False, "let several frontends listen on one port")
+    openai_port: int | None = flag(
+        None,
+        "HTTP port of the OpenAI API (needs the extra `http`); 0: a free one [none]",
+        common=True,
+        at_least=0,
+        at_most=65535,
+    )
+    vllm_engine: bool = flag(
+        False, "serve vllm.grpc.engine.VllmEngine, for gateways such as smg (needs the extra `vllm`)"
+    )
+    openai_host: str = flag("127.0.0.1", "address of --openai-port")
+    openai_allowed_host: tuple[str, ...] = flag(
+        (),
+        "name in the Host header of HTTP requests that is served without --auth-file, besides localhost and"
+        " IP addresses; may be repeated",
+        metavar="NAME",
+    )
     tls_cert: str = flag(
         "", "PEM file with the server's certificate chain; enables TLS", common=True, metavar="FILE"
     )

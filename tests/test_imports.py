@@ -166,12 +166,16 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import frontend.main", HEAVY | {"numpy", "engine_core", "worker", "kernels"}),
+        (
+            "import frontend.main",
+            HEAVY | {"numpy", "engine_core", "worker", "kernels", "starlette", "uvicorn", "h11"},
+        ),
         (
             "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
             " frontend.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
+        ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),

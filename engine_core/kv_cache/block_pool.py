@@ -31,6 +31,11 @@ class BlockPool:
         return len(self._blank) + len(self._cached)
 
     @property
+    def usage(self) -> float:
+        """Share of the blocks that are held, 0 to 1."""
+        return 1.0 - self.num_free / self.num_blocks if self.num_blocks else 0.0
+
+    @property
     def num_cached(self) -> int:
         """Cached blocks, free or held."""
         return len(self._by_content)

@@ -27,7 +27,16 @@ class Access(Enum):
 
 _PUBLIC = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 """Methods for load balancers, which have no token."""
-_FOR_ADMINS = frozenset({"/pagewire.v1.ModelService/LoadAdapter", "/pagewire.v1.ModelService/UnloadAdapter"})
+_VLLM = "/vllm.grpc.engine.VllmEngine/"
+_FOR_ADMINS = frozenset(
+    {
+        "/pagewire.v1.ModelService/LoadAdapter",
+        "/pagewire.v1.ModelService/UnloadAdapter",
+        f"{_VLLM}FlushCache",
+        f"{_VLLM}StartProfile",
+        f"{_VLLM}StopProfile",
+    }
+)
 _ADMIN_SERVICES = ("/pagewire.v1.AdminService/",)
 
 Metadata = Iterable[tuple[str, str | bytes]]

@@ -6,7 +6,6 @@ from contextlib import aclosing
 from functools import partial
 
 from frontend.concurrency_limits import ConcurrencyLimits
-from frontend.engine.client import EngineClient
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
@@ -29,7 +28,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self,
         config: FrontendConfig,
         generator: Generator,
-        engine: EngineClient,
+        aborts: Aborts,
         state: ServingState,
         limits: ConcurrencyLimits,
         write_timeouts: WriteTimeouts,
@@ -37,7 +36,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._config = config
         self._generator = generator
         self._state = state
-        self._aborts = Aborts(generator.registry, engine)
+        self._aborts = aborts
         self._limits = limits
         self._write_timeouts = write_timeouts
 

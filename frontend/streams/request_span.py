@@ -67,9 +67,7 @@ class RequestSpan:
     def _attributes(self, outcome: str, error: BaseException | None) -> Attributes:
         """Returns the span's attributes by OpenTelemetry's conventions. No text, no tokens."""
         attributes: dict[str, str | int | float | list[str]] = {
-            "rpc.system.name": "grpc",
-            "rpc.method": self._method,
-            "rpc.response.status_code": _status_of(outcome, error),
+            **self._protocol_attributes(_status_of(outcome, error)),
             "gen_ai.provider.name": "pagewire",
             "pagewire.outcome": outcome,
         }
@@ -87,6 +85,13 @@ class RequestSpan:
         for cause, nanoseconds in _causes(self.timings).items():
             attributes[f"pagewire.wait.{cause}"] = nanoseconds / 1e9
         return attributes
+
+    def _protocol_attributes(self, status: str) -> dict[str, str]:
+        """Returns those of the transport. status: a gRPC status, by name."""
+        verb, _, route = self._method.partition(" ")
+        if route:  # "POST /path"
+            return {"http.request.method": verb, "http.route": route, "pagewire.status": status}
+        return {"rpc.system.name": "grpc", "rpc.method": verb, "rpc.response.status_code": status}
 
     def _count_tokens(self, stream: Stream) -> None:
         counters, usage = self._counters, stream.usage()

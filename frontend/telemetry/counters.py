@@ -35,6 +35,12 @@ class Counters:
         "pagewire_frontend_calls_abandoned_total",
         "Calls that ended before their request was received: reset by the client, or too slow.",
     )
+    http_requests: Counter[tuple[str, str]] = counters(
+        "pagewire_frontend_http_requests_total",
+        "Requests to the OpenAI API that are over, by path and status; 499: the client went away.",
+        "path",
+        "status",
+    )
     outcomes: Counter[str] = counters(
         "pagewire_frontend_requests_total",
         "Requests to generate that are over: finished, refused (before their first message), failed,"

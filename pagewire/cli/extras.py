@@ -2,6 +2,7 @@
 
 import importlib.util
 
+from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError, install_hint
 
 
@@ -10,6 +11,14 @@ def require(extra: str, modules: tuple[str, ...], doing: str) -> None:
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise StartupError(f"cannot {doing}", f"{missing[0]} is not installed", install_hint(extra))
+
+
+def require_doors(config: FrontendConfig) -> None:
+    """Requires the modules of the ports that a frontend opens beside gRPC's. Raises StartupError."""
+    if config.vllm_engine:
+        require("vllm", ("smg_grpc_proto",), "serve vllm.grpc.engine.VllmEngine (--vllm-engine)")
+    if config.openai_port is not None:
+        require("http", ("starlette", "uvicorn", "h11"), "serve the OpenAI API (--openai-port)")
 
 
 def require_worker(doing: str, device: str = "auto") -> None:

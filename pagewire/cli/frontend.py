@@ -1,6 +1,7 @@
 """`pagewire frontend`."""
 
 from pagewire import logs
+from pagewire.cli.extras import require_doors
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.supervisor.exposure_warning import log_exposure
@@ -11,6 +12,7 @@ CONFIG = FrontendConfig
 def run(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
+    require_doors(config)
     from frontend.main import run as run_frontend
 
     if not process.is_child():  # otherwise the supervisor logs it, once

@@ -5,7 +5,7 @@ from functools import partial
 
 from pagewire import logs
 from pagewire.checkpoint_paths import checkpoint_path
-from pagewire.cli.extras import require_worker
+from pagewire.cli.extras import require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
@@ -29,6 +29,7 @@ def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal, such as Ctrl-C; returns 0 then."""
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
+    require_doors(config)
     checkpoint_path(config.model)
     return Supervisor(config, partial(_announce, config)).run()
 

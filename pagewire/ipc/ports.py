@@ -6,11 +6,11 @@ import socket
 from pagewire.errors import StartupError
 
 
-def reserve_port(host: str, port: int) -> socket.socket:
+def reserve_port(host: str, port: int, flag: str = "--port") -> socket.socket:
     """Returns a socket that holds a port, without listening, for processes that bind it with SO_REUSEPORT.
 
-    port 0 picks a free one; see getsockname(). Raises StartupError. SO_REUSEPORT alone would let two services
-    of one user share a port by accident, so the port is first bound without it.
+    port 0 picks a free one; see getsockname(). flag: names it in errors. Raises StartupError. SO_REUSEPORT
+    alone would let two services of one user share a port by accident, so the port is first bound without it.
     """
     what = f"cannot listen on {host}:{port}"
     try:
@@ -29,7 +29,7 @@ def reserve_port(host: str, port: int) -> socket.socket:
             raise StartupError(
                 what,
                 "the port is already in use",
-                "stop the process that uses it, or choose another --port (0: a free one)",
+                f"stop the process that uses it, or choose another {flag} (0: a free one)",
             ) from None
-        raise StartupError(what, error.strerror or str(error), "choose another --host or --port") from None
+        raise StartupError(what, error.strerror or str(error), f"choose another host or {flag}") from None
     return reserved

@@ -30,16 +30,18 @@ def log_exposure(config: FrontendConfig) -> None:
 
 def exposure(config: FrontendConfig) -> str | None:
     """Returns the warning, or None."""
-    if is_loopback(config.host):
+    hosts = [config.host] if config.openai_port is None else [config.host, config.openai_host]
+    host = next((host for host in hosts if not is_loopback(host)), None)
+    if host is None:
         return None
     open_to_all = not config.auth_file and not config.tls_client_ca
     plain = not config.tls_cert
     if open_to_all:
         listeners = " and read its traffic" if plain else ""
         return (
-            f"any host that reaches {config.host} may use this service{listeners}: there is no --auth-file"
+            f"any host that reaches {host} may use this service{listeners}: there is no --auth-file"
             f"{' and no --tls-cert' if plain else ''} (docs/security.md)"
         )
     if plain:
-        return f"tokens and prompts travel in plain text to {config.host}: there is no --tls-cert"
+        return f"tokens and prompts travel in plain text to {host}: there is no --tls-cert"
     return None

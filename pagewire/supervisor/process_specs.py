@@ -33,10 +33,12 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
     return slots
 
 
-def frontend_slots(config: ServeConfig, folder: Path, port: int) -> list[RestartSlot]:
-    """Returns the frontends. port: reserved by the supervisor; the frontends share it."""
+def frontend_slots(
+    config: ServeConfig, folder: Path, port: int, openai_port: int | None = None
+) -> list[RestartSlot]:
+    """Returns the frontends. port, openai_port: reserved by the supervisor; the frontends share them."""
     engines = tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
-    frontend = replace(config, port=port, engine=engines, reuse_port=True)
+    frontend = replace(config, port=port, openai_port=openai_port, engine=engines, reuse_port=True)
     slots = []
     for name in _names("frontend", config.frontends):
         arguments = flags.to_arguments(_watched(frontend, name, folder), FrontendConfig)

@@ -74,7 +74,7 @@ class Supervisor:
                 # Held until the end, so that no other process takes the port while a frontend is down.
                 reserved = stack.enter_context(reserve_port(self._config.host, self._config.port))
                 port = int(reserved.getsockname()[1])
-                self._start(folder, port)
+                self._start(folder, port, self._reserve_openai_port(stack))
                 while any(child.facts is None for child in self._children()):
                     self._wait()
                     self._check_start()
@@ -111,9 +111,17 @@ class Supervisor:
     def _standbys(self) -> list[Child]:
         return [slot.standby for slot in self._slots() if slot.standby is not None]
 
-    def _start(self, folder: Path, port: int) -> None:
+    def _reserve_openai_port(self, stack: contextlib.ExitStack) -> int | None:
+        """Returns the port of the OpenAI API, held until the stack closes; None: there is none."""
+        config = self._config
+        if config.openai_port is None:
+            return None
+        reserved = reserve_port(config.openai_host, config.openai_port, "--openai-port")
+        return int(stack.enter_context(reserved).getsockname()[1])
+
+    def _start(self, folder: Path, port: int, openai_port: int | None) -> None:
         self._engines = engine_slots(self._config, folder, share_cores(self._config))
-        self._frontends = frontend_slots(self._config, folder, port)
+        self._frontends = frontend_slots(self._config, folder, port, openai_port)
         for slot in self._slots():
             try:
                 self._start_child(slot)

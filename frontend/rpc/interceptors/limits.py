@@ -31,6 +31,8 @@ _CALLS = frozenset(
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",
         "/pagewire.v1.TokenizerService/GetTokenizer",
+        "/vllm.grpc.engine.VllmEngine/Generate",
+        "/vllm.grpc.engine.VllmEngine/GetTokenizer",
     }
 )
 """Methods that count against --max-concurrent-requests."""

@@ -24,8 +24,9 @@ def test_blocks_are_given_out_once_and_come_back() -> None:
     first, second = pool.allocate(3), pool.allocate(1)
     assert sorted(first + second) == [0, 1, 2, 3]
     assert pool.num_free == 0
+    assert pool.usage == 1
     pool.free(first)
-    assert pool.num_free == 3
+    assert pool.num_free == 3 and pool.usage == 0.25
     assert sorted(pool.allocate(3)) == sorted(first)
 
 

@@ -1,0 +1,71 @@
+"""Errors that only HTTP has. What they carry beside a google.rpc code is their own HTTP status."""
+
+from google.rpc import code_pb2
+
+from frontend.errors import PermissionDenied, ServiceError
+
+
+class Disconnected(Exception):
+    """The client has closed its connection: there is nothing to answer."""
+
+
+class BodyTooLarge(ServiceError):
+    """The request's body exceeds --max-request-bytes."""
+
+    code = code_pb2.INVALID_ARGUMENT
+    reason = "REQUEST_TOO_LARGE"
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the body must be at most {max_bytes} bytes")
+
+    @property
+    def http_status(self) -> int:
+        """Content Too Large."""
+        return 413
+
+
+class BodyTooSlow(ServiceError):
+    """The request's body did not arrive in time."""
+
+    code = code_pb2.DEADLINE_EXCEEDED
+    reason = "REQUEST_TIMEOUT"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the body must arrive within {seconds:g} s")
+
+    @property
+    def http_status(self) -> int:
+        """Request Timeout."""
+        return 408
+
+
+class DeadlineExceeded(ServiceError):
+    """The time that the client gave the request has passed."""
+
+    code = code_pb2.DEADLINE_EXCEEDED
+    reason = "DEADLINE_EXCEEDED"
+
+    def __init__(self) -> None:
+        super().__init__("the request's time (X-Request-Timeout) has passed")
+
+
+class ForeignHost(PermissionDenied):
+    """The Host or Origin header belongs to a page from elsewhere."""
+
+    reason = "FOREIGN_HOST"
+
+
+class NotServed(ServiceError):
+    """No such path, or not with this method."""
+
+    reason = "NOT_FOUND"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self._status = status
+        self.code = code_pb2.NOT_FOUND if status == 404 else code_pb2.UNIMPLEMENTED
+
+    @property
+    def http_status(self) -> int:
+        """As given."""
+        return self._status

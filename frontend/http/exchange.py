@@ -1,0 +1,100 @@
+"""One request and its answer over ASGI, in the words that endpoints need."""
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from frontend.errors import InvalidRequest
+from frontend.http.body import Receive, parse_object, read_body
+from frontend.http.connection import ABORT
+from frontend.write_timeout import TimedWriter
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[str, str]]
+
+TIMEOUT_HEADER = "x-request-timeout"
+"""Seconds that the client waits for the whole answer: gRPC's deadline."""
+_JSON = ("content-type", "application/json")
+_SSE = ("content-type", "text/event-stream; charset=utf-8")
+_ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+_LONGEST_S = 366 * 24 * 3600.0
+
+
+class Exchange:
+    """A request, and a writer for its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, writer: TimedWriter) -> None:
+        self.receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.header_list = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ]
+        self.headers = dict(self.header_list)
+        self.status = 0
+        """The answer's status; 0: it has not begun."""
+        self._scope = scope
+        self._writer = writer
+        self._has_read = self.method in ("GET", "HEAD")
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds that the client gives the request; None: no limit. Raises InvalidRequest."""
+        value = self.headers.get(TIMEOUT_HEADER)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds <= _LONGEST_S:
+            raise InvalidRequest({TIMEOUT_HEADER: "must be a positive number of seconds"})
+        return seconds
+
+    async def read_object(self, max_bytes: int, timeout: float) -> dict[str, Any]:
+        """Returns the JSON object in the body. timeout: seconds for it to arrive. Raises ServiceError,
+        Disconnected."""
+        body = await read_body(self.receive, self.headers, max_bytes, timeout)
+        self._has_read = True
+        return parse_object(body, self.headers.get("content-type", ""))
+
+    async def respond(self, status: int, content: Any, headers: Headers = ()) -> None:
+        """Sends a whole answer. content: becomes JSON. Raises SlowConsumer."""
+        body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        length = ("content-length", str(len(body)))
+        await self._begin(status, [_JSON, length, *headers])
+        await self._writer.write({"type": "http.response.body", "body": body})
+
+    async def begin_events(self, headers: Headers = ()) -> None:
+        """Begins a stream of server-sent events. Raises SlowConsumer."""
+        await self._begin(200, [_SSE, *headers])
+
+    async def send_events(self, events: bytes) -> None:
+        """Sends encoded events; see `event`. Raises SlowConsumer."""
+        await self._writer.write({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def end_events(self, last: bytes) -> None:
+        """Sends the last events and ends the answer. Raises SlowConsumer."""
+        await self._writer.write({"type": "http.response.body", "body": last})
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        if (abort := self._scope.get("state", {}).get(ABORT)) is not None:
+            abort()
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        self.status = status
+        closing = () if self._has_read else (("connection", "close"),)  # what has not been read is in the way
+        fields = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in (*headers, *_ALWAYS, *closing)
+        ]
+        await self._writer.write({"type": "http.response.start", "status": status, "headers": fields})
+
+
+def event(content: Any) -> bytes:
+    """Returns a server-sent event with JSON data."""
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {data}\n\n".encode()

@@ -1,0 +1,199 @@
+"""Answers of the two generation endpoints: whole, and as chunks of a stream."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+from frontend.openai.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
+from pagewire.v1 import generation_pb2
+
+Response = generation_pb2.GenerateResponse
+Output = generation_pb2.SequenceOutput
+Json = dict[str, Any]
+
+FINISH_REASONS = {
+    generation_pb2.FINISH_REASON_EOS: "stop",
+    generation_pb2.FINISH_REASON_STOP: "stop",
+    generation_pb2.FINISH_REASON_MAX_TOKENS: "length",
+    generation_pb2.FINISH_REASON_CONTEXT_LENGTH: "length",
+    generation_pb2.FINISH_REASON_TIME_LIMIT: "length",
+    generation_pb2.FINISH_REASON_ABORTED: "abort",
+    generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all parts of an answer have. fingerprint: two answers with equal fingerprints, seeds and requests
+    are equal. created: Unix time."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    def around(self, kind: str, choices: list[Json], usage: Json | None = None) -> Json:
+        """Returns an answer or a chunk."""
+        content = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
+        return content if usage is None else {**content, "usage": usage}
+
+
+class AnswerFormat(Protocol):
+    """An endpoint's shape of answers. place: which of the request's prompts; 0 for a conversation."""
+
+    whole_kind: str
+    chunk_kind: str
+
+    def choice(self, place: int, response: Response, output: Output) -> Json:
+        """Returns the choice for a whole output."""
+
+    def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
+        """Yields the choices of the chunks for a part of an output."""
+
+
+class ChatFormat:
+    """Of /v1/chat/completions."""
+
+    whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, logprobs: bool) -> None:
+        self._logprobs = logprobs
+        self._begun: set[int] = set()
+
+    def choice(self, place: int, response: Response, output: Output) -> Json:
+        """See AnswerFormat."""
+        message: Json = {"role": "assistant", "content": output.text, "refusal": None}
+        if output.reasoning:
+            message["reasoning_content"] = output.reasoning
+        if output.tool_calls:
+            message["tool_calls"] = [_without_index(call) for call in _tool_calls(output)]
+            message["content"] = output.text or None
+        return {"index": output.index, "message": message, **self._rest(output)}
+
+    def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
+        """See AnswerFormat. The role comes in a chunk of its own, as clients expect."""
+        if output.index not in self._begun:
+            self._begun.add(output.index)
+            yield {
+                "index": output.index,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+        delta: Json = {}
+        if output.text or (self._logprobs and len(output.logprobs.logprobs)):
+            delta["content"] = output.text
+        if output.reasoning:
+            delta["reasoning_content"] = output.reasoning
+        if output.tool_calls:
+            delta["tool_calls"] = _tool_calls(output)
+        if delta or output.HasField("finish"):
+            yield {"index": output.index, "delta": delta, **self._rest(output)}
+
+    def _rest(self, output: Output) -> Json:
+        logprobs = chat_logprobs(output) if self._logprobs and len(output.logprobs.logprobs) else None
+        return {"logprobs": logprobs, **_finish(output)}
+
+
+class CompletionFormat:
+    """Of /v1/completions."""
+
+    whole_kind = chunk_kind = "text_completion"
+
+    def __init__(self, logprobs: bool, echo: bool, sequences: int) -> None:
+        """sequences: per prompt."""
+        self._logprobs = logprobs
+        self._echo = echo
+        self._sequences = sequences
+        self._lists: dict[int, CompletionLogprobs] = {}
+        self._prompts: dict[int, Response] = {}
+
+    def choice(self, place: int, response: Response, output: Output) -> Json:
+        """See AnswerFormat."""
+        index = place * self._sequences + output.index
+        logprobs = self._lists_of(index, place, response, output) if self._logprobs else None
+        return {"index": index, "text": output.text, "logprobs": logprobs, **_finish(output)}
+
+    def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
+        """See AnswerFormat."""
+        yield self.choice(place, response, output)
+
+    def _lists_of(self, index: int, place: int, response: Response, output: Output) -> Json:
+        scored = scored_tokens(output.logprobs, output.token_bytes)
+        if index not in self._lists:
+            self._lists[index] = CompletionLogprobs()
+            if self._echo:
+                scored = chain(self._scored_prompt(place, response), scored)
+        return self._lists[index].put(scored)
+
+    def _scored_prompt(self, place: int, response: Response) -> Any:
+        """Returns the prompt's tokens, which come once, for each of its sequences."""
+        if place not in self._prompts:
+            self._prompts[place] = Response()
+            self._prompts[place].prompt.CopyFrom(response.prompt)
+        prompt = self._prompts[place].prompt
+        return scored_tokens(prompt.logprobs, prompt.token_bytes)
+
+
+def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
+    """Returns the sum of usages."""
+    total = generation_pb2.Usage()
+    for usage in responses:
+        total.prompt_tokens += usage.prompt_tokens
+        total.cached_prompt_tokens += usage.cached_prompt_tokens
+        total.completion_tokens += usage.completion_tokens
+        total.reasoning_tokens += usage.reasoning_tokens
+    return {
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "total_tokens": total.prompt_tokens + total.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": total.cached_prompt_tokens},
+        "completion_tokens_details": {"reasoning_tokens": total.reasoning_tokens},
+    }
+
+
+def whole_answer(envelope: Envelope, form: AnswerFormat, responses: Sequence[Response]) -> Json:
+    """Returns a whole answer. responses: of each prompt."""
+    choices = [
+        form.choice(place, response, output)
+        for place, response in enumerate(responses)
+        for output in sorted(response.sequences, key=lambda output: output.index)
+    ]
+    usage = usage_of(response.usage for response in responses)
+    return envelope.around(form.whole_kind, choices, usage)
+
+
+def _finish(output: Output) -> Json:
+    if not output.HasField("finish"):
+        return {"finish_reason": None}
+    finish = output.finish
+    matched = finish.WhichOneof("matched")
+    stopped = finish.reason == generation_pb2.FINISH_REASON_STOP and matched is not None
+    return {
+        "finish_reason": FINISH_REASONS[finish.reason],
+        "stop_reason": getattr(finish, matched) if stopped and matched is not None else None,
+    }
+
+
+def _tool_calls(output: Output) -> list[Json]:
+    calls = []
+    for call in output.tool_calls:
+        entry: Json = {"index": call.index}
+        function: Json = {"arguments": call.arguments}
+        if call.id:
+            entry |= {"id": call.id, "type": "function"}
+            function = {"name": call.name, **function}
+        calls.append({**entry, "function": function})
+    return calls
+
+
+def _without_index(call: Json) -> Json:
+    return {name: value for name, value in call.items() if name != "index"}

@@ -1,0 +1,145 @@
+"""The ASGI application: routes, and what every request passes before its endpoint.
+
+Starlette routes, and answers for paths that do not exist; requests and answers are frontend.http's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from frontend.auth.caller import Caller
+from frontend.call import Call
+from frontend.errors import InternalError, ServiceError, SlowConsumer
+from frontend.http.body import Receive
+from frontend.http.disconnect import until_disconnect
+from frontend.http.errors import DeadlineExceeded, Disconnected, NotServed
+from frontend.http.exchange import Exchange, Scope, Send
+from frontend.http.origin import check_origin
+from frontend.openai import endpoints
+from frontend.openai.errors import error_body, error_headers
+from frontend.openai.parts import ApiParts
+from pagewire.log_redaction import traceback_of
+from pagewire.telemetry.tracing import read_trace_context
+
+log = logging.getLogger(__name__)
+
+RECEIVE_TIMEOUT_S = 30.0
+"""Seconds that a request's body may take to arrive."""
+DISCONNECTED = 499
+"""Status under which requests are counted whose client went away first."""
+
+Handle = Callable[[ApiParts, dict[str, Any], Call, Exchange], Awaitable[None]]
+Slot = Callable[[Caller | None], AbstractContextManager[None]]
+
+
+class Endpoint:
+    """An ASGI application for one path: admits a request, and answers it, also when that fails."""
+
+    def __init__(self, parts: ApiParts, path: str, handle: Handle, slot: Slot) -> None:
+        """path: of the route. slot: holds one for the request's time."""
+        self._parts = parts
+        self._path = path
+        self._handle = handle
+        self._slot = slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        parts, status = self._parts, DISCONNECTED
+        with parts.write_timeouts.writer(send) as writer:
+            exchange = Exchange(scope, receive, writer)
+            try:
+                await self._answer(exchange)
+                status = exchange.status
+            except Disconnected:
+                pass
+            except SlowConsumer:
+                exchange.abort()
+            finally:
+                parts.counters.http_requests[self._path, str(status)] += 1
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Serves a request, or says why not. Raises Disconnected, SlowConsumer."""
+        try:
+            await self._serve(exchange)
+        except SlowConsumer:
+            raise
+        except ServiceError as error:
+            await _refuse(exchange, error)
+        except (Disconnected, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            log.error("%s failed: %s", self._path, traceback_of(error))
+            await _refuse(exchange, InternalError())
+
+    async def _serve(self, exchange: Exchange) -> None:
+        config, authenticator = self._parts.config, self._parts.authenticator
+        check_origin(exchange.headers, config.openai_allowed_host, any_host=bool(config.auth_file))
+        caller = authenticator.authenticate(self._path, exchange.header_list)
+        with self._slot(caller):
+            body: dict[str, Any] = {}
+            if exchange.method == "POST":
+                body = await exchange.read_object(config.max_request_bytes, RECEIVE_TIMEOUT_S)
+            method, trace = f"{exchange.method} {self._path}", read_trace_context(exchange.header_list)
+            time_left = exchange.time_left
+            assert caller is not None  # no path is public but /health
+            call = Call(caller, time_left, method, trace)
+            try:
+                async with until_disconnect(exchange.receive), asyncio.timeout(time_left):
+                    await self._handle(self._parts, body, call, exchange)
+            except TimeoutError:
+                raise DeadlineExceeded from None
+
+
+async def _refuse(exchange: Exchange, error: ServiceError) -> None:
+    if exchange.status:  # the answer has begun: it ends in the middle
+        exchange.abort()
+    else:
+        await exchange.respond(error.http_status, error_body(error), error_headers(error))
+
+
+class Health:
+    """GET /health: 200 when requests are accepted, else 503; without a token, for load balancers."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        with self._parts.write_timeouts.writer(send) as writer:
+            serves = self._parts.state.serves
+            status, word = (200, "SERVING") if serves else (503, "NOT_SERVING")
+            await Exchange(scope, receive, writer).respond(status, {"status": word})
+
+
+def make_app(parts: ApiParts) -> Starlette:
+    """Returns the application."""
+    call, control = parts.limits.call, parts.limits.control
+
+    def route(method: str, path: str, handle: Handle, slot: Slot) -> Route:
+        return Route(path, Endpoint(parts, path, handle, slot), methods=[method])
+
+    routes = [
+        route("POST", "/v1/chat/completions", endpoints.chat_completions, call),
+        route("POST", "/v1/completions", endpoints.completions, call),
+        route("POST", "/tokenize", endpoints.tokenize, call),
+        route("POST", "/detokenize", endpoints.detokenize, call),
+        route("GET", "/v1/models", endpoints.list_models, control),
+        route("GET", "/v1/models/{name:path}", endpoints.get_model, control),
+        Route("/health", Health(parts), methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+
+
+async def _not_served(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    what = "no such path" if error.status_code == 404 else "not with this method"
+    refusal = NotServed(error.status_code, f"{what}; docs/openai.md has the list")
+    return JSONResponse(error_body(refusal), error.status_code, error.headers)

@@ -1,0 +1,202 @@
+"""Reads the body of POST /v1/chat/completions."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import struct_pb2
+
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.openai import values
+from frontend.openai.fields import (
+    EXTENSIONS,
+    SAMPLING,
+    Field,
+    Names,
+    Table,
+    clipped,
+    given,
+    read_fields,
+    read_object,
+)
+from frontend.validation.requests import MAX_PARTS
+from pagewire.v1 import generation_pb2, prompt_pb2
+
+_CHAT: Table = {
+    "messages": Field(values.anything),
+    "max_tokens": Field(values.count, "stopping.max_tokens"),
+    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
+    "logprobs": Field(values.boolean),
+    "top_logprobs": Field(values.count),
+    "response_format": Field(values.json_object),
+    "tools": Field(values.anything),
+    "tool_choice": Field(values.anything),
+    "parallel_tool_calls": Field(values.nothing(True)),
+    "modalities": Field(values.nothing(["text"])),
+    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
+    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
+    "chat_template_kwargs": Field(values.json_object),
+}
+_MESSAGE: Table = {
+    "role": Field(values.text),
+    "content": Field(lambda content: content),
+    "name": Field(values.text),
+    "tool_calls": Field(lambda calls: calls),
+    "tool_call_id": Field(values.text),
+    "reasoning_content": Field(values.text),
+    "refusal": Field(values.nothing()),
+}
+_FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
+_SCHEMA: Table = {
+    "name": Field(values.text),
+    "description": Field(values.text),
+    "schema": Field(values.json_object),
+    "strict": Field(values.boolean),
+}
+_TOOL: Table = {"type": Field(values.text), "function": Field(values.json_object)}
+_FUNCTION: Table = {
+    "name": Field(values.text),
+    "description": Field(values.text),
+    "parameters": Field(values.json_object),
+    "strict": Field(values.boolean),
+}
+_CALL: Table = {"id": Field(values.text), "type": Field(values.text), "function": Field(values.json_object)}
+_CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
+_MODES = {
+    "none": prompt_pb2.ToolChoice.MODE_NONE,
+    "auto": prompt_pb2.ToolChoice.MODE_AUTO,
+    "required": prompt_pb2.ToolChoice.MODE_REQUIRED,
+}
+
+
+def read_chat(body: Mapping[str, Any], names: Names) -> generation_pb2.GenerateRequest:
+    """Returns the request of a chat completion. Raises InvalidRequest, Unsupported with OpenAI's names."""
+    request = generation_pb2.GenerateRequest()
+    read_fields(body, (SAMPLING, EXTENSIONS, _CHAT), request, names)
+    if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
+        raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
+    _read_logprobs(body, request, names)
+    read_conversation(body, request.prompt, names, "prompt")
+    if (wanted := given(body, "response_format", None)) is not None:
+        names.put("structured_output", "response_format")
+        _read_format(wanted, request)
+    return request
+
+
+def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names: Names, path: str) -> None:
+    """Reads the fields of a conversation. path: of the prompt in the request. Raises InvalidRequest,
+    Unsupported."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequest({"messages": "must be a list of at least one message"})
+    if len(messages) > MAX_PARTS:
+        raise InvalidRequest({"messages": f"must be at most {MAX_PARTS} messages"})
+    names.put(path, "messages")
+    names.put(f"{path}.chat.messages", "messages")
+    names.put(f"{path}.chat", "messages")
+    names.put(f"{path}.chat.tools", "tools")
+    names.put(f"{path}.chat.tool_choice", "tool_choice")
+    for place, message in enumerate(messages):
+        _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
+    if (kwargs := given(body, "chat_template_kwargs", None)) is not None:
+        names.put(f"{path}.chat.template_kwargs", "chat_template_kwargs")
+        fields = struct_pb2.Struct()
+        try:
+            fields.update(kwargs)
+        except (ValueError, RecursionError):
+            raise InvalidRequest({"chat_template_kwargs": "must hold JSON values"}) from None
+        prompt.chat.template_kwargs.CopyFrom(fields)
+    _read_tools(body, prompt.chat)
+
+
+def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequest, names: Names) -> None:
+    top = given(body, "top_logprobs", None)
+    if not given(body, "logprobs", False):
+        if top:
+            raise InvalidRequest({"top_logprobs": "needs logprobs: true"})
+        return
+    names.put("output.logprobs", "logprobs")
+    names.put("output.logprobs.top_n", "top_logprobs")
+    request.output.logprobs.SetInParent()
+    request.output.token_bytes = request.output.token_ids = True
+    if top:
+        request.output.logprobs.top_n = top
+
+
+def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
+    fields = read_object(value, path, _MESSAGE)
+    if "role" not in fields:
+        raise InvalidRequest({f"{path}.role": "is required"})
+    message.role = fields["role"]
+    message.name = fields.get("name", "")
+    message.reasoning = fields.get("reasoning_content", "")
+    message.tool_call_id = fields.get("tool_call_id", "")
+    if "content" in fields:
+        _read_content(fields["content"], f"{path}.content", message)
+    elif "tool_calls" not in fields:
+        raise InvalidRequest({f"{path}.content": "is required"})
+    calls = fields.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
+    for place, call in enumerate(calls):
+        where = f"{path}.tool_calls[{place}]"
+        outer = read_object(call, where, _CALL)
+        inner = read_object(outer.get("function"), f"{where}.function", _CALLED)
+        message.tool_calls.add(id=outer.get("id", ""), **inner)
+
+
+def _read_content(content: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise InvalidRequest({path: "must be a string or a list of parts"})
+    for place, part in enumerate(parts):
+        where = path if isinstance(content, str) else f"{path}[{place}]"
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            said = f"type {clipped(kind)} is not supported" if isinstance(kind, str) else "must have a type"
+            raise Unsupported({where: said})
+        try:
+            message.content.add(text=values.text(part.get("text")))
+        except ValueError as error:
+            raise InvalidRequest({where: str(error)}) from None
+
+
+def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
+    fields = read_object(value, "response_format", _FORMAT)
+    kind = fields.get("type")
+    if kind == "json_object":
+        request.structured_output.json_object = True
+    elif kind == "json_schema":
+        schema = read_object(fields.get("json_schema"), "response_format.json_schema", _SCHEMA)
+        if "schema" not in schema:
+            raise InvalidRequest({"response_format.json_schema.schema": "is required"})
+        request.structured_output.json_schema = json.dumps(schema["schema"])
+    elif kind != "text":
+        raise InvalidRequest({"response_format.type": "must be text, json_object or json_schema"})
+
+
+def _read_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
+    tools = given(body, "tools", [])
+    if not isinstance(tools, list):
+        raise InvalidRequest({"tools": "must be a list"})
+    for place, tool in enumerate(tools):
+        outer = read_object(tool, f"tools[{place}]", _TOOL)
+        if outer.get("type") != "function":
+            raise InvalidRequest({f"tools[{place}].type": "must be function"})
+        function = read_object(outer.get("function"), f"tools[{place}].function", _FUNCTION)
+        chat.tools.add(
+            name=function.get("name", ""),
+            description=function.get("description", ""),
+            parameters=json.dumps(function.get("parameters", {"type": "object", "properties": {}})),
+        )
+    choice = given(body, "tool_choice", None)
+    if isinstance(choice, str) and choice in _MODES:
+        if choice != "none" or tools:
+            chat.tool_choice.mode = _MODES[choice]
+    elif isinstance(choice, dict):
+        outer = read_object(choice, "tool_choice", _TOOL)
+        chat.tool_choice.function = read_object(
+            outer.get("function"), "tool_choice.function", {"name": Field(values.text)}
+        ).get("name", "")
+    elif choice is not None:
+        raise InvalidRequest({"tool_choice": "must be none, auto, required or a function"})

@@ -1,0 +1,45 @@
+"""The OpenAI API on a port of its own, as one object: opened, started and stopped like the gRPC server."""
+
+from frontend.file_watch import Refreshable
+from frontend.http.server import HttpServer
+from frontend.http.tls import tls_of
+from frontend.openai.app import make_app
+from frontend.openai.parts import ApiParts
+
+
+class OpenAiServer:
+    """Serves one frontend's endpoints."""
+
+    def __init__(self, parts: ApiParts, port: int) -> None:
+        """port: 0: a free one. Raises StartupError."""
+        self._config = parts.config
+        self._port = port
+        self._tls = tls_of(parts.config)
+        context = self._tls.context if self._tls is not None else None
+        self._server = HttpServer(make_app(parts), parts.config, context)
+
+    @property
+    def watched(self) -> list[Refreshable]:
+        """Objects to refresh when files change."""
+        return [] if self._tls is None else [self._tls]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts for the ready line: the base URL of clients."""
+        host = self._config.openai_host
+        host = f"[{host}]" if ":" in host else host
+        scheme = "http" if self._tls is None else "https"
+        return {"openai": f"{scheme}://{host}:{self._port}/v1"}
+
+    def open(self) -> int:
+        """Opens the port and returns its number. Raises StartupError."""
+        self._port = self._server.open(self._port)
+        return self._port
+
+    async def start(self) -> None:
+        """Starts answering."""
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """See frontend.rpc.shutdown.Stoppable."""
+        await self._server.stop(grace)

@@ -1,0 +1,131 @@
+"""JSON values of request fields, each read into what its protobuf field takes. Pure.
+
+A function returns the value or raises ValueError, whose text says what the field must be.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Read = Callable[[Any], Any]
+
+_UINT32, _INT32, _INT64, _UINT64 = (1 << 32) - 1, (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1
+_FLOAT32 = 3.4e38
+
+
+def number(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _FLOAT32:
+        raise ValueError("must be a number")
+    return float(value)
+
+
+def whole(low: int, high: int) -> Read:
+    """Returns the reader of an integer in [low, high]."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("must be an integer")
+        if not low <= value <= high:
+            raise ValueError(f"must be {low} to {high}")
+        return value
+
+    return read
+
+
+count = whole(0, _UINT32)
+int32 = whole(-_INT32 - 1, _INT32)
+
+
+def seed(value: Any) -> int:
+    """An integer of 64 bits, with or without sign; a negative one counts from 2^64 down."""
+    number: int = whole(-_INT64 - 1, _UINT64)(value)
+    return number & _UINT64
+
+
+def top_k(value: Any) -> int:
+    """A number of candidates; -1 and 0: all."""
+    number: int = whole(-1, _INT32)(value)
+    return max(number, 0)
+
+
+def boolean(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def text(value: Any) -> str:
+    """A string of Unicode characters."""
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("has half of a surrogate pair, which is no character") from None
+    return value
+
+
+def texts(value: Any) -> list[str]:
+    """A string, or a list of them."""
+    return [text(each) for each in value] if isinstance(value, list) else [text(value)]
+
+
+def token_ids(value: Any) -> list[int]:
+    """A list of token ids."""
+    if not isinstance(value, list):
+        raise ValueError("must be a list of token ids")
+    return [count(each) for each in value]
+
+
+def logit_bias(value: Any) -> dict[int, float]:
+    """An object from token ids, which JSON writes as strings, to numbers."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object with token ids as names")
+    biases = {}
+    for name, bias in value.items():
+        if not (name.isascii() and name.isdigit() and len(name) <= 10 and int(name) <= _UINT32):
+            raise ValueError("must have token ids as names")
+        biases[int(name)] = number(bias)
+    return biases
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """An object without half characters."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    check_texts(value)
+    return value
+
+
+def check_texts(value: Any) -> None:
+    """Raises ValueError when a string inside a JSON value is no Unicode text, or a number not finite."""
+    if isinstance(value, str):
+        text(value)
+    elif isinstance(value, list):
+        for each in value:
+            check_texts(each)
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            text(name)
+            check_texts(each)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("has a number that is too large")
+
+
+def nothing(*allowed: Any) -> Read:
+    """Returns the reader of a field that may only have values that change nothing."""
+
+    def read(value: Any) -> None:
+        if value not in allowed:
+            known = ", ".join(map(repr, allowed))
+            raise ValueError(
+                f"is not supported here, but for {known}" if allowed else "is not supported here"
+            )
+
+    return read
+
+
+def anything(value: Any) -> None:
+    """Any value: the field says nothing to the model."""

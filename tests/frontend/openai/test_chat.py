@@ -1,0 +1,220 @@
+"""/v1/chat/completions, driven by the openai package."""
+
+import asyncio
+
+import openai
+import pytest
+
+from pagewire.ipc.columns import unpack_u32
+from pagewire.v1 import generation_pb2
+from tests.frontend.fakes import END, Output, encode, say
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+async def test_a_whole_answer(run_api):
+    async with run_api() as api:
+        answer = await api.openai.chat.completions.create(model="fake", messages=HELLO)
+        assert answer.object == "chat.completion" and answer.model == "fake"
+        assert answer.id.startswith("chatcmpl-") and answer.system_fingerprint.startswith("pw_")
+        (choice,) = answer.choices
+        assert (choice.message.role, choice.message.content) == ("assistant", "hello")
+        assert choice.finish_reason == "length" and choice.logprobs is None
+        usage = answer.usage
+        assert usage.completion_tokens == 5 and usage.total_tokens == usage.prompt_tokens + 5
+        assert usage.prompt_tokens_details.cached_tokens == 0
+
+
+async def test_a_stream(run_api):
+    async with run_api() as api:
+        stream = await api.openai.chat.completions.create(
+            model="fake", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+        assert text == "hello"
+        assert [each.choices[0].finish_reason for each in chunks if each.choices][-1] == "length"
+        assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == 5
+        assert all(chunk.usage is None for chunk in chunks[:-1])
+        assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_every_field_reaches_the_engine(run_api):
+    async with run_api() as api:
+        await api.openai.chat.completions.create(
+            model="fake",
+            messages=[
+                {
+                    "role": "system",
+                    "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}],
+                },
+                {"role": "user", "content": "hi", "name": "ann"},
+            ],
+            temperature=0.25,
+            top_p=0.5,
+            seed=-1,
+            max_completion_tokens=9,
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={"7": 2},
+            prompt_cache_key="session",
+            user="u",
+            extra_body={
+                "top_k": -1,
+                "min_p": 0.125,
+                "repetition_penalty": 2,
+                "min_tokens": 3,
+                "stop_token_ids": [8],
+                "ignore_eos": True,
+                "priority": -5,
+                "cache_salt": "salt",
+                "bad_words": ["x"],
+            },
+        )
+        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        sampling, stopping = sent.sampling, sent.stopping
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.25, 0.5, 0)
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert (sampling.min_p, sampling.repetition_penalty) == (0.125, 2)
+        assert sampling.seed == (1 << 64) - 1 and dict(sampling.logit_bias) == {7: 2.0}
+        assert (stopping.max_tokens, stopping.min_tokens) == (9, 3)
+        assert list(stopping.stop_token_ids) == [8] and stopping.ignore_eos
+        assert sent.priority == -5 and sent.cache_salt == "salt" and sent.bad_words
+        assert unpack_u32(sent.prompt_token_ids)[-1] == 4, "the assistant's header"
+
+
+async def test_several_sequences(run_api):
+    def script(request):
+        yield [Output(encode("a"), index=0), Output(encode("b"), index=1)]
+        end = generation_pb2.FINISH_REASON_EOS
+        yield [Output([END], end, END, index=index) for index in (0, 1)]
+
+    async with run_api(script) as api:
+        answer = await api.openai.chat.completions.create(model="fake", messages=HELLO, n=2)
+        assert [(each.index, each.message.content) for each in answer.choices] == [(0, "a"), (1, "b")]
+        assert {each.finish_reason for each in answer.choices} == {"stop"}
+        stream = await api.openai.chat.completions.create(model="fake", messages=HELLO, n=2, stream=True)
+        texts = {0: "", 1: ""}
+        async for chunk in stream:
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        assert texts == {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs(run_api, stream):
+    async with run_api(say(encode("é"))) as api:  # two tokens that are one code point together
+        answer = await api.openai.chat.completions.create(
+            model="fake", messages=HELLO, logprobs=True, top_logprobs=2, stream=stream
+        )
+        entries = []
+        if stream:
+            async for chunk in answer:
+                for choice in chunk.choices:
+                    entries += choice.logprobs.content if choice.logprobs else []
+        else:
+            entries = answer.choices[0].logprobs.content
+        assert bytes(byte for entry in entries for byte in entry.bytes) == "é".encode()
+        assert [len(entry.top_logprobs) for entry in entries] == [2, 2]
+        assert all(entry.logprob < 0 for entry in entries)
+
+
+async def test_stop_strings(run_api):
+    async with run_api() as api:
+        answer = await api.openai.chat.completions.create(model="fake", messages=HELLO, stop="ll")
+        choice = answer.choices[0]
+        assert (choice.message.content, choice.finish_reason) == ("he", "stop")
+        assert choice.stop_reason == "ll"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+        ({"messages": HELLO, "temperature": "hot"}, "temperature"),
+        ({"messages": HELLO, "temperature": 101}, "temperature"),
+        ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+        ({"messages": HELLO, "max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"messages": HELLO, "n": 65}, "n"),
+        ({"messages": HELLO, "stop": ["x"] * 65}, "stop"),
+        ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+        ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"messages": HELLO, "logit_bias": {"x": 1}}, "logit_bias"),
+        ({"messages": HELLO, "logit_bias": {"512": 1}}, "logit_bias"),
+        ({"messages": HELLO, "unheard_of": 1}, "unheard_of"),
+        ({"messages": HELLO, "store": True}, "store"),
+        ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": HELLO, "chat_template_kwargs": {"a": 1e999}}, "body"),
+        ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
+        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"messages": HELLO, "tool_choice": "maybe"}, "tool_choice"),
+    ],
+)
+async def test_a_field_that_is_wrong_is_named(run_api, body, param):
+    async with run_api() as api:
+        text = __import__("json").dumps(body).replace("Infinity", "1e999")
+        answer = await api.http.post(
+            "/v1/chat/completions", content=text, headers={"content-type": "application/json"}
+        )
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and error["type"] == "invalid_request_error", error
+        if param != "body":
+            assert error["param"] == param and error["message"].startswith(param), error
+
+
+async def test_errors_are_those_that_clients_know(run_api):
+    async with run_api() as api:
+        create = api.openai.chat.completions.create
+        with pytest.raises(openai.NotFoundError) as missing:
+            await create(model="other", messages=HELLO)
+        assert missing.value.code == "model_not_found" and missing.value.param == "model"
+        with pytest.raises(openai.BadRequestError) as long:
+            await create(model="fake", messages=[{"role": "user", "content": "x" * 300}])
+        assert long.value.code == "context_length_exceeded" and long.value.param == "messages"
+
+
+async def test_a_stream_that_breaks_off_says_so(run_api):
+    async with run_api(lambda request: [Output(encode("he"))]) as api:
+        stream = await api.openai.chat.completions.create(model="fake", messages=HELLO, stream=True)
+        seen = []
+        with pytest.raises(openai.APIError) as broken:
+            async for chunk in stream:
+                seen += [choice.delta.content for choice in chunk.choices if choice.delta.content]
+                if seen:
+                    sent = api.service.engine.requests.get_nowait()
+                    await api.service.engine.fail(sent.handle, 13, "ENGINE_ERROR", "gone") if sent else None
+                    seen.append("")
+                    api.service.engine.requests.put_nowait(None)
+        assert seen[0] == "he" and broken.value.code == "engine_error"
+
+
+async def test_a_disconnect_aborts_the_request(run_api):
+    async with run_api(lambda request: [Output(encode("he"))]) as api:
+        stream = await api.openai.chat.completions.create(model="fake", messages=HELLO, stream=True)
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+        while api.service.frontend.limits.num_calls:
+            await asyncio.sleep(0.01)
+        counters = api.service.frontend.counters
+        assert counters.outcomes["cancelled"] == 1
+        assert counters.http_requests["/v1/chat/completions", "499"] == 1
+
+
+async def test_the_clients_deadline_ends_the_request(run_api):
+    async with run_api(lambda request: []) as api:
+        with pytest.raises(openai.APIStatusError) as late:
+            await api.openai.chat.completions.create(
+                model="fake", messages=HELLO, extra_headers={"X-Request-Timeout": "0.2"}
+            )
+        assert late.value.status_code == 504
+        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
+        assert sent.HasField("deadline")
+        await asyncio.wait_for(api.service.engine.aborts.get(), 30)

@@ -1,0 +1,100 @@
+"""/v1/completions, /tokenize, /detokenize and /v1/models."""
+
+import openai
+import pytest
+
+from tests.frontend.fakes import encode, say
+
+
+async def test_a_completion_has_the_default_length_of_the_api(run_api):
+    async with run_api() as api:
+        answer = await api.openai.completions.create(model="fake", prompt="hi")
+        assert answer.object == "text_completion" and answer.choices[0].text == "hello"
+        sent = api.service.engine.requests.get_nowait()
+        assert sent.stopping.max_tokens == 16
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_prompts_and_sequences(run_api, stream):
+    def script(request):
+        text = "a" if len(request.prompt_token_ids) == 4 * 2 else "b"
+        return say(encode(text))(request)
+
+    async with run_api(script) as api:
+        answer = await api.openai.completions.create(
+            model="fake",
+            prompt=["x", "xyz"],
+            stream=stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        )
+        texts, usage = {}, None
+        for part in [each async for each in answer] if stream else [answer]:
+            usage = part.usage or usage
+            for choice in part.choices:
+                texts[choice.index] = texts.get(choice.index, "") + choice.text
+        assert texts == {0: "a", 1: "b"}
+        assert (usage.prompt_tokens, usage.completion_tokens) == (2 + 4, 2)
+
+
+async def test_token_ids_as_prompts(run_api):
+    async with run_api() as api:
+        for prompt in ([7, 8, 9], [[7, 8, 9]]):
+            await api.openai.completions.create(model="fake", prompt=prompt)
+            sent = api.service.engine.requests.get_nowait()
+            assert len(sent.prompt_token_ids) == 4 * 3
+
+
+async def test_logprobs_with_echo_begin_with_the_prompt(run_api):
+    async with run_api() as api:
+        answer = await api.openai.completions.create(model="fake", prompt="hi", logprobs=2, echo=True)
+        choice = answer.choices[0]
+        assert choice.text == "hihello"
+        lists = choice.logprobs
+        assert lists.token_logprobs[0] is None and None not in lists.token_logprobs[1:]
+        assert lists.top_logprobs[0] is None and len(lists.top_logprobs[-1]) >= 2
+        size = {len(each) for each in (lists.tokens, lists.token_logprobs, lists.text_offset)}
+        assert len(size) == 1
+        offsets = lists.text_offset
+        assert offsets[0] == 0 and offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [["x"]]}, "prompt"),
+        ({"prompt": [512]}, "prompt"),
+        ({"prompt": ["x"] * 129}, "prompt"),
+        ({"prompt": "x", "suffix": "y"}, "suffix"),
+        ({"prompt": "x", "logprobs": 21}, "logprobs"),
+        ({"prompt": "x", "best_of": 2, "stream": True}, "best_of"),
+        ({"prompt": "x", "n": 3, "best_of": 2}, "best_of"),
+    ],
+)
+async def test_a_field_that_is_wrong_is_named(run_api, fields, param):
+    async with run_api() as api:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await api.openai.completions.create(model="fake", **fields)
+        assert refused.value.param.startswith(param), refused.value.body
+
+
+async def test_models(run_api):
+    async with run_api() as api:
+        (card,) = (await api.openai.models.list()).data
+        assert card.id == "fake" and card.max_model_len == 200
+        assert (await api.openai.models.retrieve("fake")).id == "fake"
+        with pytest.raises(openai.NotFoundError):
+            await api.openai.models.retrieve("other")
+
+
+async def test_tokenize_and_detokenize(run_api):
+    async with run_api() as api:
+        answer = (await api.post("/tokenize", prompt="hi", return_token_strs=True)).json()
+        assert answer["count"] == len(answer["tokens"]) and answer["max_model_len"] == 200
+        assert answer["token_strs"][-1] == "hi"
+        back = (await api.post("/detokenize", tokens=answer["tokens"])).json()
+        assert back["prompt"].endswith("hi")
+        chat = (await api.post("/tokenize", messages=[{"role": "user", "content": "hi"}])).json()
+        assert chat["tokens"][-1] == 4, "the assistant's header"
+        assert (await api.post("/detokenize", tokens=[512])).json()["error"]["param"] == "tokens"
+        assert (await api.post("/tokenize", prompt="x", messages=[])).status_code == 400

@@ -27,12 +27,12 @@ from worker.executor.executor import StepExecutor
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
 
 
-def make_runner(folder: Path, quantization: str) -> StepExecutor[CpuBackend]:
-    """quantization: as in Initialize."""
+def make_runner(folder: Path, quantization: str, dtype: str = "bfloat16") -> StepExecutor[CpuBackend]:
+    """folder: or a GGUF file. quantization, dtype: as in Initialize."""
     initialize = worker_pb2.Initialize(
         model_path=str(folder),
         device="cpu",
-        dtype="bfloat16",
+        dtype=dtype,
         load_format="auto",
         quantization=quantization,
         max_num_seqs=1,

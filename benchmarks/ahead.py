@@ -1,4 +1,4 @@
-"""Is the device ever idle between two steps while there is work? In step with it, and one step ahead.
+"""Measures whether the device is idle between steps while there is work: one step ahead, and step by step.
 
     python benchmarks/ahead.py
     python benchmarks/ahead.py --streams 64 --trace trace.json

@@ -1,4 +1,4 @@
-"""Clients that arrive when they arrive, however busy the service is, and what becomes of them.
+"""Measures an open-loop load: clients arrive at their own times, however busy the service is.
 
 Arrivals are Poisson with times that are fixed before: a request that is sent late because the generator was
 busy counts from its own time, and one that was sent later than SPOILED_S is left out of all figures of time.

@@ -1,4 +1,4 @@
-"""What the gate costs a call: unary calls to a server that does nothing, without it and with it.
+"""Measures what authentication costs a unary call to a server that does nothing.
 
     python benchmarks/auth.py [--calls N] [--rounds N] [--tokens N]
 

@@ -1,4 +1,4 @@
-"""Where the time of a workload goes, by what a service tells of itself.
+"""Shows where the time of a workload goes, by the measurements that a service reports.
 
 Its metrics are read before and after a run, so that a run is as it always is. All parts are shares of the
 time that the client has measured, from sending the first request until the last token has come:

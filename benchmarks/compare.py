@@ -1,4 +1,4 @@
-"""Two services with different flags, measured in turn: what the flags make of each figure, as a ratio.
+"""Measures two services with different flags in turns and prints the ratio of each figure.
 
     python benchmarks/compare.py demo --scheduling=sync -- --scheduling=ahead
     python benchmarks/compare.py demo --repeats 9 --block-size=16 -- --block-size=32

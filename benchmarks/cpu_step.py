@@ -1,4 +1,4 @@
-"""Where the time of a step's forward pass goes on a CPU, operation by operation.
+"""Shows where the time of a step's forward pass goes on a CPU, operation by operation.
 
     python benchmarks/cpu_step.py MODEL --batch 1,32 --prompt 128
     python benchmarks/cpu_step.py MODEL --quantization int8

@@ -1,4 +1,4 @@
-"""What gRPC costs by itself: streams of small messages from one process to another, nothing else.
+"""Measures what gRPC alone costs: streams of small messages between two processes.
 
     python benchmarks/grpc_floor.py
     python benchmarks/grpc_floor.py --streams 32 --pause-ms 30 --messages 60

@@ -1,4 +1,4 @@
-"""How soon a process that hangs is found out: SIGSTOP under a stream, again and again.
+"""Measures how soon a process that hangs is detected: SIGSTOP under a stream, again and again.
 
     python benchmarks/hang.py --rounds 10
 

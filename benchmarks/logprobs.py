@@ -1,4 +1,4 @@
-"""What log-probabilities cost the worker: medians over steps, by rows, vocabulary and candidates.
+"""Measures what log-probabilities cost the worker: medians over steps, by rows, vocabulary and candidates.
 
     python benchmarks/logprobs.py [--threads N] [--json FILE]
 

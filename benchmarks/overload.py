@@ -1,4 +1,4 @@
-"""What becomes of a service that is asked for more than it can give: goodput, refusals, hints, memory.
+"""Measures a service under more load than it can serve: goodput, refusals, retry delays, memory.
 
     python benchmarks/overload.py
     python benchmarks/overload.py --levels 1,5,10 --seconds 20 --dishonest 0.5 --json figures.json

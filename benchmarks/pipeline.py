@@ -1,4 +1,4 @@
-"""What a frontend and the engine core can carry: the whole service, on a simulated H200.
+"""Measures what a frontend and the engine core can carry: the whole service, on a simulated H200.
 
     python benchmarks/pipeline.py
     python benchmarks/pipeline.py --frontends 1,4 --repeats 5 --json figures.json

@@ -1,4 +1,4 @@
-"""What preemption costs: a load of ten times the pool, its victims computed again, swapped, or either.
+"""Measures what preemption costs under a load of ten times the pool: recomputing, swapping, or either.
 
     python benchmarks/preemption.py                    # the demo model on this machine, and a simulated H200
     python benchmarks/preemption.py --only h200

@@ -1,4 +1,4 @@
-"""What the kernel knows about the processes of a service."""
+"""Reads what the kernel reports about the processes of a service."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What int8 weights lose: perplexity of the demo model, and logits of models of real shapes.
+"""Measures what int8 weights lose: perplexity of the demo model, and logits of models of real shapes.
 
     python benchmarks/quantization.py                                    # the demo model
     python benchmarks/quantization.py /data/peers/models/M1 /data/peers/models/M2

@@ -1,4 +1,4 @@
-"""What recording costs, as a share of what the engine core spends on a step.
+"""Measures what recording costs, as a share of what the engine core spends on a step.
 
     python benchmarks/recording.py [--repeats 5]
 

@@ -1,4 +1,4 @@
-"""What choosing tokens costs: medians of Sampler.sample by rows, vocabulary and parameters.
+"""Measures what sampling costs: medians of Sampler.sample by rows, vocabulary and parameters.
 
     python benchmarks/sampler.py [--threads N] [--by torch|kernels] [--flat] [--cold] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What the scheduler costs: CPU time of schedule() and update() per step, without sockets and worker.
+"""Measures the scheduler: CPU time of schedule() and update() per step, without sockets and worker.
 
     python benchmarks/scheduler.py [--steps 200] [--json FILE]
 

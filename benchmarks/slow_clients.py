@@ -1,4 +1,4 @@
-"""What clients that never read cost a frontend, and whether readers beside them notice.
+"""Measures what clients that never read cost a frontend, and whether other clients notice.
 
     PYTHONPATH=. python benchmarks/slow_clients.py
     PYTHONPATH=. python benchmarks/slow_clients.py --stalled 1000 --readers 64 --tokens 500

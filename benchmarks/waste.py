@@ -1,4 +1,4 @@
-"""How much of the allocated KV cache holds nothing, on the ragged workload of benchmarks/serve.py.
+"""Measures how much of the allocated KV cache is empty, on the ragged workload of benchmarks/serve.py.
 
     python benchmarks/waste.py
 

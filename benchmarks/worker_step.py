@@ -1,4 +1,4 @@
-"""How long a step takes in the worker alone: no sockets, no scheduler.
+"""Measures how long a step takes in the worker alone, without sockets and scheduler.
 
     python benchmarks/worker_step.py                           # the demo model
     python benchmarks/worker_step.py MODEL --threads 2 --batch 1,32 --dummy

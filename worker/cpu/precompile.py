@@ -49,7 +49,7 @@ class Precompiled:
     """Groups of kernels that are being compiled, or have been."""
 
     def __init__(self, groups: list[str], child: "subprocess.Popen[bytes] | None") -> None:
-        """child: who compiles."""
+        """child: the process that compiles; None: everything is on disk."""
         self._groups, self._child = groups, child
         self._thread = threading.Thread(target=self._take, name="kernels", daemon=True)
 

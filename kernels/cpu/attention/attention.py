@@ -15,8 +15,8 @@ much of all work is split: each of its parts is an item, for any thread to take,
 
 All sums run over positions in ascending order, in tiles that begin at multiples of 16, in parts that begin
 at multiples of PART, and positions that a query does not see add zeros. So a result depends on neither the
-other queries of an item, nor on how a prompt was cut, nor on who computed a part, nor on which blocks hold
-it: bit for bit.
+other queries of an item, nor on how a prompt was cut, nor on which thread computed a part, nor on which
+blocks hold it: bit for bit.
 """
 
 from kernels.cpu.attention.loops import BFLOAT16, Loops

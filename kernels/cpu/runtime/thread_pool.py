@@ -1,8 +1,8 @@
 """The threads that run programs (kernels.cpu.runtime.program): the caller's, and helpers that wait for runs.
 
 Helpers are threads of this process that never hold the interpreter's lock while they compute. Between
-runs they look for work for about 50 us, then sleep. There is one team in a process; who calls it while
-it runs waits.
+runs they look for work for about 50 us, then sleep. There is one team in a process; a thread that calls it
+while it runs waits.
 """
 
 import ctypes

@@ -66,6 +66,9 @@ class ChatConfig(SamplingConfig):
     """`pagewire chat`: a conversation, line by line."""
 
     system: str = flag("", "system message", common=True, metavar="TEXT")
+    tools: str = flag(
+        "", "Python file whose public functions the model may call", common=True, metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

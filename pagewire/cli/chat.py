@@ -2,22 +2,30 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from pagewire.cli.connect import connect
 from pagewire.cli.interrupts import interruptible
 from pagewire.cli.sampling import sampling_params
+from pagewire.cli.tool_file import functions_in
+from pagewire.client import io_sync
 from pagewire.client.errors import RpcError
 from pagewire.client.params import Message, SamplingParams
+from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.client.sync import Client
+from pagewire.client.tools import functions_of
 from pagewire.command_config import ChatConfig
 
 CONFIG = ChatConfig
+_MAX_ROUNDS = 8
+"""Answers with calls that may follow one question."""
 
 
 def run(config: ChatConfig) -> int:
     """Reads lines and streams answers until the end of input. Ctrl-C ends an answer, not the conversation; an
     error drops its question. Returns 1 if a question in a script failed."""
-    params = sampling_params(config)
+    params, functions = sampling_params(config), functions_in(config.tools)
     messages: list[Message] = []
     failed = False
     if config.system:
@@ -32,23 +40,44 @@ def run(config: ChatConfig) -> int:
                 line = input("> " if sys.stdin.isatty() else "")
             except EOFError:
                 return int(failed and not sys.stdin.isatty())
+            before = len(messages)
             messages.append({"role": "user", "content": line})
             try:
-                answer = _stream(client, messages, params)
+                _answer(client, messages, params, functions)
             except RpcError as error:
                 failed = True
-                del messages[-1]
+                del messages[before:]
                 print(f"error: {error}", file=sys.stderr)
                 print(
                     f"do:    {error.todo or 'ask differently; this question is forgotten'}", file=sys.stderr
                 )
-            else:
-                messages.append({"role": "assistant", "content": answer})
 
 
-def _stream(client: Client, messages: list[Message], params: SamplingParams) -> str:
-    """Prints an answer as it is generated, and returns its text. Raises RpcError."""
-    stream = client.stream(messages, params)
+def _answer(
+    client: Client, messages: list[Message], params: SamplingParams, functions: list[Callable[..., Any]]
+) -> None:
+    """Prints an answer as it is generated, with calls of functions, and appends it to the messages. Raises
+    RpcError."""
+    callable_by_name = functions_of(functions)
+    for _ in range(_MAX_ROUNDS):
+        answer = _stream(client, messages, params, functions)
+        output = answer.outputs[0] if answer.outputs else Output(0)
+        messages.append(output.message)
+        if output.finish_reason is not FinishReason.TOOL_CALLS:
+            return
+        for call in output.tool_calls:
+            print(f"[{call.name}({call.arguments})]", file=sys.stderr)
+            messages.append(io_sync.call_tool(call, callable_by_name))
+    print(f"[no answer after {_MAX_ROUNDS} rounds of calls]", file=sys.stderr)
+
+
+def _stream(
+    client: Client, messages: list[Message], params: SamplingParams, functions: list[Callable[..., Any]]
+) -> Generation:
+    """Prints an answer as it is generated, and returns it. Raises RpcError."""
+    stream = (
+        client.stream(messages, params, tools=functions) if functions else client.stream(messages, params)
+    )
     try:
         for delta in interruptible(stream):
             print(delta.text, end="", flush=True)
@@ -56,4 +85,4 @@ def _stream(client: Client, messages: list[Message], params: SamplingParams) -> 
         stream.close()
     finally:
         print()
-    return stream.generation.text
+    return stream.generation

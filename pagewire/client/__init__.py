@@ -1,6 +1,7 @@
 """Clients of a running service: `pagewire.Client` and `pagewire.AsyncClient`.
 
 params.py         SamplingParams and prompts -> messages of pagewire.v1
+tools.py          functions -> tools of a conversation, and calls of them
 results.py        messages of pagewire.v1 -> Generation, Delta and other results
 errors.py         gRPC statuses -> exceptions
 credentials.py    token and certificates

@@ -26,11 +26,13 @@ from pagewire.client.recovery import Recovery
 from pagewire.client.results import (
     ContinuationScore,
     Delta,
+    FinishReason,
     Generation,
     Tokenized,
     continuation_scores,
     tokenized,
 )
+from pagewire.client.tools import ToolLoopError, functions_of
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 _POLL_S = 0.05
@@ -177,6 +179,33 @@ class AsyncClient:
     ) -> Generation:
         """Answers a conversation, rendered by the model's chat template."""
         return await self.generate(messages, params, timeout=timeout, **options)
+
+    async def run_tools(
+        self,
+        messages: Sequence[Message],
+        functions: Sequence[Callable[..., Any]],
+        params: SamplingParams | None = None,
+        *,
+        max_rounds: int = 8,
+        timeout: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Generation:
+        """Answers a conversation, and calls the functions that the model asks for, until it asks for none.
+
+        A call that cannot be made (an unknown tool, arguments that do not fit) is answered with what is
+        wrong; an exception of a function is raised. timeout: of each answer. Raises ToolLoopError when the
+        model still calls tools after `max_rounds` answers.
+        """
+        by_name, conversation = functions_of(functions), list(messages)
+        options["tools"] = functions
+        for _ in range(max_rounds):
+            answer = await self.chat(conversation, params, timeout=timeout, **options)
+            if answer.finish_reason is not FinishReason.TOOL_CALLS:
+                return answer
+            conversation.append(answer.outputs[0].message)
+            for call in answer.tool_calls:
+                conversation.append(await io_aio.call_tool(call, by_name))
+        raise ToolLoopError(f"the model still calls tools after {max_rounds} answers")
 
     def stream(
         self,

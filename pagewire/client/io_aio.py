@@ -4,8 +4,9 @@ io_sync.py has the same names for threads. Everything else of the clients is wri
 """
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +14,8 @@ import grpc
 
 from pagewire.client.errors import RpcError, from_grpc
 from pagewire.client.exchange import Command, Message, MultiplexedRequest
+from pagewire.client.results import ToolCall
+from pagewire.client.tools import bound_call, result_message
 
 Channel = grpc.aio.Channel
 secure_channel = grpc.aio.secure_channel
@@ -36,6 +39,16 @@ async def read(call: Any) -> Any:
     """Returns the next message of a streaming call, or None at its end. Raises grpc.RpcError."""
     message = await call.read()
     return None if message is grpc.aio.EOF else message
+
+
+async def call_tool(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Calls a function, which may be a coroutine function; returns the message that answers the call."""
+    try:
+        ready = bound_call(call, functions)
+    except ValueError as error:
+        return result_message(call, f"error: {error}")
+    result = ready()
+    return result_message(call, await result if inspect.isawaitable(result) else result)
 
 
 class AsyncInbox:

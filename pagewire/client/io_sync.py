@@ -6,13 +6,15 @@ io_aio.py has the same names for asyncio. Everything else of the clients is writ
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
 
 from pagewire.client.errors import RpcError, from_grpc
 from pagewire.client.exchange import Command, Message, MultiplexedRequest
+from pagewire.client.results import ToolCall
+from pagewire.client.tools import bound_call, result_message
 
 Channel = grpc.Channel
 secure_channel = grpc.secure_channel
@@ -41,6 +43,15 @@ def unary(method: Any, request: Any, timeout: float | None, metadata: Any) -> An
 def read(call: Any) -> Any:
     """Returns the next message of a streaming call, or None at its end. Raises grpc.RpcError."""
     return next(call, None)
+
+
+def call_tool(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Calls a function; returns the message that answers the call."""
+    try:
+        ready = bound_call(call, functions)
+    except ValueError as error:
+        return result_message(call, f"error: {error}")
+    return result_message(call, ready())
 
 
 class Inbox:

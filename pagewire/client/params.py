@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from google.protobuf import json_format
 
+from pagewire.client.tools import ToolLike, to_choice, to_tool
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 Message = Mapping[str, Any]
@@ -182,6 +183,9 @@ class RequestOptions(TypedDict, total=False):
     cache_bypass: neither read nor write the prefix cache.
     session_id: requests with the same id go to the same engine, to reuse its prefix cache.
     data_parallel_rank: engine to use, while it serves.
+    tools: functions, or other tools (pagewire.client.tools), that the model may call in a conversation.
+    tool_choice: "auto", "none", "required", or the name of a tool.
+    enable_thinking: the chat template's switch; default: as the template has it.
     max_draft_tokens: tokens that the server may draft per sequence and step; 0: none. Outputs are the same.
     """
 
@@ -194,6 +198,9 @@ class RequestOptions(TypedDict, total=False):
     cache_bypass: bool
     session_id: str
     data_parallel_rank: int
+    tools: Sequence[ToolLike]
+    tool_choice: str
+    enable_thinking: bool
     max_draft_tokens: int
 
 
@@ -203,6 +210,7 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
 
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
 _CACHE_OPTIONS = ("cache_salt", "cache_bypass")
+_CHAT_OPTIONS = ("tools", "tool_choice", "enable_thinking")
 _ROUTING_OPTIONS = ("session_id", "data_parallel_rank")
 _SPECULATION_OPTIONS = ("max_draft_tokens",)
 
@@ -226,7 +234,7 @@ def generate_request(
         model=options.get("model", model),
         priority=options.get("priority", 0),
         tenant=options.get("tenant", ""),
-        prompt=to_prompt(prompt),
+        prompt=_with_tools(to_prompt(prompt), options),
         sampling=params.sampling(),
         stopping=params.stopping(),
         output=output,
@@ -234,6 +242,23 @@ def generate_request(
         routing=generation_pb2.RoutingHints(**routing) if routing else None,
         speculation=generation_pb2.Speculation(**drafts) if drafts else None,
     )
+
+
+def _with_tools(prompt: prompt_pb2.Prompt, options: Mapping[str, Any]) -> prompt_pb2.Prompt:
+    """Returns a prompt with the options of a conversation. Raises TypeError for another kind of prompt."""
+    given = [name for name in _CHAT_OPTIONS if name in options]
+    if not given:
+        return prompt
+    if not prompt.HasField("chat"):
+        raise TypeError(f"{given[0]} is for a conversation: give the prompt as a list of messages")
+    result = prompt_pb2.Prompt()
+    result.CopyFrom(prompt)
+    result.chat.tools.extend(map(to_tool, options.get("tools", ())))
+    if "tool_choice" in options:
+        result.chat.tool_choice.CopyFrom(to_choice(options["tool_choice"]))
+    if "enable_thinking" in options:
+        result.chat.enable_thinking = options["enable_thinking"]
+    return result
 
 
 def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from itertools import islice, repeat
 from math import isnan
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -46,6 +47,19 @@ class TokenLogprob:
 
 
 @dataclasses.dataclass(slots=True)
+class ToolCall:
+    """A call that the model made, or a part of it: then id and name are in the first part only.
+
+    index: which call of the sequence. arguments: JSON text, which is the model's own.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclasses.dataclass(slots=True)
 class Delta:
     """New output of one sequence.
 
@@ -53,6 +67,7 @@ class Delta:
     finish_reason: set in the sequence's last delta.
     stop: the stop string, or the id of the EOS or stop token, that ended the sequence.
     logprobs: of token_ids, if requested.
+    reasoning, tool_calls: new parts of what is not in the text.
     """
 
     index: int
@@ -62,6 +77,8 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop: str | int | None = None
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,6 +95,28 @@ class Output:
     stop: str | int | None = None
     logprobs: list[TokenLogprob] = dataclasses.field(default_factory=list)
     cumulative_logprob: float | None = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's message for the next turn: text and calls, without reasoning."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in self.tool_calls
+            ]
+        return message
+
+    def add_calls(self, parts: Iterable[ToolCall]) -> None:
+        """Appends parts of calls."""
+        for part in parts:
+            while len(self.tool_calls) <= part.index:
+                self.tool_calls.append(ToolCall(len(self.tool_calls)))
+            call = self.tool_calls[part.index]
+            call.id += part.id
+            call.name += part.name
+            call.arguments += part.arguments
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +128,7 @@ class Usage:
     completion_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,6 +179,16 @@ class Generation:
         return self.outputs[0].text if self.outputs else ""
 
     @property
+    def reasoning(self) -> str:
+        """Reasoning of the first sequence."""
+        return self.outputs[0].reasoning if self.outputs else ""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Calls of the first sequence."""
+        return self.outputs[0].tool_calls if self.outputs else []
+
+    @property
     def token_ids(self) -> list[int]:
         """Token ids of the first sequence."""
         return self.outputs[0].token_ids if self.outputs else []
@@ -174,6 +224,8 @@ class Generation:
         output.text += delta.text
         output.token_ids += delta.token_ids
         output.logprobs += delta.logprobs
+        output.reasoning += delta.reasoning
+        output.add_calls(delta.tool_calls)
         if delta.finish_reason is not None:
             output.finish_reason, output.stop = delta.finish_reason, delta.stop
             if output.logprobs:  # the server knows a part of them only, if it has continued the stream
@@ -231,6 +283,8 @@ def _delta(sequence: generation_pb2.SequenceOutput) -> Delta:
         reason,
         stop,
         _token_logprobs(sequence.logprobs) if sequence.HasField("logprobs") else [],
+        sequence.reasoning,
+        [ToolCall(part.index, part.id, part.name, part.arguments) for part in sequence.tool_calls],
     )
 
 
@@ -252,6 +306,7 @@ def _usage(usage: generation_pb2.Usage) -> Usage:
         usage.completion_tokens,
         usage.draft_tokens,
         usage.accepted_draft_tokens,
+        usage.reasoning_tokens,
     )
 
 

@@ -41,7 +41,8 @@ def checkpoint_folder(model: str) -> Path:
 
 def _download_hint(model: str) -> str:
     if _HUB_NAME.fullmatch(model):
-        return f"nothing is downloaded here; first: hf download {model} --local-dir {model.partition('/')[2]}"
+        folder = model.partition("/")[2]
+        return f"only `pagewire serve` downloads; here: hf download {model} --local-dir {folder}"
     return (
         "give the folder of a Hugging Face checkpoint or a GGUF file, or leave MODEL out for the demo model"
     )

@@ -8,6 +8,7 @@ from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.cli.extras import require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
+from pagewire.hub import with_local_model
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.exposure_warning import log_exposure
 from pagewire.supervisor.supervisor import Supervisor
@@ -30,6 +31,7 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
+    config = with_local_model(config)
     checkpoint_path(config.model)
     return Supervisor(config, partial(_announce, config)).run()
 

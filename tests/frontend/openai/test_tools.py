@@ -1,0 +1,76 @@
+"""Tool calls and reasoning in OpenAI's shape, as the openai package puts them together."""
+
+import json
+
+import openai
+import pytest
+
+from tests.frontend.fakes import write_checkpoint
+from tests.frontend.streams.test_answers import TEMPLATE, script
+
+ASK = [{"role": "user", "content": "hi"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "of a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    },
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A model whose template has tools and reasoning."""
+    return write_checkpoint(tmp_path_factory.mktemp("tools"), chat_template_jinja=TEMPLATE)
+
+
+async def test_calls_of_a_whole_answer(run_api):
+    async with run_api(script, engine_options={"max_model_len": 2000}) as api:
+        answer = await api.openai.chat.completions.create(model="fake", messages=ASK, tools=TOOLS, seed=5)
+        (choice,) = answer.choices
+        assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me look."
+        assert choice.message.reasoning_content == "hm 🙂"
+        first, second = choice.message.tool_calls
+        assert first.type == "function" and first.id != second.id
+        assert first.function.name == "get_weather"
+        assert json.loads(first.function.arguments) == {"city": "Köln"}
+        assert (second.function.name, json.loads(second.function.arguments)) == ("now", {})
+        assert answer.usage.completion_tokens_details.reasoning_tokens > 0
+
+
+async def test_calls_of_a_stream_are_those_of_the_whole_answer(run_api):
+    async with run_api(script, engine_options={"max_model_len": 2000}) as api:
+        fields = {"model": "fake", "messages": ASK, "tools": TOOLS, "tool_choice": "auto", "seed": 5}
+        whole = (await api.openai.chat.completions.create(**fields)).choices[0]
+        calls: dict[int, list[str]] = {}
+        text = reasoning = ""
+        async for chunk in await api.openai.chat.completions.create(**fields, stream=True):
+            delta = chunk.choices[0].delta
+            text += delta.content or ""
+            reasoning += getattr(delta, "reasoning_content", None) or ""
+            for part in delta.tool_calls or []:
+                call = calls.setdefault(part.index, [part.id, part.function.name, ""])
+                call[2] += part.function.arguments or ""
+        expected = [
+            [call.id, call.function.name, call.function.arguments] for call in whole.message.tool_calls
+        ]
+        assert [calls[index] for index in sorted(calls)] == expected
+        assert (text, reasoning) == (whole.message.content, whole.message.reasoning_content)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0]"),
+    ],
+)
+async def test_what_the_engine_has_not_is_named(run_api, fields, param):
+    async with run_api(script, engine_options={"max_model_len": 2000}) as api:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await api.openai.chat.completions.create(model="fake", messages=ASK, **fields)
+        assert refused.value.param.startswith(param), refused.value.body

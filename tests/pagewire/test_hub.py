@@ -1,0 +1,91 @@
+"""Names of the hub: what they mean, a cached model without network, and errors that say what to do."""
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, errors
+
+from pagewire.config import EngineConfig, ServeConfig
+from pagewire.errors import StartupError
+from pagewire.hub import HubName, hub_name, with_local_model
+
+NAME = "some-org/Some-Model-1B"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (NAME, HubName(NAME)),
+        (f"{NAME}@v1.0", HubName(NAME, "v1.0")),
+        ("demo", None),
+        ("/srv/models/some", None),
+        ("./some/model", None),
+        ("a/b/c", None),
+        ("org/model x", None),
+    ],
+)
+def test_names(model: str, name: HubName | None):
+    assert hub_name(model) == name
+
+
+def test_a_path_that_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert hub_name("org/model") is None
+    config = ServeConfig(model="org/model")
+    assert with_local_model(config) is config
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, without network."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_cached_model_needs_no_network(offline: Path):
+    repository = offline / "models--some-org--Some-Model-1B"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    config = with_local_model(ServeConfig(model=NAME))
+    assert Path(config.model) == snapshot and config.served_model_name == NAME
+    assert with_local_model(ServeConfig(model=NAME, served_model_name="mine")).served_model_name == "mine"
+    assert Path(with_local_model(EngineConfig(model=NAME)).model) == snapshot
+
+
+def test_a_model_that_is_not_there_says_what_to_do(offline: Path):
+    with pytest.raises(StartupError) as failed:
+        with_local_model(ServeConfig(model=NAME))
+    assert "not in the local cache" in failed.value.why and "HF_HUB_OFFLINE" in failed.value.todo
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (errors.GatedRepoError, "grants access"),
+        (errors.RepositoryNotFoundError, "no such model"),
+        (errors.RevisionNotFoundError, "no revision"),
+        (errors.HfHubHTTPError, "as the hub said"),
+    ],
+)
+def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch, error: Any, why: str):
+    def refuse(*_: Any, **__: Any) -> str:
+        raise _made(error)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(StartupError) as failed:
+        with_local_model(ServeConfig(model=NAME))
+    assert why in failed.value.why
+
+
+def _made(kind: Any) -> Exception:
+    """An error of the hub, whose constructors want a response."""
+    made: Exception = kind.__new__(kind)
+    made.args = ("as the hub said\nand more",)
+    return made

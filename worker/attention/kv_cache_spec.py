@@ -41,6 +41,7 @@ class CacheLayout:
     num_blocks: int  # without the padding block, which stands behind them
     dtype: torch.dtype
     device: torch.device
+    each_alone: bool = False  # where torch attends, it does so for each query in a call of its own
 
     @property
     def pad_block(self) -> int:
@@ -90,6 +91,7 @@ class AttentionSpec:
             pad_block=layout.pad_block,
             dtype=layout.dtype,
             device=layout.device,
+            each_alone=layout.each_alone,
         )
         plan = plan_attention(step.starts, step.counts, step.block_tables, self.window, shape)
         rows = step.slot_rows(self.num_kv_heads, layout.block_size, layout.device)

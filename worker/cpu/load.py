@@ -98,7 +98,8 @@ class Loaded:
             size,
             num_workers=max(1, self.initialize.data_parallel_size),
         )
-        return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU))
+        each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
+        return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone))
 
     def make_executor(
         self, cache: KVCache, swap_space: SwapSpace, speculation: Speculation | None

@@ -84,6 +84,7 @@ class CacheShape:
     pad_block: int  # a block of finite values, read for padding and masked
     dtype: torch.dtype
     device: torch.device
+    each_alone: bool = False  # each query in a call of its own
 
 
 def paged_attention_reference(
@@ -138,7 +139,13 @@ def plan_attention(
     Rows of one query that follow one another share a call where their padded lengths are equal: the
     padded length of a row depends on its own length only, and so does its result (bitwise with one
     thread; with more, torch may cut the products differently for another number of rows).
+
+    Where each query is alone (CacheShape), the shape of its call depends on its position only, and so do
+    the bits of its result.
     """
+    if shape.each_alone:
+        owners, starts = ranges(starts, counts)
+        counts, block_tables = np.ones_like(starts), block_tables[owners]
     ends = starts + counts
     first_blocks = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0)
     first_blocks = first_blocks // shape.block_size
@@ -237,7 +244,8 @@ def _runs(widths: Integers, shape: CacheShape) -> list[int]:
     lengths = []
     for begin, end in zip([0, *edges], [*edges, len(widths)], strict=True):
         tile_values = shape.num_kv_heads * shape.block_size * shape.head_dim
-        most = max(1, GROUP_VALUES // (int(widths[begin]) * tile_values)) if widths[begin] else 1
+        shared = widths[begin] and not shape.each_alone
+        most = max(1, GROUP_VALUES // (int(widths[begin]) * tile_values)) if shared else 1
         lengths += [min(most, end - at) for at in range(begin, end, most)]
     return lengths
 

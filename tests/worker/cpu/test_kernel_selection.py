@@ -177,6 +177,28 @@ def logits_of(driver: Driver, prompt: list[int], count: int, delivered: list[int
     return torch.stack(sequence.logits)
 
 
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_attention_by_torch_is_exact_too(dtype: str, checkpoint: Checkpoints):
+    """Blocks of 8 fit no kernel: alone, in a crowd, in chunks, and recomputed. With a window in one layer."""
+    folder = checkpoint("qwen2", **INVARIANT["qwen2"])
+
+    def drive(**changes: int) -> Driver:
+        return Driver(folder, dtype=dtype, block_size=8, num_blocks=400, max_num_seqs=17, **changes)
+
+    alone = drive()
+    assert alone.runner.backend.plan_check is None, "torch attends"
+    sequence = alone.add(TALK, 5)[0]
+    alone.run()
+    expected, tokens = torch.stack(sequence.logits), sequence.output
+    crowd = drive(budget=4096)
+    for number in range(15):
+        crowd.add([3 + (number + i) % 200 for i in range(1 + 4 * number)], 5)
+    assert torch.equal(logits_of(crowd, TALK, 5, []), expected)
+    assert torch.equal(logits_of(drive(budget=13), TALK, 5, []), expected)
+    assert torch.equal(logits_of(drive(budget=31), TALK, 3, tokens[:2]), expected[2:])
+
+
 ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_value_heads": 1}
 
 

@@ -131,6 +131,8 @@ class RecordedScheduler(Scheduler):
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
             record.without_token.extend(result.entries_with(NO_TOKEN))
+        if self.draft_room.drafts:
+            record.started_ns = result.started_ns
         for name in ("sample_counts", "draft_counts", "next_draft_counts"):
             if column := getattr(result, name):
                 setattr(record, name, pack_u32(column))

@@ -128,6 +128,7 @@ class Replay:
         result = self._worker.collect(tuple(record.without_token), record.duration_us, counts)._replace(
             draft_counts=unpack_u32(record.draft_counts),
             next_draft_counts=unpack_u32(record.next_draft_counts),
+            started_ns=record.started_ns,
         )
         self._scheduler.update(result)
         self._done_at = self._planned_at + 1e-6 * record.duration_us

@@ -1,9 +1,9 @@
 """Room for drafts: how many tokens each decoding row may sample in a step.
 
 The worker drafts, since it has a row's last token first. With each result it says how many tokens it would
-draft for each row (`Sequence.num_drafts`); the next plan reserves slots for as many, as far as three bounds
-allow: the tokens per row, the tokens that all decoding rows compute in one step, and the free blocks. What is
-not accepted is given back with the result.
+draft for each row (`Sequence.num_drafts`). Where that pays (draft_gain.py), the next plan reserves slots for
+as many, within three bounds: the tokens per row, the tokens that all decoding rows compute in one step, and
+the free blocks. What is not accepted is given back with the result.
 
 A step with drafts is not overlapped: until its result, it is not known how far its rows have come, and a plan
 without them would read all weights for the others alone. Steps without drafts are planned ahead as always.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from engine_core.request import Sequence
+from engine_core.scheduler.draft_gain import DraftGain
 from engine_core.scheduler.running import SlotAllocator
 from engine_core.scheduler.step_batch import Batch
 from engine_core.step.plan import Plan
@@ -28,25 +29,39 @@ class DraftRoom:
         decoding rows compute in a step with drafts; so more rows get shorter drafts, or none. 0: no bound."""
         self._slots = slots
         self._samples_per_row, self._tokens_per_step = samples_per_row, tokens_per_step
-        self._drafts = samples_per_row > 1
+        self.drafts = samples_per_row > 1
+        """Whether rows may be drafted for."""
+        self._gain = DraftGain()
 
     def waits(self, last: Plan | None) -> bool:
         """Whether no plan is made before the result of `last`, the youngest plan in flight."""
         return last is not None and bool(last.sample_counts)
 
-    def note(self, sampling: list[Sequence], result: Result) -> None:
-        """Takes the worker's answer how much it would draft. sampling: [A] the plan's sequences."""
-        if not self._drafts:
+    def note(self, plan: Plan, sampling: list[Sequence], result: Result) -> None:
+        """Takes what became of drafts, and how much the worker would draft now. sampling: [A] the plan's
+        sequences."""
+        if not self.drafts:
             return
-        counts = result.next_draft_counts or [0] * len(sampling)
-        for sequence, count in zip(sampling, counts, strict=True):
-            sequence.num_drafts = count
+        self._gain.step_done(plan, result)
+        none = [0] * len(sampling)
+        drafted, taken = result.draft_counts or none, result.sample_counts or none
+        columns = zip(sampling, result.next_draft_counts or none, drafted, taken, strict=True)
+        for sequence, num_next, num_drafted, num_taken in columns:
+            if sequence.num_drafts:
+                self._gain.judge(sequence, num_drafted, num_taken - 1)
+            sequence.num_drafts = num_next
+
+    def idle(self) -> None:
+        """No request is left."""
+        self._gain.idle()
 
     def add(self, decoding: Many[Sequence], plan: Plan, batch: Batch) -> bool:
         """Adds sequences that decode to the batch, if there is room for a draft: each computes a token, and
         so many drafts. Otherwise it adds nothing and returns False."""
-        drafting = [sequence for sequence in decoding if sequence.num_drafts] if self._drafts else []
-        room = self._share_out(drafting, len(decoding), plan, batch) if drafting else {}
+        drafting = [sequence for sequence in decoding if sequence.num_drafts] if self.drafts else []
+        if not drafting or not self._gain.pays(len(decoding), drafting):
+            return False
+        room = self._share_out(drafting, len(decoding), plan, batch)
         if not any(room.values()):
             return False
         for sequence in decoding:

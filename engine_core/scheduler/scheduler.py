@@ -223,7 +223,7 @@ class Scheduler:
         oldest = self.in_flight.popleft()
         assert oldest.plan.step == result.step
         failed = self._abort_without_token(oldest, result) if NO_TOKEN in result.token_ids else []
-        self.draft_room.note(oldest.sampling, result)
+        self.draft_room.note(oldest.plan, oldest.sampling, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         if planned := oldest.plan.sample_counts:
             drafts = result.draft_counts or [0] * len(planned)
@@ -235,6 +235,8 @@ class Scheduler:
             self._outputs.add_scores(first, oldest.sampling, result.sample_counts, result.logprobs)
         if not self.in_flight:
             self.quarantine.at_rest()
+        if not self.requests:
+            self.draft_room.idle()
         return failed
 
     def check_invariants(self) -> None:

@@ -225,20 +225,22 @@ class RecordedNewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class RecordedResult(_message.Message):
-    __slots__ = ("duration_us", "without_token", "choices", "sample_counts", "draft_counts", "next_draft_counts")
+    __slots__ = ("duration_us", "without_token", "choices", "sample_counts", "draft_counts", "next_draft_counts", "started_ns")
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_NS_FIELD_NUMBER: _ClassVar[int]
     duration_us: int
     without_token: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedCompositeFieldContainer[RecordedChoice]
     sample_counts: bytes
     draft_counts: bytes
     next_draft_counts: bytes
-    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ...) -> None: ...
+    started_ns: int
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., started_ns: _Optional[int] = ...) -> None: ...
 
 class RecordedChoice(_message.Message):
     __slots__ = ("number", "length", "is_over", "parents", "block_hashes")

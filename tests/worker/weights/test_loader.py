@@ -341,3 +341,36 @@ def test_index_that_is_not_json(llama: Path):
 def test_index_with_a_name_that_is_none(llama: Path):
     shard(llama, **{Q_PROJ: "a\0b"})
     assert "is not a file" in failure(llama)
+
+
+@pytest.mark.parametrize(("value", "what"), [(float("nan"), "NaN"), (float("-inf"), "infinity")])
+def test_weights_that_are_no_numbers(value: float, what: str, llama: Path):
+    def alter(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[Q_PROJ][3, 5] = value
+
+    change(llama, alter)
+    assert failure(llama) == f"tensor {Q_PROJ} in model.safetensors holds {what}"
+
+
+def test_large_weights_whose_sum_overflows(llama: Path):
+    """A sum beyond float32 is not an infinite weight."""
+    change(llama, lambda tensors: tensors[Q_PROJ].fill_(3e38))
+    load(initialize(llama), 0, 1, lambda what, fraction: None)
+
+
+def test_tensors_are_read_a_few_rows_at_a_time(llama: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is read at once has a limit, whatever the size of a tensor, and the weights are the same."""
+    expected = greedy(llama)
+    sizes: list[int] = []
+    read = Checkpoint.read
+
+    def recorded(self: Checkpoint, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        tensor = read(self, name, part)
+        sizes.append(tensor.numel())
+        return tensor
+
+    monkeypatch.setattr("worker.weights.loader.PIECE_VALUES", 500)
+    monkeypatch.setattr(Checkpoint, "read", recorded)
+    assert greedy(llama) == expected
+    assert max(sizes) <= 500
+    assert len(sizes) > 100

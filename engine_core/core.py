@@ -15,7 +15,7 @@ from engine_core.errors import Code, InvariantError, Refused
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.validation import Limits, is_too_long
-from engine_core.io.error_replies import BUG, ErrorReplies
+from engine_core.io.error_replies import BUG, ErrorReplies, no_token_error
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
 from engine_core.pacing import Pace
@@ -291,9 +291,7 @@ class EngineCore:
         self._output_rate.add(len(result.token_ids), self._clock())
         self._publish()
         for request in failed:
-            self._replies.fail(
-                request.frontend, request.handle, Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
-            )
+            self._replies.fail(request.frontend, request.handle, *no_token_error(request))
         self._tell_of_faults()
 
     def _publish(self, only_finishes: bool = False) -> None:

@@ -104,6 +104,7 @@ class Request:
     num_paid: int = 0  # tokens that came with it, as far as its tenant's quota has paid for them
     scheduled: bool = False  # was scheduled at least once
     max_drafts: int = MAX_DRAFTS  # tokens that may be drafted for one of its rows in a step
+    row_error: str = ""  # why a row of it could not go on, as the worker says
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
@@ -139,13 +140,15 @@ class Request:
         """Why a sequence ends after this output, and the token that matched (0: none).
 
         A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
-        there, and a delivered one is taken as it is.
+        there, and a delivered one is taken as it is. But EOS ends an output that its grammar says is
+        complete.
         """
-        if len(output) > self.parameters.min_tokens:
+        is_long_enough = len(output) > self.parameters.min_tokens
+        if output and (is_long_enough or self.parameters.grammar):
             token = output[-1]
             if token in self.eos_token_ids:
                 return FinishReason.EOS, token
-            if token in self.stop_token_ids:
+            if token in self.stop_token_ids and is_long_enough:
                 return FinishReason.STOP, token
         if len(output) >= self.max_tokens:
             return FinishReason.MAX_TOKENS, 0

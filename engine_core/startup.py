@@ -117,6 +117,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
         speculation=config.speculate,
+        no_structured_output=config.no_structured_output,
     )
 
 
@@ -183,6 +184,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         num_blocks=ready.num_blocks,
         block_size=config.block_size,
         max_priority=welcome.max_priority,
+        has_grammars=bool(model.grammar_engine),
     )
     return Identity(welcome, limits)
 

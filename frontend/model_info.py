@@ -27,6 +27,7 @@ from pagewire.checkpoint_paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
+from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
 from pagewire.v1 import generation_pb2, model_pb2
@@ -82,6 +83,8 @@ class ModelInfo:
                 capabilities.append(model_pb2.CAPABILITY_TOOLS)
             if self.answers.reasons:
                 capabilities.append(model_pb2.CAPABILITY_REASONING)
+        if limits.has_grammars:
+            capabilities.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -122,6 +125,8 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_priority=limits.max_priority,
         max_draft_tokens=limits.max_draft_tokens,
         max_tenant_bytes=MAX_ID_BYTES,
+        max_grammar_bytes=MAX_GRAMMAR_BYTES,
+        max_choices=MAX_CHOICES,
     )
 
 
@@ -138,6 +143,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         max_draft_tokens=welcome.max_draft_tokens,
         max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
         num_ranks=welcome.parallelism.data,
+        has_grammars=bool(welcome.model.grammar_engine),
     )
 
 

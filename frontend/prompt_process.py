@@ -1,4 +1,5 @@
-"""A prompt process: tokenizes one request after the other, within limits that the kernel enforces.
+"""A prompt process: tokenizes prompts and compiles grammars, one request after the other, within limits that
+the kernel enforces.
 
 It communicates over standard input and output, and ends with its frontend.
 """
@@ -45,6 +46,8 @@ def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader
         kind = request.WhichOneof("job")
         if kind == "prompt":
             return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
+        if kind == "structured_output":
+            return reader_pb2.ReadResponse(grammar=reading.grammar(request.structured_output))
         if kind == "words":
             return _texts(reading.words(request.words.texts))
         return _texts(reading.continuations(request.continuations.texts))

@@ -269,6 +269,9 @@ class EngineConfig(ModelConfig):
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "do not capture CUDA graphs")
+    no_structured_output: bool = flag(
+        False, "refuse structured output: the worker starts without what masks tokens by grammars"
+    )
     no_prefix_cache: bool = flag(False, "do not reuse keys and values of common prefixes")
     scheduling: Scheduling = flag("ahead", "ahead: submit a step while the previous one runs; sync: after it")
     record: str = flag("", "record the scheduler's inputs and decisions to this file", metavar="FILE")

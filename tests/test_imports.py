@@ -28,6 +28,8 @@ GROUND = {
     "retry_after",
     "beam_limits",
     "speculation",
+    "grammar_errors",
+    "grammar_limits",
 }
 """The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
 HEAVY = {"torch", "transformers", "triton", "safetensors"}

@@ -18,6 +18,7 @@ from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
+from pagewire.grammar_limits import MAX_COMPILED_BYTES
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
@@ -47,6 +48,8 @@ class Limits:
     block_size: int
     max_priority: int = MAX_PRIORITY
     """Priorities are -max_priority to max_priority; 0: there are no classes."""
+    has_grammars: bool = False
+    """The worker masks tokens by grammars."""
 
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
@@ -56,6 +59,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     n = _check_sampling(message.sampling, limits)
     _check_stopping(message.stopping, limits)
     _check_bad_words(message, limits)
+    _check_grammar(message, limits)
     _check_choice(message, limits)
     _check_candidates("output.logprobs", message.logprobs, limits)
     delivered = _delivered(message, len(prompt), n, limits)
@@ -85,7 +89,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
-        max_drafts=message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS,
+        max_drafts=_max_drafts(message),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
@@ -128,6 +132,7 @@ def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters
         stop_token_ids=tuple(sorted(stops)),
         bad_words=tuple(tuple(word.ids) for word in message.bad_words),
         logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
+        grammar=message.grammar,
     )
 
 
@@ -193,6 +198,25 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
         if not word.ids:
             raise Refused("sampling.bad_words", "has a word without tokens")
         _check_tokens("sampling.bad_words", word.ids, limits)
+
+
+def _max_drafts(message: AddRequest) -> int:
+    """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position."""
+    if message.grammar:
+        return 0
+    return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
+
+
+def _check_grammar(message: AddRequest, limits: Limits) -> None:
+    if not message.grammar:
+        return
+    path = "structured_output"
+    if not limits.has_grammars:
+        raise Refused(path, "needs a worker that masks tokens by grammars")
+    if len(message.grammar.encode()) > MAX_COMPILED_BYTES:
+        raise Refused(path, f"has a grammar of more than {MAX_COMPILED_BYTES} bytes")
+    if message.sampling.allowed_token_ids or message.stopping.ignore_eos:
+        raise Refused(path, "cannot be combined with allowed_token_ids or ignore_eos")
 
 
 def _check_choice(message: AddRequest, limits: Limits) -> None:

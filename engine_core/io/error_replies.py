@@ -4,10 +4,18 @@ from collections.abc import Callable
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
+from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import EngineMessage, RequestFailed
 
 BUG = Code.INTERNAL, "INTERNAL", "internal error of the engine core"
 """Code, reason and message for bugs of the engine core."""
+
+
+def no_token_error(request: Request) -> tuple[Code, str, str]:
+    """Returns code, reason and message for a request of which a row got no token."""
+    if request.row_error:
+        return Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", f"structured_output: {request.row_error}"
+    return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
 
 
 class ErrorReplies:

@@ -385,13 +385,18 @@ class Scheduler:
         """Aborts and returns the requests of sequences that got NO_TOKEN.
 
         The fault may lie in their blocks, in blocks of sequences that have ended, and in copies of either:
-        all are forgotten.
+        all are forgotten, unless the worker says that it lies elsewhere (row_errors).
         """
-        broken = [step.sampling[entry] for entry in result.entries_with(NO_TOKEN)]
-        failed = {sequence.request: None for sequence in broken if sequence.status is not Status.ENDED}
-        for sequence in broken + [sibling for request in failed for sibling in request.sequences]:
-            self.prefix_cache.distrust(sequence)
-        self.swap.drop_all()
+        entries = {entry: step.sampling[entry] for entry in result.entries_with(NO_TOKEN)}
+        live = {entry: each for entry, each in entries.items() if each.status is not Status.ENDED}
+        failed = {sequence.request: None for sequence in live.values()}
+        for entry, sequence in live.items():
+            sequence.request.row_error = result.row_errors.get(entry, "")
+        broken = [sequence for entry, sequence in entries.items() if entry not in result.row_errors]
+        if broken:
+            for sequence in broken + [sibling for request in failed for sibling in request.sequences]:
+                self.prefix_cache.distrust(sequence)
+            self.swap.drop_all()
         for request in failed:
             self.abort(request)
         return list(failed)

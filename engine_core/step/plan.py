@@ -23,6 +23,7 @@ class RowParameters:
     stop_token_ids: tuple[int, ...]
     bad_words: tuple[tuple[int, ...], ...]
     logprobs: LogprobOptions | None = None  # of the output
+    grammar: str = ""  # of the output; "": none
 
 
 @dataclass(slots=True)
@@ -141,4 +142,5 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         prompt_logprobs=new.prompt_logprobs,
         prompt_logprobs_start=new.prompt_logprobs_start,
         num_beam_candidates=new.num_beam_candidates,
+        grammar=new.parameters.grammar,
     )

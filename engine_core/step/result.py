@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from engine_core.step.plan import Plan
@@ -13,6 +14,9 @@ from pagewire.ipc.logprob_columns import check
 
 TokenLogprobs = Sequence[tuple[int, float]]
 """Tokens with their log-probabilities, the most likely first, of equals the lower token first."""
+
+
+NO_ERRORS: Mapping[int, str] = MappingProxyType({})
 
 
 class Result(NamedTuple):
@@ -37,6 +41,8 @@ class Result(NamedTuple):
     def num_accepted_drafts(self) -> int:
         """Drafted tokens that are among token_ids: all of an entry but the last one."""
         return sum(self.sample_counts) - len(self.sample_counts)
+
+    row_errors: Mapping[int, str] = NO_ERRORS  # why entries of sample_rows have no token
 
     def entries_with(self, token: int) -> list[int]:
         """Entries of sample_rows that got this token."""
@@ -71,6 +77,7 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         sample_counts=unpack_u32(message.sample_counts) if message.sample_counts else (),
         draft_counts=unpack_u32(message.draft_counts) if message.draft_counts else (),
         next_draft_counts=unpack_u32(message.next_draft_counts) if message.next_draft_counts else (),
+        row_errors={error.entry: error.message for error in message.row_errors} or NO_ERRORS,
     )
     num_tokens = sum(result.sample_counts) if result.sample_counts else len(plan.sample_rows)
     if result.step != plan.step or len(result.token_ids) != num_tokens:

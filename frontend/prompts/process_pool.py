@@ -21,6 +21,7 @@ from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
+from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,11 @@ class PromptProcesses:
         """See PromptEncoder.continuations. Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
         return _lists(await self._ask(request, path))
+
+    async def read_grammar(self, form: generation_pb2.StructuredOutput) -> str:
+        """See PromptEncoder.grammar. Raises ServiceError."""
+        request = reader_pb2.ReadRequest(structured_output=form)
+        return (await self._ask(request, "structured_output")).grammar
 
     async def _ask(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
@@ -170,9 +176,10 @@ class _Process:
         if code >= 0:  # it could not start, or has a bug, and has logged why itself
             log.error("a prompt process failed: %s", describe_exit(code))
             return InternalError()
-        log.warning("a prompt process died while it tokenized a prompt: %s", describe_exit(code))
+        task = "compile" if path == "structured_output" else "tokenize"
+        log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
-        return InvalidRequest({path: f"takes too much {what} to tokenize"})
+        return InvalidRequest({path: f"takes too much {what} to {task}"})
 
 
 def _lists(answer: reader_pb2.ReadResponse) -> list[list[int]]:

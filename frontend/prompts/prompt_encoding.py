@@ -6,13 +6,18 @@ prompt_reader.py chooses where this runs. Prompts have passed frontend.validatio
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.control_tokens import ControlTokens
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
-from pagewire.v1 import prompt_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
+
+if TYPE_CHECKING:
+    from frontend.grammar.judge import GrammarJudge
 
 BYTES_PER_TOKEN = 16
 """Bytes of text that a prompt may have per token of context. Text has about 4; tokenizing takes 150 bytes of
@@ -45,6 +50,16 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._control_tokens = ControlTokens(tokenizer)
+
+    def grammar(self, form: generation_pb2.StructuredOutput) -> str:
+        """Returns the grammar of a structured output. Raises InvalidRequest."""
+        return self._judge.compile(form)
+
+    @cached_property
+    def _judge(self) -> "GrammarJudge":
+        from frontend.grammar.judge import GrammarJudge  # loads llguidance, which few requests need
+
+        return GrammarJudge(self._tokenizer.grammar_tokens)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
         """Returns token ids of words, each at the beginning of a text and after a space, without

@@ -14,12 +14,13 @@ from time import monotonic
 from typing import TypeVar
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest
+from frontend.grammar.cache import GrammarCache
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import reader_pb2
-from pagewire.v1 import prompt_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class PromptReader:
     ) -> None:
         """processes: for what threads should not do; None: threads do everything."""
         self._encoder = PromptEncoder(tokenizer, chat_template)
+        self._grammars = GrammarCache()
         self._num_threads = num_threads
         self._processes = processes
         self._clock = clock
@@ -107,6 +109,18 @@ class PromptReader:
             lambda processes: processes.read_words(words, "sampling.bad_words"),
             sum(map(len, words)),
         )
+
+    async def read_grammar(self, form: generation_pb2.StructuredOutput) -> str:
+        """See PromptEncoder.grammar. In a process, if there are any: a grammar can be made to take long."""
+        grammar = self._grammars.get(form)
+        if grammar is None:
+            grammar = await self._do(
+                lambda: self._encoder.grammar(form),
+                lambda processes: processes.read_grammar(form),
+                SMALL + 1,
+            )
+            self._grammars.put(form, grammar)
+        return grammar
 
     async def read_continuations(self, texts: Sequence[str]) -> list[list[int]]:
         """See PromptEncoder.continuations."""

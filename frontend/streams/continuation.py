@@ -23,12 +23,19 @@ class FinishRules:
     """The rules by which the core ends a sequence after a token, as in engine_core.request."""
 
     def __init__(
-        self, resolved: Resolved, eos_token_ids: frozenset[int], prompt_len: int, max_model_len: int
+        self,
+        resolved: Resolved,
+        eos_token_ids: frozenset[int],
+        prompt_len: int,
+        max_model_len: int,
+        has_grammar: bool = False,
     ) -> None:
+        """has_grammar: EOS ends the sequence also before min_tokens."""
         stopping = resolved.stopping
         self._eos = frozenset[int]() if stopping.ignore_eos else eos_token_ids
         self._stops = self._eos | frozenset(stopping.stop_token_ids)
         self._min_tokens = stopping.min_tokens
+        self._until_eos = 0 if has_grammar else stopping.min_tokens
         self._max_tokens = stopping.max_tokens
         self._room = max_model_len - prompt_len
 
@@ -37,15 +44,16 @@ class FinishRules:
 
         Raises ValueError, worded for the client, when it would have ended before.
         """
-        if not self._stops.isdisjoint(token_ids[self._min_tokens : -1]):
+        before = token_ids[self._min_tokens : -1], token_ids[self._until_eos : -1]
+        if not (self._stops.isdisjoint(before[0]) and self._eos.isdisjoint(before[1])):
             raise ValueError("go on after a token that ended the sequence")
         if len(token_ids) > min(self._max_tokens, self._room):
             limit = "max_tokens" if self._max_tokens <= self._room else "the context length"
             raise ValueError(f"are {len(token_ids)}, more than {limit} allows")
-        if len(token_ids) > self._min_tokens:
-            last = token_ids[-1]
-            if last in self._stops:
-                return EOS if last in self._eos else STOP, last
+        if len(token_ids) > self._until_eos and token_ids[-1] in self._eos:
+            return EOS, token_ids[-1]
+        if len(token_ids) > self._min_tokens and token_ids[-1] in self._stops:
+            return STOP, token_ids[-1]
         if len(token_ids) == self._max_tokens:
             return MAX_TOKENS, 0
         if len(token_ids) == self._room:

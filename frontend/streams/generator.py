@@ -163,6 +163,8 @@ class Generator:
         answers = await open_answers(
             request, self._model, prompt.token_ids, resolved.sampling.seed, self._prompts.run
         )
+        if request.HasField("structured_output"):
+            message.grammar = await self._prompts.read_grammar(request.structured_output)
         stream = Stream(
             self._header(request, ids[0], prompt, resolved, prompt_scores),
             delivery,
@@ -171,7 +173,13 @@ class Generator:
         )
         if request.continuation.sequences:
             self._counters.continuations += 1
-            rules = FinishRules(resolved, limits.eos_token_ids, len(prompt.token_ids), limits.max_model_len)
+            rules = FinishRules(
+                resolved,
+                limits.eos_token_ids,
+                len(prompt.token_ids),
+                limits.max_model_len,
+                has_grammar=bool(message.grammar),
+            )
             await self._prompts.run(lambda: resume(request.continuation, stream, rules, limits.vocab_size))
             put_delivered(message, stream.delivered())
             check_complete(resolved, stream.ended)

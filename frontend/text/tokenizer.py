@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import tokenizers
 from tokenizers import AddedToken
 
+from frontend.grammar.special_tokens import takes_part
 from frontend.text.detokenizer import (
     ByteLevelDetokenizer,
     Detokenizer,
@@ -114,6 +115,15 @@ class Tokenizer:
     def special_tokens(self) -> dict[int, AddedToken]:
         """The special tokens, by id."""
         return {token: self._added[token] for token in self._special}
+
+    @property
+    def grammar_tokens(self) -> dict[str, int]:
+        """The texts of tokens that a grammar must name, with their ids."""
+        return {
+            added.content: token
+            for token, added in self._added.items()
+            if takes_part(added.content, added.special)
+        }
 
     def copy(self) -> "tokenizers.Tokenizer":
         """Returns a copy of the underlying tokenizer that may be changed."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.validation import structured_output
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.multi_sequence import contradictions, returned
 from frontend.validation.rules import (
@@ -45,6 +46,8 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
     _check_continuation(request, limits, findings)
+    if request.HasField("structured_output") and not limits.has_grammars:
+        findings.unsupported["structured_output"] = "is not served: the engine has no grammars"
     if request.output.echo and request.output.HasField("text") and not request.output.text:
         findings.invalid["output.echo"] = "is text, which output.text switches off"
     if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
@@ -188,6 +191,7 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
 def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) -> None:
     sampling, stopping = request.sampling, request.stopping
     findings.invalid.update(contradictions(request))
+    findings.invalid.update(structured_output.contradictions(request))
     if sampling.HasField("beam_search") and request.output.HasField("logprobs"):
         findings.unsupported["output.logprobs"] = f"{NOT_BUILT} for sampling.beam_search"
     if stopping.HasField("max_tokens") and stopping.min_tokens > stopping.max_tokens:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
 MAX_ID_BYTES = 256
@@ -36,6 +37,8 @@ class Limits:
     max_logprobs: int = 0
     num_ranks: int = 1
     """Engine cores."""
+    has_grammars: bool = False
+    """The engine masks tokens by grammars."""
 
 
 Check = Callable[[Any, Limits], str | None]
@@ -185,6 +188,23 @@ def _rank(value: int, limits: Limits) -> str | None:
     return f"must be below {limits.num_ranks}, the number of engines, not {value}"
 
 
+def _grammar_text(value: str, limits: Limits) -> str | None:
+    size = len(value.encode())
+    if 1 <= size <= MAX_GRAMMAR_BYTES:
+        return None
+    return f"must be 1 to {MAX_GRAMMAR_BYTES} bytes, not {size}"
+
+
+def _choices(values: Sequence[str], limits: Limits) -> str | None:
+    if len(values) > MAX_CHOICES:
+        return f"must be at most {MAX_CHOICES} strings, not {len(values)}"
+    return None if all(values) else "must not contain an empty string"
+
+
+def _backend(value: str, limits: Limits) -> str | None:
+    return None if value in ("", "llguidance") else "must be llguidance, or empty"
+
+
 AT_LEAST_ONE = number(1, MAX_COUNT)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
 DRAFT_TOKENS = Rule("0 to Limits.max_draft_tokens", _draft_tokens)
@@ -204,4 +224,8 @@ ALL_CANDIDATES = Rule(
 TOOL_NAME = Rule(
     f"1 to {MAX_TOOL_NAME} of A-Z, a-z, 0-9, _, ., -", lambda value, limits: tool_name_problem(value)
 )
+TRUE = Rule("true", lambda value, limits: None if value else "must be true")
+GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
+CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
+BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)

@@ -186,7 +186,6 @@ REFUSED_FIELDS = frozenset(
         "prompt.chat.messages.tool_calls",
         "prompt.chat.messages.tool_call_id",
         "prompt.chat.messages.content.media",
-        "structured_output",
         "adapter",
         "extensions",
     }

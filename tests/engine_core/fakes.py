@@ -34,6 +34,7 @@ LIMITS = Limits(
     eos_token_ids=frozenset({EOS}),
     num_blocks=64,
     block_size=4,
+    has_grammars=True,
 )
 
 
@@ -529,6 +530,7 @@ def decode_plan(message: StepPlan) -> Plan:
                     tuple(new.stop_token_ids),
                     tuple(tuple(word.ids) for word in new.bad_words),
                     new.logprobs if new.HasField("logprobs") else None,
+                    new.grammar,
                 ),
                 prompt_logprobs=new.prompt_logprobs if new.HasField("prompt_logprobs") else None,
                 prompt_logprobs_start=new.prompt_logprobs_start,

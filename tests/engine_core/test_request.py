@@ -1,6 +1,8 @@
 """Counters of a sequence: what plans count ahead, and what results confirm."""
 
-from engine_core.request import Sequence, plan_one_each, take_one_each
+from array import array
+
+from engine_core.request import FinishReason, Sequence, plan_one_each, take_one_each
 from tests.engine_core.fakes import EOS, add_request, make
 
 
@@ -82,3 +84,14 @@ def test_preemption_counts_the_certain_token_alone():
     sequence.set_computed(0)
     assert sequence.take([8, 9], 3) == 2
     assert counters(sequence) == (8, 0, 0) and sequence.num_known_tokens == 8
+
+
+def test_eos_ends_an_output_with_a_grammar_also_below_min_tokens():
+    """The worker allows it there only where the grammar allows nothing else."""
+    message = add_request(1, 5, max_tokens=9, min_tokens=4, stop_token_ids=[8])
+    message.grammar = "start: /a/"
+    request = make(message)
+    assert request.ending(array("I", [])) == (FinishReason.NONE, 0)
+    assert request.ending(array("I", [7, EOS])) == (FinishReason.EOS, EOS)
+    assert request.ending(array("I", [7, 8])) == (FinishReason.NONE, 0)
+    assert request.ending(array("I", [7, 7, 7, 7, 8])) == (FinishReason.STOP, 8)

@@ -40,6 +40,7 @@ class CpuBackend:
         """kernels: what reads and writes the cache; None: torch."""
         self.model, self.cache, self.sampler = model, cache, sampler
         self.features: Sequence[RowFeature] = (sampler,)
+        self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check = compiled_check(rows) if kernels is not None else None
         self._swap_space, self._rows = swap_space, rows

@@ -25,6 +25,8 @@ from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
 from worker.exactness import TORCH, Exactness, on_cpu
 from worker.executor.executor import StepExecutor
+from worker.grammar.rows import GrammarRows
+from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
@@ -57,6 +59,7 @@ def load(
     speculation = read_speculation(initialize.speculation, "cpu")
     config = read_model_config(Path(initialize.model_path))
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
         precompiled.begin()
     model, dtype, arena = _load_weights(initialize, config, report, memory)
@@ -68,7 +71,7 @@ def load(
     report("KV cache", 0.0)
     cache = loaded.make_cache()
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
-    executor = loaded.make_executor(cache, swap_space, speculation)
+    executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report))
     release_startup_memory()
     report("warm-up", 0.0)
     warm_up(executor)
@@ -102,13 +105,14 @@ class Loaded:
         return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone))
 
     def make_executor(
-        self, cache: KVCache, swap_space: SwapSpace, speculation: Speculation | None
+        self, cache: KVCache, swap_space: SwapSpace, speculation: Speculation | None, grammars: GrammarRows
     ) -> StepExecutor[CpuBackend]:
         """Returns what executes steps on this cache."""
         most_rows, vocab_size = self.initialize.max_num_seqs, self.config.vocab_size
         size = self.initialize.block_size
         rows = RowTable(most_rows, self.max_model_len, vocab_size, size, cache.num_blocks)
-        sampler = Sampler(most_rows, vocab_size, CPU, sampling_kernels(torch.get_num_threads()))
+        kernels = sampling_kernels(torch.get_num_threads())
+        sampler = Sampler(most_rows, vocab_size, CPU, kernels, grammars)
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks)
         speculator = lookup_speculator(speculation, rows)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
@@ -170,5 +174,6 @@ def _ready(
     ready = make_ready(*facts, cache, swap_space, prefill_us)
     ready.num_threads = threads
     ready.model.quantization = initialize.quantization
+    ready.model.grammar_engine = executor.backend.grammars.engine
     loaded.exactness.describe(ready.model)
     return ready

@@ -49,6 +49,7 @@ class CudaBackend:
     ) -> None:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.features: Sequence[RowFeature] = (sampler,)
+        self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: StepCheck | None = None
         self._swap_space, self.rows = swap_space, rows
@@ -67,6 +68,7 @@ class CudaBackend:
         self.device_rows.update(plan, appended)
         if appended:
             self.sampler.append(appended, self.device.send(token_ids))
+            self.grammars.record(appended, lambda: token_ids)
 
     def swap(self, swaps: Swaps) -> None:
         """See Backend."""
@@ -140,7 +142,20 @@ class CudaOutputs:
         tokens = backend.sampler.sample(logits, rows.tolist(), scores)
         backend.device_rows.append(device_rows, tokens)
         fetched = backend.device.fetch(tokens)
+        self._record(rows.tolist(), fetched)
         return SampledTokens(np.zeros(len(rows), np.int64), fetched.numpy, scores.columns)
+
+    def _record(self, rows: list[int], fetched: torch.Tensor) -> None:
+        """Lets the grammars of rows [N] follow their tokens, once these are on the host."""
+        if self._backend.grammars.users(rows):
+            event = self._backend.device.record()
+
+            def tokens() -> Integers:
+                event.synchronize()
+                numbers: Integers = fetched.numpy()
+                return numbers
+
+            self._backend.grammars.record(rows, tokens)
 
     def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
         """See StepOutputs."""

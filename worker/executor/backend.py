@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -110,6 +111,8 @@ class Backend(Protocol):
 
     features: Sequence[RowFeature]
     """State by row that the backend keeps; changed by the plan before update_rows()."""
+    grammars: GrammarRows
+    """Grammars of the rows; they change with `features`."""
     num_host_blocks: int
     """Blocks of the swap space."""
     plan_check: StepCheck | None

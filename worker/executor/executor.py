@@ -108,6 +108,8 @@ class StepExecutor(Generic[B]):
             self._sample(outputs, step.sample_rows, pending)
         if speculator is not None:
             pending.next_draft_counts = speculator.next_counts(step.sample_rows)
+        if len(step.sample_rows):
+            pending.add_errors(backend.grammars.errors(step.sample_rows.tolist()))
 
     def _want_tokens_only(self, rows: Integers) -> bool:
         """Returns whether none of the rows [A] is a beam or requests log-probabilities."""

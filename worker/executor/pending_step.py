@@ -4,7 +4,7 @@ Everything that the result needs of rows is taken at launch: the next plan may b
 is read, and may remove them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ class PendingStep:
         self._beams: npt.NDArray[np.bool_] | None = None  # [A]; None: no beam is among the rows
         self._beam_counts: Integers | None = None  # [B]
         self._candidates: Deferred[BeamCandidates] | None = None
+        self._errors: Mapping[int, str] = {}
         self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
         self._completion: Completion
         self._sample_counts: Integers | None = None  # [A]; None: 1 each
@@ -51,6 +52,10 @@ class PendingStep:
         """Adds how many tokens each of the rows [A] got, and how many were drafted."""
         self._sample_counts, self._draft_counts = sample_counts, draft_counts
 
+    def add_errors(self, errors: Mapping[int, str]) -> None:
+        """Adds why rows have no token, by index into the sampled rows."""
+        self._errors = errors
+
     def complete_with(self, completion: Completion) -> None:
         """Sets what tells that the step is done."""
         self._completion = completion
@@ -70,6 +75,8 @@ class PendingStep:
             forward_us=times.forward_us,
             sample_us=times.sample_us,
         )
+        for entry, message in self._errors.items():
+            result.row_errors.add(entry=entry, message=message)
         if self._prompts is not None:
             result.prompt_logprobs.extend(self._prompts())
         if self._beams is not None:

@@ -15,10 +15,12 @@ from kernels.ops.sampling.argmax import argmax
 from kernels.ops.sampling.inverse_cdf import inverse_cdf
 from kernels.ops.sampling.ranking import ranking
 from pagewire.internal.v1 import worker_pb2
+from worker.grammar.rows import GrammarRows
 from worker.sampling.bad_tokens import BadTokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.candidates import Candidates, candidates_of
 from worker.sampling.filters import filters_of
+from worker.sampling.grammar_mask import GrammarMask
 from worker.sampling.logit_bias import LogitBias
 from worker.sampling.logprobs.sampled import SampledScores
 from worker.sampling.penalties import Penalties
@@ -52,17 +54,21 @@ class Sampler:
         vocab_size: int,
         device: torch.device,
         kernels: SamplingKernels | None = None,
+        grammars: GrammarRows | None = None,
     ) -> None:
         """Rows are numbers below max_num_rows. kernels: compiled ones, which choose the same tokens as torch;
-        None: torch chooses."""
+        None: torch chooses. grammars: of the same rows; None: a row that comes with one fails."""
         self._rows_per_piece = max(1, PIECE // vocab_size)
         penalties = Penalties(vocab_size, device, kernels)
         bad_tokens = BadTokens(vocab_size, device)
+        self.grammars = grammars or GrammarRows(vocab_size, None)
+        self._grammar_mask = GrammarMask(self.grammars)
         # The order is part of the API: these do not commute.
         self._processors = (
             penalties,
             LogitBias(vocab_size, device),
             AllowedTokens(vocab_size, device),
+            self._grammar_mask,
             bad_tokens,
             MinTokens(vocab_size, device),
         )
@@ -172,6 +178,7 @@ class Sampler:
     @torch.inference_mode()
     def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
         """Appends tokens [A] to the state of processors that depend on the output."""
+        self._grammar_mask.record(rows, tokens)
         known = tokens.clamp(min=0)  # NO_TOKEN is no index
         for recorder in self._recorders:
             recorder.record(rows, known)

@@ -49,6 +49,7 @@ class SimulatedBackend:
         faults: Faults,
         clock: Clock,
     ) -> None:
+        self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
         self.plan_check: StepCheck | None = None
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
@@ -73,6 +74,7 @@ class SimulatedBackend:
         """See Backend."""
         if appended:
             self._histories.append(appended, token_ids)
+            self.grammars.record(appended, lambda: token_ids)
 
     def swap(self, swaps: Swaps) -> None:
         """See Backend."""

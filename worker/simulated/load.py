@@ -14,6 +14,7 @@ from worker.config.registry import read_model_config
 from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
+from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks
 from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
 from worker.simulated.clock import REAL_TIME, Clock
@@ -59,7 +60,8 @@ def load(
     rows = RowTable(
         initialize.max_num_seqs, max_model_len, model.vocab_size, initialize.block_size, num_blocks
     )
-    tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids)
+    grammars = GrammarsToCome(initialize, model.vocab_size, model.eos_token_ids).rows(lambda *_: None)
+    tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids, grammars)
     backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock)
     speculator = make_speculator(speculation, rows, tokens)
     runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator)
@@ -75,6 +77,7 @@ def load(
             eos_token_ids=model.eos_token_ids,
             weight_bytes=weight_bytes,
             arithmetic=SIMULATED.arithmetic,
+            grammar_engine=grammars.engine,
         ),
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,

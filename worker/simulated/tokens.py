@@ -8,7 +8,8 @@ All numbers are uint64, little-endian, and wrap; G = 0x9E3779B97F4A7C15, and `mi
 SplitMix64. `position` counts the output's tokens from 0. At temperature 0, seed and index count as 0: greedy
 sequences of one prompt are equal. The candidates are `allowed_token_ids` where there are any (EOS and stop
 tokens included, if they are listed: this is how to request them), and otherwise the vocabulary without EOS
-and stop tokens; both without `bad_token_ids`, in ascending order.
+and stop tokens; both without `bad_token_ids`, in ascending order. Those of a row with a grammar are what it
+allows at this position, without `bad_token_ids` and, before min_tokens, without EOS, unless nothing is left.
 
 So a token is the same alone and in a batch, for any chunking of the prompt, and after preemption.
 """
@@ -22,9 +23,14 @@ import numpy.typing as npt
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
+from worker.grammar.matcher import Words
+from worker.grammar.rows import GrammarRows
 
 NO_TOKEN = -1
 """No candidate is left."""
+
+ANY_POSITION = 1 << 62
+"""A position beyond every min_tokens."""
 
 _MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -59,7 +65,16 @@ def token_reference(
 class TokenSource:
     """Chooses tokens for rows: the sampler of a worker without a model."""
 
-    def __init__(self, max_num_rows: int, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        max_num_rows: int,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        grammars: GrammarRows | None = None,
+    ) -> None:
+        """grammars: of the same rows; None: a row that comes with one fails."""
+        self.grammars = grammars or GrammarRows(vocab_size, None)
+        self._forbidden: dict[int, tuple[Integers, int]] = {}  # row with a grammar -> bad ids, min_tokens
         self._vocab = np.arange(vocab_size)
         self._eos = frozenset(eos_token_ids)
         self._usual = np.setdiff1d(self._vocab, list(self._eos))
@@ -73,6 +88,9 @@ class TokenSource:
         prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len])
         self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
         self._set_hash(row, new.sequence_index)
+        self.grammars.add_row(row, new, prompt_ids, output_ids)
+        if row in self.grammars:
+            self._forbidden[row] = np.array(new.sampling.bad_token_ids, np.int64), new.min_tokens
         candidates = self._candidates(new)
         if candidates is not self._usual:
             self._unusual[row] = candidates
@@ -81,6 +99,9 @@ class TokenSource:
         """Begins a row with the tokens of its source."""
         self._origins[row] = self._origins[source_row]
         self._set_hash(row, sequence_index)
+        self.grammars.fork_row(row, source_row, sequence_index)
+        if source_row in self._forbidden:
+            self._forbidden[row] = self._forbidden[source_row]
         if source_row in self._unusual:
             self._unusual[row] = self._unusual[source_row]
 
@@ -88,6 +109,8 @@ class TokenSource:
         """Ends a row."""
         del self._origins[row]
         self._unusual.pop(row, None)
+        self._forbidden.pop(row, None)
+        self.grammars.remove_row(row)
 
     def sample(self, rows: Integers, positions: Integers) -> Integers:
         """Returns one token for each of the rows, all [A]; NO_TOKEN where there is no candidate."""
@@ -98,10 +121,39 @@ class TokenSource:
             for at, row in enumerate(rows.tolist()):
                 if row in self._unusual:
                     tokens[at] = _pick(self._unusual[row], hashes[at : at + 1])[0]
+        self._follow_grammars(rows.tolist(), positions, hashes, tokens)
         return tokens
+
+    def _follow_grammars(
+        self, rows: list[int], positions: Integers, hashes: Hashes, tokens: Integers
+    ) -> None:
+        """Replaces the tokens [A] of rows that have grammars, and advances these."""
+        users = self.grammars.users(rows)
+        if not users:
+            return
+        masks = self.grammars.words([rows[user] for user in users])
+        for user, words in zip(users, masks, strict=True):
+            candidates = self._allowed(rows[user], words, int(positions[user]))
+            tokens[user] = _pick(candidates, hashes[user : user + 1])[0]
+        known = tokens.tolist()
+        self.grammars.record(rows, lambda: known)
+
+    def _allowed(self, row: int, words: Words, position: int) -> Integers:
+        """Returns the tokens that a row's grammar allows, ascending, less those forbidden if others are
+        left."""
+        bits = np.unpackbits(words.view(np.uint8), count=len(self._vocab), bitorder="little")
+        candidates = np.flatnonzero(bits)
+        bad, min_tokens = self._forbidden[row]
+        early = list(self._eos) if position < min_tokens else []
+        for forbidden in (bad, early):
+            left = np.setdiff1d(candidates, forbidden)
+            candidates = left if len(left) else candidates
+        return candidates
 
     def candidates(self, row: int) -> Integers:
         """Returns the tokens that a row may choose, ascending."""
+        if row in self.grammars:
+            return self._allowed(row, self.grammars.words([row])[0], ANY_POSITION)
         return self._unusual.get(row, self._usual)
 
     def _set_hash(self, row: int, index: int) -> None:

@@ -1,3 +1,4 @@
+from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -8,14 +9,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReadRequest(_message.Message):
-    __slots__ = ("prompt", "words", "continuations")
+    __slots__ = ("prompt", "words", "continuations", "structured_output")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     prompt: ReadPrompt
     words: Texts
     continuations: Texts
-    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ...) -> None: ...
+    structured_output: _generation_pb2.StructuredOutput
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., structured_output: _Optional[_Union[_generation_pb2.StructuredOutput, _Mapping]] = ...) -> None: ...
 
 class ReadPrompt(_message.Message):
     __slots__ = ("prompt", "path", "vocab_size", "max_model_len", "offsets")
@@ -38,14 +41,16 @@ class Texts(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("prompt", "texts", "error")
+    __slots__ = ("prompt", "texts", "error", "grammar")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     prompt: Reading
     texts: Readings
     error: ReadError
-    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ...) -> None: ...
+    grammar: str
+    def __init__(self, prompt: _Optional[_Union[Reading, _Mapping]] = ..., texts: _Optional[_Union[Readings, _Mapping]] = ..., error: _Optional[_Union[ReadError, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("token_ids", "text", "starts", "ends")

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.errors import Code, Refused
+from pagewire.grammar_limits import MAX_COMPILED_BYTES
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.prompt_pb2 import TokenIds
@@ -24,6 +26,7 @@ def changed(change: Callable[[AddRequest], object], **options: object) -> AddReq
 def test_a_request_has_all_fields_of_its_message() -> None:
     message = add_request(7, [10, 20, 30], n=2, max_tokens=5, min_tokens=1, stop_token_ids=[9, 4])
     message.bad_words.append(TokenIds(ids=[5, 6]))
+    message.grammar = "start: /a/"
     message.stopping.time_limit.FromMilliseconds(1500)
     message.deadline.FromMilliseconds(2500)
     request = make(message, arrival=100.0)
@@ -31,6 +34,7 @@ def test_a_request_has_all_fields_of_its_message() -> None:
     assert request.prompt.tolist() == [10, 20, 30]
     assert request.parameters.stop_token_ids == (EOS, 4, 9)
     assert request.parameters.bad_words == ((5, 6),)
+    assert request.parameters.grammar == "start: /a/" and request.max_drafts == 0
     assert request.parameters.sampling == message.sampling
     assert (request.time_limit_at, request.deadline_at) == (101.5, 102.5)
     assert [sequence.index for sequence in request.sequences] == [0, 1]
@@ -107,6 +111,15 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
     "bad token": (lambda m: m.sampling.bad_token_ids.append(2**32 - 1), "sampling.bad_token_ids"),
     "bad word": (lambda m: m.bad_words.add(ids=[1, VOCAB]), "sampling.bad_words"),
     "empty word": (lambda m: m.bad_words.add(), "sampling.bad_words"),
+    "huge grammar": (lambda m: setattr(m, "grammar", "g" * (MAX_COMPILED_BYTES + 1)), "structured_output"),
+    "grammar without an end": (
+        lambda m: (setattr(m, "grammar", "g"), setattr(m.stopping, "ignore_eos", True)),
+        "structured_output",
+    ),
+    "grammar and allowed": (
+        lambda m: (setattr(m, "grammar", "g"), m.sampling.allowed_token_ids.append(1)),
+        "structured_output",
+    ),
     "no max_tokens": (lambda m: m.stopping.ClearField("max_tokens"), "stopping.max_tokens"),
     "no min_tokens": (lambda m: m.stopping.ClearField("min_tokens"), "stopping.min_tokens"),
     "min over max": (lambda m: setattr(m.stopping, "min_tokens", 5), "stopping.min_tokens"),
@@ -192,3 +205,10 @@ def test_any_message_is_a_request_or_refused(data: bytes) -> None:
     except Refused:
         return
     assert 1 <= len(request.sequences) <= LIMITS.max_num_seqs
+
+
+def test_a_grammar_needs_a_worker_that_has_them() -> None:
+    message = changed(lambda m: setattr(m, "grammar", "g"))
+    with pytest.raises(Refused) as refusal:
+        make(message, replace(LIMITS, has_grammars=False))
+    assert refusal.value.field == "structured_output"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine_core.errors import InvariantError
+from engine_core.errors import Code, InvariantError
+from engine_core.io.error_replies import no_token_error
 from engine_core.kv_cache import prefix_cache
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_cache import PrefixCache
@@ -233,6 +234,18 @@ def test_a_row_without_logits_leaves_nothing_behind() -> None:
     world.worker.execute(plan)
     world.scheduler.update(Result(plan.step, [NO_TOKEN, 5]))
     assert world.scheduler.pool.num_cached == 0
+
+
+def test_a_row_whose_grammar_failed_leaves_its_blocks() -> None:
+    """Its keys and values are right: another request may use them."""
+    world = World()
+    request = world.add(1, prompt(8, 1))
+    plan = world.scheduler.schedule(0.0)
+    world.worker.execute(plan)
+    failed = world.scheduler.update(Result(plan.step, [NO_TOKEN], row_errors={0: "no"}))
+    assert failed == [request] and request.row_error == "no"
+    assert no_token_error(request) == (Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", "structured_output: no")
+    assert world.scheduler.pool.num_cached > 0
 
 
 # Reset.

@@ -27,6 +27,7 @@ new_rows = st.builds(
         stop_token_ids=column.map(tuple),
         bad_words=st.lists(column.map(tuple), max_size=3).map(tuple),
         logprobs=logprobs,
+        grammar=st.text(max_size=5),
     ),
     prompt_logprobs=logprobs,
     prompt_logprobs_start=u32,
@@ -68,7 +69,7 @@ def test_a_plan_survives_the_wire(plan: Plan) -> None:
 def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
     top = LogprobOptions(top_n=1)
-    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top)
+    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g")
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1)
     plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 18))
     message = encode_plan(plan)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -20,6 +21,7 @@ from frontend.validation.requests import (
     check_tokenize,
 )
 from frontend.validation.rules import MAX_COUNT, Limits
+from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2, tokenizer_pb2
 from tests.frontend.fakes import make_request
 
@@ -32,6 +34,7 @@ LIMITS = Limits(
     max_priority=1000,
     max_draft_tokens=8,
     max_logprobs=5,
+    has_grammars=True,
 )
 NAN, INF = math.nan, math.inf
 
@@ -43,7 +46,6 @@ NOT_BUILT = {
         "prompt": {"chat": {"messages": [{"content": [{"text": "a"}, {"media": {"uri": "data:,"}}]}]}}
     },
     "output.logprobs": {"sampling": {"beam_search": {"width": 2}}, "output": {"logprobs": {}}},
-    "structured_output": {"structured_output": {"regex": "a*"}},
     "adapter": {"adapter": "a"},
     "extensions": {"extensions": {"x": 1}},
 }
@@ -88,6 +90,14 @@ BAD_VALUES = {
         {"nanos": 1_000_000_000},
         {"seconds": 10**12},
     ],
+    "structured_output.json_object": [False],
+    "structured_output.json_schema": ["", "x" * (MAX_GRAMMAR_BYTES + 1)],
+    "structured_output.regex": ["", "é" * MAX_GRAMMAR_BYTES],
+    "structured_output.structural_tag": [""],
+    "structured_output.choice.values": [[], [""], ["a"] * (MAX_CHOICES + 1), ["a" * MAX_GRAMMAR_BYTES, "b"]],
+    "structured_output.grammar.text": ["", "x" * (MAX_GRAMMAR_BYTES + 1)],
+    "structured_output.grammar.syntax": [9],
+    "structured_output.backend": ["xgrammar"],
     "output.mode": [4],
     "output.logprobs.top_n": [6, 2**32 - 1],
     "output.logprobs.token_ids.ids": [[1, 1], [100], [1, 2, 3, 4, 5, 6]],
@@ -125,6 +135,12 @@ GOOD_VALUES = {
     "stopping.min_tokens": [0, MAX_COUNT],
     "stopping.stop": [["a"] * 3, ["é" * 512]],
     "stopping.stop_token_ids": [[99]],
+    "structured_output.json_object": [True],
+    "structured_output.json_schema": ["{}", "x" * MAX_GRAMMAR_BYTES],
+    "structured_output.regex": ["a"],
+    "structured_output.structural_tag": ["{}"],
+    "structured_output.choice.values": [["a"], ["a"] * MAX_CHOICES],
+    "structured_output.grammar.text": ["root ::= x"],
     "output.prompt_logprobs.top_n": [0, 5],
     "output.prompt_logprobs.token_ids.ids": [[], [99, 0, 4, 5, 6]],
     "output.prompt_logprobs.all": [False],
@@ -146,6 +162,10 @@ def request_with(path: str, value) -> generation_pb2.GenerateRequest:
         return make_request(prompt={"text": "hi", rest: value})
     if path == "sampling.beam_search.length_penalty":
         return make_request(sampling={"beam_search": {"width": 1, "length_penalty": value}})
+    if path == "structured_output.grammar.syntax":
+        return make_request(structured_output={"grammar": {"text": "a", "syntax": value}})
+    if path == "structured_output.backend":
+        return make_request(structured_output={"regex": "a", "backend": value})
     for name in reversed(rest.split(".") if rest else []):
         value = {name: value}
     return make_request(**{first: value})
@@ -353,3 +373,34 @@ def test_where_arrival_decides_there_is_no_priority():
         check_generate(make_request(priority=1), limits)
     assert "--policy fcfs" in caught.value.violations["priority"]
     check_generate(make_request(tenant="t"), limits)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"structured_output": {"backend": "llguidance"}}, "structured_output"),
+        ({"structured_output": {"regex": "a"}, "stopping": {"ignore_eos": True}}, "stopping.ignore_eos"),
+        (
+            {"structured_output": {"regex": "a"}, "sampling": {"allowed_token_ids": [1]}},
+            "sampling.allowed_token_ids",
+        ),
+        (
+            {
+                "structured_output": {"regex": "a"},
+                "sampling": {"beam_search": {"width": 2}},
+                "stopping": {"min_tokens": 1},
+            },
+            "stopping.min_tokens",
+        ),
+    ],
+)
+def test_what_does_not_go_with_structured_output_is_named(fields, path):
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(make_request(**fields), LIMITS)
+    assert list(caught.value.violations) == [path]
+
+
+def test_structured_output_needs_an_engine_with_grammars():
+    with pytest.raises(Unsupported) as caught:
+        check_generate(make_request(structured_output={"regex": "a"}), replace(LIMITS, has_grammars=False))
+    assert list(caught.value.violations) == ["structured_output"]

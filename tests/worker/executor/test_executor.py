@@ -12,6 +12,7 @@ from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from tests.logprob_columns import top
 from worker.executor.backend import Deferred, LaunchClock, SampledTokens, StepTimes
 from worker.executor.executor import StepExecutor
+from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.step.beams import NO_TOKEN, BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -26,6 +27,7 @@ class RecordingBackend:
     def __init__(self, late: bool = False) -> None:
         self.calls: list[str] = []
         self.features: Sequence[RowFeature] = ()
+        self.grammars = GrammarRows(40, None)
         self.num_host_blocks = 4
         self.plan_check: StepCheck | None = None
         self.late = late

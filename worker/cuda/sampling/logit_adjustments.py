@@ -1,6 +1,9 @@
 """Penalties, bias and allowed tokens on the device: the state of kernels.triton.sampling.adjust_logits."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
@@ -49,7 +52,7 @@ class LogitAdjustments:
         given = sequence.new.sampling.logit_bias.items()
         bias = {token: value for token, value in given if token < self._vocab_size}
         allowed = self._allowed_words(sequence)
-        if tuple(strengths) == OFF and not bias and allowed is None:
+        if tuple(strengths) == OFF and not bias and allowed is None and not sequence.new.grammar:
             return
         self._users.add(row)
         self._strengths[row] = self._upload(strengths, np.float32)
@@ -61,6 +64,11 @@ class LogitAdjustments:
             self._allowed[row] = upload(allowed, self._device)
         if tuple(strengths) != OFF:
             self._count(row, sequence)
+
+    def allow(self, rows: Sequence[int], words: npt.NDArray[np.int32]) -> None:
+        """Sets the allowed tokens of rows [U] that have a slot. words: [U, W], see worker.grammar.matcher."""
+        index = upload(np.array(rows, np.int64), self._device)
+        self._allowed.index_copy_(0, index, upload(words, self._device))
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""

@@ -31,6 +31,7 @@ from worker.cuda.sampling.row_parameters import (
 )
 from worker.cuda.sampling.token_bans import TokenBans
 from worker.cuda.sampling.top_n import top_tokens
+from worker.grammar.rows import GrammarRows
 from worker.sampling.batch import NewSequence
 from worker.sampling.state import SamplingState
 
@@ -54,7 +55,15 @@ class CudaSampler:
     other kinds of work grow.
     """
 
-    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        max_num_rows: int,
+        vocab_size: int,
+        device: torch.device,
+        grammars: GrammarRows | None = None,
+    ) -> None:
+        """grammars: of the same rows; None: a row that comes with one fails."""
+        self.grammars = grammars or GrammarRows(vocab_size, None)
         self._adjustments = LogitAdjustments(max_num_rows, vocab_size, device)
         self._bans = TokenBans(max_num_rows, vocab_size, device)
         self.state = SamplingState(max_num_rows, vocab_size, (self._adjustments, self._bans))
@@ -73,6 +82,7 @@ class CudaSampler:
         their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
         """
         sequence = NewSequence(new, prompt_ids, output_ids)
+        self.grammars.add_row(row, new, prompt_ids, output_ids)
         self.state.add_row(row, sequence)
         slots = self._slots(row)
         self._parameters.set_row(row, slots)
@@ -81,12 +91,14 @@ class CudaSampler:
     @torch.inference_mode()
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another, with random numbers of its own."""
+        self.grammars.fork_row(row, source_row, sequence_index)
         self.state.fork_row(row, source_row, sequence_index)
         self._parameters.set_row(row, self._slots(row))
         self._work[row] = self._work[source_row]
 
     def remove_row(self, row: int) -> None:
         """Ends a row; a row that is not in use is ignored."""
+        self.grammars.remove_row(row)
         self.state.remove_row(row)
 
     def _slots(self, row: int) -> RowSlots:
@@ -108,6 +120,7 @@ class CudaSampler:
         if not len(rows):
             return torch.empty(0, dtype=torch.int64, device=logits.device)
         kept = scores.keep(logits, rows) if scores is not None else None
+        self._allow(rows)
         work = self.begin(rows)
         tokens = self.choose(logits, self._parameters.index(rows), work)
         if scores is not None and kept is not None:
@@ -147,6 +160,7 @@ class CudaSampler:
         """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
         and log-probabilities [B, K] float32. logits: [B, V] float32. See worker.sampling.sampler."""
         self._parameters.upload_changes()
+        self._allow(rows)
         scores = log_softmax(logits)
         parameters = self._parameters.gather(self._parameters.index(rows))
         self._process(scores, parameters, Work.ADJUST | Work.FORBID)
@@ -160,6 +174,12 @@ class CudaSampler:
         index = np.asarray(rows)
         self._advance(index, self.state.position_column[index])
         record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
+
+    def _allow(self, rows: Sequence[int]) -> None:
+        """Uploads the masks of those rows [A] that have grammars. Waits for the tokens before them."""
+        members = [rows[user] for user in self.grammars.users(rows)]
+        if members:
+            self._adjustments.allow(members, self.grammars.words(members))
 
     def _advance(self, rows: Integers, positions: Integers) -> None:
         """Counts one more token of each of the rows [A] on the host. positions: [A] before it."""

@@ -20,6 +20,8 @@ from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_s
 from worker.cuda.startup.warm_up import warm_up
 from worker.exactness import CUDA
 from worker.executor.executor import StepExecutor
+from worker.grammar.rows import GrammarRows
+from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import Family, LanguageModel
@@ -67,11 +69,13 @@ def load(
     """Returns a runner that has been warmed up. device: None for the device that is found. Raises
     StartupError when anything does not fit."""
     torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
+    config = read_model_config(Path(initialize.model_path))
+    grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     loaded = load_on_device(initialize, rank, report, device)
     watch = CompileWatch()
     num_blocks = find_num_blocks(loaded, report)
     report("KV cache", 0.0)
-    parts = assemble(loaded, num_blocks, initialize.swap_space_bytes)
+    parts = assemble(loaded, num_blocks, initialize.swap_space_bytes, grammars.rows(report))
     most_tokens = initialize.max_num_batched_tokens
 
     def progress(fraction: float) -> None:
@@ -83,6 +87,7 @@ def load(
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
     ready = make_ready(*facts, parts.cache, parts.swap_space, prefill_us)
     CUDA.describe(ready.model)
+    ready.model.grammar_engine = parts.runner.backend.grammars.engine
     logger.info(
         "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,
@@ -161,8 +166,10 @@ def find_num_blocks(loaded: LoadedModel, report: Report) -> int:
     return choose_num_blocks(memory, temporary, demand, loaded.device.name)
 
 
-def assemble(loaded: LoadedModel, num_blocks: int, swap_space_bytes: int) -> Parts:
-    """Returns a runner with this many blocks. Raises StartupError."""
+def assemble(
+    loaded: LoadedModel, num_blocks: int, swap_space_bytes: int, grammars: GrammarRows | None = None
+) -> Parts:
+    """Returns a runner with this many blocks. grammars: of its rows. Raises StartupError."""
     initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
     layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place)
     cache = KVCache(loaded.model.kv_cache_specs(), layout)
@@ -175,7 +182,7 @@ def assemble(loaded: LoadedModel, num_blocks: int, swap_space_bytes: int) -> Par
         cache,
         swap_space,
         rows,
-        CudaSampler(initialize.max_num_seqs, config.vocab_size, place),
+        CudaSampler(initialize.max_num_seqs, config.vocab_size, place, grammars),
         initialize.max_num_batched_tokens,
         loaded.device,
     )

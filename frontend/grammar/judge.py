@@ -1,0 +1,127 @@
+"""Judges structured outputs before anything starts. Compiling a hostile grammar may take long or crash, so
+this runs in a process that can be killed (frontend.prompts.process_pool)."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from frontend.errors import InvalidRequest
+from frontend.grammar.notation import PATHS, grammar_of
+from frontend.grammar.special_tokens import SpecialTokens
+from pagewire.grammar_errors import is_panic
+from pagewire.grammar_limits import MAX_COMPILED_BYTES, PARSER_LIMITS
+from pagewire.v1 import generation_pb2
+
+MAX_MESSAGE = 400
+"""Characters of an error: it travels in a trailer."""
+_IN_LARK = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*)", re.DOTALL)
+_IN_REGEX = re.compile(r"regex parse error:\n    (.*)\n(\s*)\^.*\nerror: (.*)")
+_KEYWORDS = re.compile(r"Unimplemented keys: (\[.*\])")
+_END = "<|end of output|>"
+
+
+class GrammarJudge:
+    """Makes grammars of structured outputs. special: texts of special tokens, and their ids."""
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        self._special = SpecialTokens(special)
+        self._limits = LLParserLimits(**PARSER_LIMITS)
+        self._tokenizer: LLTokenizer | None = None
+
+    def compile(self, form: generation_pb2.StructuredOutput) -> str:
+        """Returns the grammar of a validated form. Raises InvalidRequest, which says what is wrong where."""
+        path = PATHS[form.WhichOneof("format") or ""]
+        grammar = grammar_of(form, self._special)
+        if len(grammar.encode()) > MAX_COMPILED_BYTES:
+            raise InvalidRequest({path: f"becomes a grammar of more than {MAX_COMPILED_BYTES} bytes"})
+        try:
+            problem = LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
+        except BaseException as error:  # a panic of the library is no Exception
+            if not is_panic(error):
+                raise
+            raise InvalidRequest({path: "cannot be compiled"}) from None
+        if problem:
+            raise InvalidRequest({path: _explained(problem, form)[:MAX_MESSAGE]})
+        return grammar
+
+    def _probe(self, grammar: str) -> str:
+        """Returns what is wrong with the beginning of a valid grammar; "": nothing.
+
+        The probe's tokens are bytes, and the model's special tokens under other numbers: a grammar that names
+        tokens by numbers is probed by the worker alone.
+        """
+        if "<[" in grammar:
+            return ""
+        if self._tokenizer is None:
+            self._tokenizer = byte_tokenizer(list(self._special.ids))
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            return str(matcher.get_error())
+        matcher.compute_bitmask()
+        return "matches nothing" if matcher.is_error() else ""
+
+
+def byte_tokenizer(special: list[str]) -> LLTokenizer:
+    """Returns a tokenizer with one token per byte, and these special tokens."""
+    characters = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    spelled = {byte: byte if byte in characters else next(others) for byte in range(256)}
+    vocabulary = {chr(character): byte for byte, character in spelled.items()}
+    added = [name for name in dict.fromkeys([*special, _END]) if name not in vocabulary]
+    vocabulary |= {name: len(vocabulary) + place for place, name in enumerate(added)}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    described = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": vocabulary[name], "content": name, "special": True, **plain} for name in added
+        ],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    return LLTokenizer(json.dumps(described), n_vocab=len(vocabulary), eos_token=[vocabulary[_END]])
+
+
+def _explained(problem: str, form: generation_pb2.StructuredOutput) -> str:
+    """Returns llguidance's message in the words of what the client sent."""
+    kind = form.WhichOneof("format")
+    if keywords := _KEYWORDS.search(problem):
+        names = json.loads(keywords[1])
+        documents = form.json_schema if kind == "json_schema" else form.structural_tag
+        where = _places(names, documents) if documents else ""
+        return f"uses {' and '.join(names)}, not supported{where}"
+    if kind == "regex" and (found := _IN_REGEX.search(problem)):
+        return f"is no regular expression: {found[3]} at character {max(1, len(found[2]) - 3)}"
+    if kind == "choice":
+        return "cannot be compiled: the choices are too many or too long"
+    if found := _IN_LARK.match(problem):
+        message = found[3].split("\n")[0]
+        is_lark = form.grammar.syntax == generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK
+        if kind == "grammar" and is_lark:
+            return f"{message} at line {found[1]}, column {found[2]}"
+        return message
+    return problem.split("\n<")[0]
+
+
+def _places(names: list[str], text: str) -> str:
+    """Returns where the schema has one of the keywords, such as " at /properties/a"."""
+    try:
+        found = next(_pointers(json.loads(text), names, ""), None)
+    except RecursionError:
+        return ""
+    return "" if found is None else f" at {found or '/'}"
+
+
+def _pointers(part: Any, names: list[str], pointer: str) -> Iterator[str]:
+    if isinstance(part, dict):
+        if any(name in part for name in names):
+            yield pointer
+        for key, value in part.items():
+            yield from _pointers(value, names, f"{pointer}/{key}")
+    elif isinstance(part, list):
+        for place, value in enumerate(part):
+            yield from _pointers(value, names, f"{pointer}/{place}")

@@ -1,0 +1,176 @@
+"""Rows that have grammars, and the masks of their next tokens.
+
+A mask is computed in a thread as soon as the token before it is known, while the model computes the next
+logits; compiling a grammar and re-reading the output of a resumed row take place while its prompt is
+computed. words() waits for what is not ready.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.grammar.compiler import GrammarCompiler, GrammarError
+from worker.grammar.matcher import Matcher, RowMatcher, Words
+
+T = TypeVar("T")
+
+NUM_THREADS = 2
+ROWS_PER_JOB = 16
+NO_ENGINE = "this worker has no grammars"
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row's matcher, once what was last begun with it is done."""
+
+    ready: "Future[RowMatcher]"
+    copies: "list[Future[RowMatcher]]" = field(default_factory=list)
+    """What is being made of it: it must not advance before."""
+
+
+class GrammarRows:
+    """Matchers by row. A worker.step.plan_reader.RowFeature, and independent of the device.
+
+    Tasks of the pool never wait for one another: a task is submitted once all that it needs is done.
+    """
+
+    def __init__(self, vocab_size: int, compiler: GrammarCompiler | None) -> None:
+        """compiler: None where rows cannot have grammars; one that comes with a grammar fails."""
+        self.num_words = -(-vocab_size // 32)
+        self._compiler = compiler
+        self._rows: dict[int, _Row] = {}
+        self._errors: dict[int, str] = {}
+        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="grammar-masks")
+
+    @property
+    def engine(self) -> str:
+        """What computes masks; "": nothing does."""
+        return self._compiler.engine if self._compiler is not None else ""
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._rows
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: output that the sequence already has."""
+        self.remove_row(row)
+        if not new.grammar:
+            return
+        if self._compiler is None:
+            self._rows[row] = _Row(_done(RowMatcher(None, self.num_words, NO_ENGINE)))
+            return
+        compiled = self._compiler.compile(new.grammar)
+        self._rows[row] = _Row(self._after(compiled, lambda: self._begin(compiled, output_ids)))
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another."""
+        self.remove_row(row)
+        source = self._rows.get(source_row)
+        if source is not None:
+            ready = source.ready
+            copy = self._after(ready, lambda: ready.result().fork())
+            source.copies.append(copy)
+            self._rows[row] = _Row(copy)
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row; a row that is not in use is ignored."""
+        self._rows.pop(row, None)
+        self._errors.pop(row, None)
+
+    def users(self, rows: Iterable[int]) -> list[int]:
+        """Returns the indexes [U] of those of the rows [A] that have grammars."""
+        return [index for index, row in enumerate(rows) if row in self._rows] if self._rows else []
+
+    def words(self, rows: Sequence[int]) -> npt.NDArray[np.int32]:
+        """Returns the masks [U, W] of the next tokens of rows [U] that have grammars: see matcher.Words.
+
+        A row that cannot go on has a mask without any token.
+        """
+        masks: list[Words] = []
+        for row in rows:
+            matcher = self._rows[row].ready.result()
+            masks.append(matcher.words)
+            if matcher.error:
+                self._errors[row] = matcher.error
+        return np.stack(masks) if masks else np.zeros((0, self.num_words), np.int32)
+
+    def errors(self, rows: Sequence[int]) -> dict[int, str]:
+        """Returns why rows had masks without any token, by index into the rows [A]."""
+        if not self._errors:
+            return {}
+        return {index: self._errors[row] for index, row in enumerate(rows) if row in self._errors}
+
+    def record(self, rows: Sequence[int], tokens: Callable[[], Sequence[int] | Integers]) -> None:
+        """Advances rows [A] behind their new tokens, in threads.
+
+        tokens: returns them, [A], negative: the row has none; called in a thread, and may wait for a device.
+        """
+        users = self.users(rows)
+        for start in range(0, len(users), ROWS_PER_JOB):
+            members = users[start : start + ROWS_PER_JOB]
+            states = [self._rows[rows[member]] for member in members]
+            matchers = [_settled(state) for state in states]
+            after: list[Future[RowMatcher]] = [Future() for _ in members]
+            for state, ready in zip(states, after, strict=True):
+                state.ready = ready
+            self._pool.submit(_advance, matchers, after, members, tokens)
+
+    def _after(self, needed: "Future[T]", run: Callable[[], RowMatcher]) -> "Future[RowMatcher]":
+        """Returns the result of run(), which is submitted once `needed` is done."""
+        ready: Future[RowMatcher] = Future()
+        needed.add_done_callback(lambda _: self._pool.submit(_complete, ready, run))
+        return ready
+
+    def _begin(self, compiled: "Future[Matcher]", output_ids: list[int]) -> RowMatcher:
+        try:
+            matcher = RowMatcher(compiled.result().deep_copy(), self.num_words)
+        except GrammarError as error:
+            return RowMatcher(None, self.num_words, str(error))
+        matcher.begin(output_ids)
+        return matcher
+
+
+def _settled(state: _Row) -> RowMatcher:
+    """Returns a row's matcher once nothing is being done with it, which is so after words()."""
+    for copy in state.copies:
+        copy.exception()
+    state.copies.clear()
+    return state.ready.result()
+
+
+def _advance(
+    matchers: Sequence[RowMatcher],
+    after: "Sequence[Future[RowMatcher]]",
+    members: Sequence[int],
+    tokens: Callable[[], Sequence[int] | Integers],
+) -> None:
+    """Advances some rows, one after the other. members: their indexes into the tokens."""
+
+    def advanced(matcher: RowMatcher, member: int) -> RowMatcher:
+        token = int(tokens()[member])
+        if token >= 0:
+            matcher.advance(token)
+        return matcher
+
+    for matcher, ready, member in zip(matchers, after, members, strict=True):
+        _complete(ready, partial(advanced, matcher, member))
+
+
+def _complete(ready: "Future[RowMatcher]", run: Callable[[], RowMatcher]) -> None:
+    """Completes a future with what run() returns or raises."""
+    try:
+        ready.set_result(run())
+    except BaseException as error:
+        ready.set_exception(error)
+
+
+def _done(matcher: RowMatcher) -> "Future[RowMatcher]":
+    ready: Future[RowMatcher] = Future()
+    ready.set_result(matcher)
+    return ready

@@ -1,0 +1,65 @@
+"""The model's tokens, as llguidance needs them: built once while the weights are loaded.
+
+It takes seconds of one core and some 150 MB for a vocabulary of 150,000, so `--no-structured-output` leaves
+it out. It is part of start-up, so that the frontend can refuse structured output by name where it cannot be
+built.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from pagewire.grammar_errors import is_panic
+from pagewire.internal.v1 import worker_pb2
+from worker.grammar.compiler import GrammarCompiler
+from worker.grammar.rows import GrammarRows
+
+logger = logging.getLogger(__name__)
+
+FILE = "tokenizer.json"
+
+
+class GrammarsToCome:
+    """Builds a compiler in a thread while other things are loaded."""
+
+    def __init__(
+        self, initialize: worker_pb2.Initialize, vocab_size: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-tokenizer")
+        self._compiler: Future[GrammarCompiler | None] | None = None
+        if not initialize.no_structured_output:
+            folder = Path(initialize.model_path)
+            self._compiler = self._pool.submit(load_compiler, folder, vocab_size, eos_token_ids)
+
+    def rows(self, report: Callable[[str, float], None]) -> GrammarRows:
+        """Waits for the compiler, and returns rows that may have grammars where there is one."""
+        if self._compiler is not None and not self._compiler.done():
+            report("grammars", 0.0)
+        compiler = self._compiler.result() if self._compiler is not None else None
+        self._pool.shutdown()
+        return GrammarRows(self._vocab_size, compiler)
+
+
+def load_compiler(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarCompiler | None:
+    """Returns the compiler for a checkpoint; None, with the reason in the log, where there can be none."""
+    try:
+        import llguidance
+
+        description = (folder / FILE).read_text(encoding="utf-8")
+        json.loads(description)
+        tokenizer = llguidance.LLTokenizer(description, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+    except ImportError:
+        why = "llguidance is not installed"
+    except OSError:
+        why = f"the checkpoint has no {FILE} that can be read"
+    except BaseException as error:  # a panic of the library is no Exception
+        if not (isinstance(error, ValueError) or is_panic(error)):
+            raise
+        why = f"its tokenizer is not supported: {str(error).splitlines()[0] if str(error) else error!r}"
+    else:
+        return GrammarCompiler(tokenizer, f"llguidance {llguidance.__version__}")
+    logger.info("no structured output: %s", why)
+    return None

@@ -55,13 +55,16 @@ class DraftRoom:
         """No request is left."""
         self._gain.idle()
 
-    def add(self, decoding: Many[Sequence], plan: Plan, batch: Batch) -> bool:
+    def add(self, decoding: Many[Sequence], num_others: int, plan: Plan, batch: Batch) -> bool:
         """Adds sequences that decode to the batch, if there is room for a draft: each computes a token, and
-        so many drafts. Otherwise it adds nothing and returns False."""
+        so many drafts. Otherwise it adds nothing and returns False.
+
+        num_others: sequences that come behind them, which need a token of the budget each.
+        """
         drafting = [sequence for sequence in decoding if sequence.num_drafts] if self.drafts else []
         if not drafting or not self._gain.pays(len(decoding), drafting):
             return False
-        room = self._share_out(drafting, len(decoding), plan, batch)
+        room = self._share_out(drafting, len(decoding), batch.budget - num_others, plan)
         if not any(room.values()):
             return False
         for sequence in decoding:
@@ -69,10 +72,13 @@ class DraftRoom:
         return True
 
     def _share_out(
-        self, drafting: list[Sequence], num_decoding: int, plan: Plan, batch: Batch
+        self, drafting: list[Sequence], num_decoding: int, budget: int, plan: Plan
     ) -> dict[Sequence, int]:
-        """Returns the tokens beyond one that each sequence may sample; what one leaves goes to the next."""
-        bound = min(batch.budget, self._tokens_per_step or batch.budget)
+        """Returns the tokens beyond one that each sequence may sample; what one leaves goes to the next.
+
+        budget: tokens that the decoding sequences may compute.
+        """
+        bound = min(budget, self._tokens_per_step or budget)
         spare, room = bound - num_decoding, {}
         for index, sequence in enumerate(drafting):
             share = -(-spare // (len(drafting) - index))

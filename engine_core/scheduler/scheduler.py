@@ -316,7 +316,7 @@ class Scheduler:
             going = self.running
         if going:  # all but the last one have computed their prompts
             decoding = going if going[-1].is_decoding else going[:-1]
-            if not self.draft_room.add(decoding, plan, batch):
+            if not self.draft_room.add(decoding, len(going) - len(decoding), plan, batch):
                 batch.add_decoding(going[:-1])
                 batch.add(going[-1])
             elif decoding is not going:

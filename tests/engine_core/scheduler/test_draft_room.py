@@ -61,6 +61,20 @@ def test_more_rows_get_shorter_drafts_or_none(requests: int, expected: list[int]
     world.finish()
 
 
+def test_a_prompt_that_is_being_computed_keeps_a_token_of_the_budget():
+    world = World(samples_per_row=9, budget=6)
+    world.add(1, 3, **ENDLESS)
+    world.step()
+    world.add(2, 40, **ENDLESS)
+    world.worker.num_drafts = 0
+    world.step()
+    world.worker.num_drafts = 99
+    world.step()
+    plan = world.step()
+    assert len(plan.rows) == 2 and plan.counts == [5, 1]
+    world.finish()
+
+
 def test_outputs_say_what_was_drafted():
     world = start(World(samples_per_row=4), 1)
     scheduler, worker = world.scheduler, world.worker

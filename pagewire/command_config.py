@@ -84,6 +84,17 @@ class HealthConfig(ClientConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopConfig(ClientConfig):
+    """`pagewire top`: shows the load of each engine core, live."""
+
+    once: bool = flag(False, "show it once and end", common=True)
+    json: bool = flag(False, "one line of JSON each time, instead of a page", common=True)
+    interval: float = flag(
+        1.0, "seconds between two pages, at least", metavar="SECONDS", at_least=0.05, at_most=3600
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenConfig:
     """`pagewire token`: makes a token and prints it once; servers store its hash."""
 

@@ -117,7 +117,7 @@ class FrontendConfig(ModelConfig):
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     openai_port: int | None = flag(
         None,
-        "HTTP port of the OpenAI API (needs the extra `http`); 0: a free one [none]",
+        "HTTP port of the OpenAI API (extra `http`); 0: any; default: none",
         common=True,
         at_least=0,
         at_most=65535,
@@ -248,7 +248,7 @@ class EngineConfig(ModelConfig):
         60.0, "seconds; requests predicted to wait longer are refused at once; 0: no limit", at_least=0
     )
     block_size: int = flag(16, "tokens per KV block", at_least=1)
-    num_blocks: int = flag(0, "KV blocks; 0: as many as fit", common=True, at_least=0)
+    num_blocks: int = flag(0, "KV blocks; 0: as many as fit", at_least=0)
     threads: int = flag(
         0,
         "CPU threads of the worker; 0: one per core that it may use, one for a small model",

@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "stream the continuation of a prompt",
     "chat": "have a conversation",
     "health": "check whether a service accepts requests",
+    "top": "show the load of a service, live",
     "drain": "make a frontend refuse new requests",
     "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",

@@ -1,0 +1,93 @@
+"""`pagewire top`."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+
+from pagewire.cli.connect import connect
+from pagewire.client.sync import Client
+from pagewire.command_config import TopConfig
+from pagewire.v1 import admin_pb2
+
+CONFIG = TopConfig
+
+_HEAD = (
+    "engine",
+    "running",
+    "waiting",
+    "to compute",
+    "KV cache",
+    "",
+    "tokens/s",
+    "hits",
+    "preempted",
+    "refused",
+)
+_BAR = 20
+_CLEAR = "\x1b[H\x1b[J"
+"""Cursor to the first column of the first line, and everything after it erased."""
+
+
+def run(config: TopConfig) -> int:
+    """Shows the load of a service until Ctrl-C, or once. Returns 0. Raises RpcError."""
+    with connect(config) as client, contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        for load in _loads(client, config):
+            if config.json:
+                print(json.dumps(as_json(load)), flush=True)
+                continue
+            page = "\n".join(page_lines(client.server_info(), load, config.address, time.time()))
+            is_live = sys.stdout.isatty() and not config.once
+            print(f"{_CLEAR if is_live else ''}{page}", flush=True)
+    return 0
+
+
+def as_json(load: admin_pb2.Load) -> dict[str, Any]:
+    """Returns a load as JSON, with the names of the protocol, and zeros where it has none."""
+    return MessageToDict(load, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+def page_lines(
+    info: admin_pb2.GetServerInfoResponse, load: admin_pb2.Load, address: str, now: float
+) -> list[str]:
+    """Returns the lines of a page. now: Unix time in seconds."""
+    state = admin_pb2.ServerState.Name(info.state).removeprefix("SERVER_STATE_").lower()
+    minutes, seconds = divmod(max(int(now - info.start_time.ToSeconds()), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    about = f"pagewire {info.version} at {address}: {state}, up {hours}:{minutes:02}:{seconds:02}"
+    rows = [_row(rank) for rank in load.ranks]
+    return [about, "", *_aligned([_HEAD, *rows])] if rows else [about, "", "no engine is connected"]
+
+
+def _loads(client: Client, config: TopConfig) -> Iterator[admin_pb2.Load]:
+    """Yields the load once, or now and whenever it changes."""
+    if config.once:
+        yield client.load()
+    else:
+        yield from client.watch_load(config.interval)
+
+
+def _row(rank: admin_pb2.RankLoad) -> tuple[str, ...]:
+    usage = rank.kv_used_tokens / rank.kv_total_tokens if rank.kv_total_tokens else 0.0
+    return (
+        str(rank.rank),
+        f"{rank.running_requests:,}",
+        f"{rank.waiting_requests:,}",
+        f"{rank.waiting_uncached_tokens:,}",
+        f"{usage:.1%}",
+        ("#" * round(usage * _BAR)).ljust(_BAR, "."),
+        f"{rank.output_tokens_per_second:,.1f}",
+        f"{rank.prefix_cache_hit_rate:.0%}",
+        f"{rank.preemptions:,}",
+        f"{sum(rank.refused_requests.values()):,}",
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Returns one line per row, with right-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

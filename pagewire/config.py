@@ -117,7 +117,7 @@ class FrontendConfig(ModelConfig):
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     openai_port: int | None = flag(
         None,
-        "HTTP port of the OpenAI API (extra `http`); 0: any; default: none",
+        "HTTP port of the OpenAI API; 0: any; default: none",
         common=True,
         at_least=0,
         at_most=65535,

@@ -20,6 +20,7 @@ FINISH_REASONS = {
     generation_pb2.FINISH_REASON_TIME_LIMIT: "length",
     generation_pb2.FINISH_REASON_ABORTED: "abort",
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
+    generation_pb2.FINISH_REASON_REPETITION: "stop",
 }
 
 

@@ -19,6 +19,7 @@ from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume
+from frontend.streams.repetition import RepetitionDetector
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import OutputFields, Sequence
@@ -241,7 +242,11 @@ class Generator:
             if answers is not None and own is not None:
                 own = answers.answer(index, own)
             matcher = StopMatcher(stops) if stops is not None else None
-            sequences.append(Sequence(index, wanted, own, matcher, echo))
+            repetition = None
+            if request.stopping.HasField("repetition"):
+                asked = request.stopping.repetition
+                repetition = RepetitionDetector(asked.max_ngram, asked.count, stopping.min_tokens)
+            sequences.append(Sequence(index, wanted, own, matcher, echo, repetition))
         return sequences
 
     def _detokenizer(

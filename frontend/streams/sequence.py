@@ -8,12 +8,14 @@ from typing import cast
 
 from frontend.answers.answer import Answer
 from frontend.logprobs import Scores
+from frontend.streams.repetition import RepetitionDetector
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher
 from pagewire.v1 import generation_pb2
 
 EOS = generation_pb2.FINISH_REASON_EOS
 STOP = generation_pb2.FINISH_REASON_STOP
+REPETITION = generation_pb2.FINISH_REASON_REPETITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Sequence:
         "_detokenizer",
         "_matcher",
         "_answer",
+        "_repetition",
         "_pieces",
         "_history",
         "_num_decoded",
@@ -68,15 +71,17 @@ class Sequence:
         detokenizer: Detokenizer | None = None,
         matcher: StopMatcher | None = None,
         echo: str = "",
+        repetition: RepetitionDetector | None = None,
     ) -> None:
         """detokenizer: None when no text is needed; an Answer tells reasoning and calls apart. echo: text to
-        begin with."""
+        begin with. repetition: ends a sequence that repeats itself."""
         self.index = index
         self.tokens: array[int] = array("I")
         self.finish: generation_pb2.Finish | None = None
         self.dirty = False  # set by the stream: something is new
         self._fields = fields
         self._detokenizer = detokenizer
+        self._repetition = repetition
         self._answer = detokenizer if isinstance(detokenizer, Answer) else None
         self._matcher = matcher
         self._pieces = [echo] if echo else []  # text that no message has contained yet
@@ -116,10 +121,20 @@ class Sequence:
         does not know yet.
         """
         before = len(self.tokens)
-        ended = self._accept_tokens(token_ids, reason, matched)
+        ended = self._accept_until_repetition(token_ids, reason, matched)
         if scores is not None and self.wants_scores:
             self._add_scores(scores.cut(0, len(self.tokens) - before))
         return ended
+
+    def _accept_until_repetition(self, token_ids: Items[int], reason: int, matched: int) -> bool:
+        count = self._repetition.push(token_ids) if self._repetition is not None else None
+        if count is None or (reason and count == len(token_ids)):
+            return self._accept_tokens(token_ids, reason, matched)
+        if not self._accept_tokens(token_ids[:count], 0, 0):
+            self.finish = generation_pb2.Finish(reason=REPETITION)
+            if self._matcher is not None:
+                self._match_end(self._matcher)
+        return True
 
     def _accept_tokens(self, token_ids: Items[int], reason: int, matched: int) -> bool:
         ends_by_token = reason in (EOS, STOP) and len(token_ids) > 0 and token_ids[-1] == matched
@@ -145,9 +160,12 @@ class Sequence:
         reason, matched: as in accept(). Returns whether they have ended the sequence, whose finish is then
         still to be sent. Raises ValueError when they continue after a stop string.
         """
-        ended = self._accept_tokens(token_ids, reason, matched)
+        ended = self._accept_until_repetition(token_ids, reason, matched)
         if len(self.tokens) < len(token_ids):
-            raise ValueError(f"go on after position {len(self.tokens) - 1}, which completed a stop string")
+            what = "completed a stop string"
+            if self.finish is not None and self.finish.reason == REPETITION:
+                what = "ended the sequence, which repeated itself"
+            raise ValueError(f"go on after position {len(self.tokens) - 1}, which {what}")
         if token_ids and not self._fields.cumulative:
             self._take_text()
             self._num_sent = len(self.tokens)

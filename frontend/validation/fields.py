@@ -107,6 +107,9 @@ FIELDS: dict[str, Rule | Kind] = {
     "stopping.ignore_eos": Kind.FREE,
     "stopping.include_stop": Kind.FREE,
     "stopping.time_limit": TIME_LIMIT,
+    "stopping.repetition": Kind.NESTED,
+    "stopping.repetition.max_ngram": number(1, 64),
+    "stopping.repetition.count": number(2, 1000),
     "structured_output": Kind.NESTED,
     "structured_output.json_object": TRUE,
     "structured_output.json_schema": GRAMMAR_TEXT,  # and see frontend.grammar

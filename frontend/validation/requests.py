@@ -194,9 +194,19 @@ def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) 
     findings.invalid.update(structured_output.contradictions(request))
     if sampling.HasField("beam_search") and request.output.HasField("logprobs"):
         findings.unsupported["output.logprobs"] = f"{NOT_BUILT} for sampling.beam_search"
+    _check_repetition(stopping, findings)
     if stopping.HasField("max_tokens") and stopping.min_tokens > stopping.max_tokens:
         problem = f"must not exceed max_tokens ({stopping.max_tokens}), not {stopping.min_tokens}"
         findings.invalid["stopping.min_tokens"] = problem
+
+
+def _check_repetition(stopping: generation_pb2.StoppingCriteria, findings: _Findings) -> None:
+    if not stopping.HasField("repetition"):
+        return
+    missing = [name for name in ("max_ngram", "count") if not getattr(stopping.repetition, name)]
+    if len(missing) == 2 or not any(path.startswith("stopping.repetition.") for path in findings.invalid):
+        for name in missing:
+            findings.invalid[f"stopping.repetition.{name}"] = "is required"
 
 
 def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:

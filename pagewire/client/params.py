@@ -72,6 +72,7 @@ class SamplingOptions(TypedDict, total=False):
     ignore_eos: bool | None
     include_stop: bool | None
     time_limit: float | None
+    repetition: tuple[int, int] | None
     text: bool | None
     skip_special_tokens: bool | None
     echo: bool
@@ -89,7 +90,8 @@ class SamplingParams:
 
     n: sequences to return. best_of: sequences to sample, of which the n most probable are returned.
     beam_search: BeamSearch(width), of which the n best sequences are returned. Both return all text at the
-    end. logprobs, prompt_logprobs: candidates to return for each token: 0 for none, a number for the top n, a
+    end. repetition: (max_ngram, count), which ends output with so many equal n-grams in a row. logprobs,
+    prompt_logprobs: candidates to return for each token: 0 for none, a number for the top n, a
     list of token ids, or "all"; None: no log-probabilities. Those of the prompt start at
     `prompt_logprobs_start`.
     """
@@ -117,6 +119,7 @@ class SamplingParams:
     ignore_eos: bool | None = None
     include_stop: bool | None = None
     time_limit: float | None = None
+    repetition: tuple[int, int] | None = None
     text: bool | None = None
     skip_special_tokens: bool | None = None
     echo: bool = False
@@ -156,6 +159,7 @@ class SamplingParams:
             ignore_eos=self.ignore_eos,
             include_stop=self.include_stop,
             time_limit=limit,
+            repetition=_repetition(self.repetition),
         )
 
     def output(self) -> generation_pb2.OutputOptions:
@@ -259,6 +263,13 @@ def _with_tools(prompt: prompt_pb2.Prompt, options: Mapping[str, Any]) -> prompt
     if "enable_thinking" in options:
         result.chat.enable_thinking = options["enable_thinking"]
     return result
+
+
+def _repetition(limits: tuple[int, int] | None) -> generation_pb2.StoppingCriteria.Repetition | None:
+    if limits is None:
+        return None
+    max_ngram, count = limits
+    return generation_pb2.StoppingCriteria.Repetition(max_ngram=max_ngram, count=count)
 
 
 def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:

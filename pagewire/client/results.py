@@ -23,6 +23,7 @@ class FinishReason(enum.StrEnum):
     TIME_LIMIT = "time_limit"
     ABORTED = "aborted"
     TOOL_CALLS = "tool_calls"
+    REPETITION = "repetition"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

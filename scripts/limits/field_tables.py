@@ -64,6 +64,7 @@ DEFAULTS: dict[str, str] = {
     "prompt.truncate_to": "no truncation",
     "prompt.truncation_side": "left",
     "prompt.chat.add_generation_prompt": "true, unless continue_final_message",
+    "prompt.chat.enable_thinking": "as the chat template has it",
     **{
         f"sampling.{name}": "the model's (Model.default_sampling)"
         for name in (
@@ -88,6 +89,7 @@ DEFAULTS: dict[str, str] = {
     "stopping.ignore_eos": "false",
     "stopping.include_stop": "false",
     "stopping.time_limit": "none",
+    "speculation.max_draft_tokens": "Limits.max_draft_tokens",
     "output.mode": "deltas",
     "output.text": "true",
     "output.skip_special_tokens": "true",
@@ -180,11 +182,7 @@ REFUSED_FIELDS = frozenset(
     {
         "prompt.embeddings",
         "prompt.media",
-        "prompt.chat.tools",
-        "prompt.chat.tool_choice",
         "prompt.chat.template",
-        "prompt.chat.messages.tool_calls",
-        "prompt.chat.messages.tool_call_id",
         "prompt.chat.messages.content.media",
         "adapter",
         "extensions",

@@ -70,10 +70,10 @@ MUTANTS = (
     Mutant(
         name="a stop string is lost where a stream is continued",
         file="frontend/streams/sequence.py",
-        old="        ended = self._accept_tokens(token_ids, reason, matched)\n"
+        old="        ended = self._accept_until_repetition(token_ids, reason, matched)\n"
         "        if len(self.tokens) < len(token_ids):\n",
         new="        matcher, self._matcher = self._matcher, None\n"
-        "        ended = self._accept_tokens(token_ids, reason, matched)\n"
+        "        ended = self._accept_until_repetition(token_ids, reason, matched)\n"
         "        self._matcher = matcher\n"
         "        if len(self.tokens) < len(token_ids):\n",
         tests=("tests/frontend/streams/test_continuation.py",),

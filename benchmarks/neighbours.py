@@ -1,9 +1,9 @@
 """What a tenant has left beside a hostile one: throughput and latency, attack by attack.
 
-    python benchmarks/neighbours.py
-    python benchmarks/neighbours.py --seconds 10 --attacks resets,aborts --json figures.json
+    python -m benchmarks.neighbours
+    python -m benchmarks.neighbours --seconds 10 --attacks resets,aborts --json figures.json
 
-A simulated H200 with the shape of Llama-3-8B; two tenants of equal weight, each in a process of its own. Bob
+The demo model on a simulated H200; two tenants of equal weight, each in a process of its own. Bob
 keeps eight streams of 64 tokens going; Alice does the same ("none", the measure of the others), or attacks.
 Throughput and latency are Bob's, as ratios to "none". All processes share the cores, so what Alice's own
 process computes is taken from Bob as well; the column behind it relates Bob's tokens to the core seconds that
@@ -27,9 +27,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import grpc
-from pipeline import model_folder
-from processes import by_role, cpu_seconds, resident_mb
 
+from benchmarks.processes import by_role, cpu_seconds, resident_mb
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of, new_token
 from pagewire import AsyncClient
@@ -71,7 +70,7 @@ async def bob(address: str, token: str, seconds: float) -> tuple[int, list[float
                 return
             try:
                 async with client.stream(
-                    f"{number}.{turn} {PROMPT}", max_tokens=64, ignore_eos=True, token_ids=True
+                    f"{number}.{turn} {PROMPT}", max_tokens=64, ignore_eos=True
                 ) as stream:
                     async for delta in stream:
                         if not heard:
@@ -132,27 +131,28 @@ def well_behaved(address: str, token: str, stop: Event) -> None:
 
 def half_uploads(address: str, token: str, stop: Event) -> None:
     """Messages that stop 1 KiB before their end."""
-    raw(address, token, stop, lambda http: http.call(framed(bytes(63 << 10), length=64 << 10), end=False))
+    body, bearer = framed(bytes(63 << 10), length=64 << 10), f"Bearer {token}"
+    raw(address, stop, lambda http: http.call(body, end=False, authorization=bearer))
 
 
 def zero_windows(address: str, token: str, stop: Event) -> None:
     """Answers for which there is never room."""
-    body = framed(request().SerializeToString())
-    raw(address, token, stop, lambda http: http.call(body, authorization=f"Bearer {token}"), window=0)
+    body, bearer = framed(request().SerializeToString()), f"Bearer {token}"
+    raw(address, stop, lambda http: http.call(body, authorization=bearer), window=0)
 
 
 def resets(address: str, token: str, stop: Event) -> None:
     """HEADERS and RST_STREAM, as fast as it goes."""
-    raw(address, token, stop, lambda http: http.state.reset_stream(http.call(b"", end=False)), most=1 << 30)
+    bearer = f"Bearer {token}"
+
+    def reset(http: Http2) -> None:
+        http.state.reset_stream(http.call(b"", end=False, authorization=bearer))
+
+    raw(address, stop, reset, most=1 << 30)
 
 
 def raw(
-    address: str,
-    token: str,
-    stop: Event,
-    attack: Callable[[Http2], object],
-    window: int = 65535,
-    most: int = 90,
+    address: str, stop: Event, attack: Callable[[Http2], object], window: int = 65535, most: int = 90
 ) -> None:
     """Repeats a step on a connection; after `most` it waits, and opens another one."""
     while not stop.is_set():
@@ -298,14 +298,13 @@ def main() -> None:
     options = parser.parse_args()
     attacks = [NONE, *(name for name in options.attacks.split(",") if name != NONE)]
     tokens = new_token(), new_token()
-    with tempfile.TemporaryDirectory() as folder, model_folder() as model:
+    with tempfile.TemporaryDirectory() as folder:
         path, terms = Path(folder) / "tokens.yaml", {"max_sequences": options.max_sequences}
         lines = (
             entry_line(digest_of(t), who, terms) for t, who in zip(tokens, ("alice", "bob"), strict=True)
         )
         path.write_text("tokens:\n" + "".join(lines))
         config = ServeConfig(
-            model=str(model),
             port=0,
             http_port=-1,
             device="simulated",

@@ -31,10 +31,10 @@ FAMILIES = {
 }
 
 
-def run(folder: Path, **changes: str) -> tuple[Driver, list[torch.Tensor]]:
+def run(folder: Path, dtype: str = "bfloat16", **changes: str) -> tuple[Driver, list[torch.Tensor]]:
     """Prompts of several lengths, in chunks, and what follows them. The logits of every sequence."""
     sizes = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8, "budget": 40}
-    driver = Driver(folder, dtype="bfloat16", **sizes, **changes)
+    driver = Driver(folder, dtype=dtype, **sizes, **changes)
     sequences = [
         driver.add([3 + (number + i) % 200 for i in range(1 + 9 * number)], 6)[0] for number in range(6)
     ]
@@ -42,16 +42,16 @@ def run(folder: Path, **changes: str) -> tuple[Driver, list[torch.Tensor]]:
     return driver, [torch.stack(sequence.logits) for sequence in sequences]
 
 
-@pytest.mark.parametrize("quantization", ["", "int8"])
+@pytest.mark.parametrize(("dtype", "quantization"), [("bfloat16", ""), ("bfloat16", "int8"), ("float32", "")])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_bits(
-    family: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    family: str, dtype: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ):
     folder = checkpoint(family, **FAMILIES[family])
-    driver, logits = run(folder, quantization=quantization)
+    driver, logits = run(folder, dtype, quantization=quantization)
     assert isinstance(driver.runner.backend.model, FusedDecoder)
     monkeypatch.setattr(Decoder, "can_lower", False)
-    layered, expected = run(folder, quantization=quantization)
+    layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)

@@ -44,7 +44,7 @@ class Checks:
             self._check_prompt_scores(message)
         if message.HasField("timings"):
             timings = message.timings
-            parts = timings.preprocess, timings.queue, timings.prefill, timings.decode
+            parts = timings.preprocess, timings.queue, timings.prefill, timings.decode, timings.preempted
             assert sum(part.ToNanoseconds() for part in parts) == timings.total.ToNanoseconds()
 
     def check_output(self, output: Output, seconds: float, *, is_aborted: bool) -> None:

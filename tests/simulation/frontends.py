@@ -6,6 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from frontend.answers.choice import AnswerFormats
 from frontend.auth.caller import ANONYMOUS
 from frontend.call import Call
 from frontend.concurrency_limits import ConcurrencyLimits
@@ -41,6 +42,7 @@ MODEL = ModelInfo(
     bos_token_id=BEGIN,
     pad_token_id=PAD,
     archive=SimpleNamespace(),  # type: ignore[arg-type]  # never requested
+    answers=AnswerFormats(TOKENIZER, None, None),
 )
 RESUME_TIMEOUT_S = 60.0
 

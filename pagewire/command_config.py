@@ -50,6 +50,15 @@ class SamplingConfig(ClientConfig):
     stop: tuple[str, ...] = flag(
         (), "end the output before this text; may be repeated", common=True, metavar="TEXT"
     )
+    json_object: bool = flag(False, "the output is a JSON object")
+    json_schema: str = flag("", "the output is JSON with the schema in this file", metavar="FILE")
+    regex: str | None = flag(None, "the output matches this regular expression", metavar="REGEX")
+    choice: tuple[str, ...] = flag((), "the output is one of these texts; may be repeated", metavar="TEXT")
+    grammar: str = flag("", "the output follows the GBNF grammar in this file", metavar="FILE")
+    lark: str = flag("", "the output follows the Lark grammar in this file", metavar="FILE")
+    structural_tag: str = flag(
+        "", "the output has the structures of the document in this file", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

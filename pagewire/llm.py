@@ -14,7 +14,14 @@ from pagewire.client import channel
 from pagewire.client.errors import RpcError
 from pagewire.client.exchange import Command
 from pagewire.client.multiplex import Multiplex
-from pagewire.client.params import GenerateOptions, Message, PromptLike, SamplingParams, generate_request
+from pagewire.client.params import (
+    GenerateOptions,
+    Message,
+    PromptLike,
+    SamplingParams,
+    generate_request,
+    output_parser,
+)
 from pagewire.client.recovery import Recovery
 from pagewire.client.results import Generation
 from pagewire.config import DEMO_MODEL, ServeConfig
@@ -120,7 +127,11 @@ class LLM:
         if on_error not in ("raise", "return"):
             raise ValueError(f"on_error is 'raise' or 'return', not {on_error!r}")
         requests = [generate_request(*pair, options, "") for pair in zip(many, each, strict=True)]
-        return self._run(requests, progress, on_error == "raise")
+        results = self._run(requests, progress, on_error == "raise")
+        for result, one in zip(results, each, strict=True):
+            if isinstance(result, Generation):
+                result.parser = output_parser(one, options)
+        return results
 
     @overload
     def chat(

@@ -20,6 +20,7 @@ from pagewire.client.params import (
     PromptLike,
     SamplingParams,
     generate_request,
+    output_parser,
     to_prompt,
 )
 from pagewire.client.recovery import Recovery
@@ -157,6 +158,7 @@ class AsyncClient:
         which take precedence over `params`, and of RequestOptions."""
         request = generate_request(prompt, params, options, self._model)
         recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
         while True:
             request, left = recovery.attempt()
             self._server = recovery.server
@@ -223,7 +225,9 @@ class AsyncClient:
             self._server = recovery.server
             return self._streaming(channel.GENERATE, request, left)
 
-        return AsyncStream(self._recovery(request, timeout), send)
+        recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
+        return AsyncStream(recovery, send)
 
     def multiplex(
         self, *, max_in_flight: int = MAX_IN_FLIGHT, timeout: float | None = None

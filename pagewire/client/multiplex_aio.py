@@ -5,7 +5,13 @@ from typing import Self, Unpack
 
 from pagewire.client import io_aio
 from pagewire.client.exchange import Event, Exchange, Message, MultiplexedRequest
-from pagewire.client.params import GenerateOptions, PromptLike, SamplingParams, generate_request
+from pagewire.client.params import (
+    GenerateOptions,
+    PromptLike,
+    SamplingParams,
+    generate_request,
+    output_parser,
+)
 from pagewire.client.recovery import Recovery
 from pagewire.v1 import generation_pb2
 
@@ -39,7 +45,9 @@ class AsyncMultiplex:
     ) -> MultiplexedRequest:
         """Starts a request; the arguments are those of AsyncClient.stream(). Raises ValueError when a
         request in flight on this stream has the same request_id."""
-        return self.send_message(generate_request(prompt, params, options, self._model))
+        request = self.send_message(generate_request(prompt, params, options, self._model))
+        request.generation.parser = output_parser(params, options)
+        return request
 
     def send_message(self, message: generation_pb2.GenerateRequest) -> MultiplexedRequest:
         """Starts a request that is given as its message. Raises ValueError as send() does."""

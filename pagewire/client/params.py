@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from google.protobuf import json_format
 
+from pagewire.client.schemas import Parser, Schema, parser_of, structured_output
 from pagewire.client.tools import ToolLike, to_choice, to_tool
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -79,6 +80,13 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: Candidates | None
     prompt_logprobs: Candidates | None
     prompt_logprobs_start: int | None
+    schema: Schema | None
+    json_object: bool
+    regex: str | None
+    choice: Sequence[str]
+    grammar: str | None
+    lark: str | None
+    structural_tag: Mapping[str, Any] | str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,11 @@ class SamplingParams:
     prompt_logprobs: candidates to return for each token: 0 for none, a number for the top n, a
     list of token ids, or "all"; None: no log-probabilities. Those of the prompt start at
     `prompt_logprobs_start`.
+
+    At most one of these gives the output's form (docs/structured-output.md). schema: a pydantic model, a
+    dataclass, or a JSON schema as a mapping or as text. json_object: any JSON object. regex: of the whole
+    output. choice: one of these texts. grammar: in GBNF. lark: a grammar in Lark. structural_tag: a document,
+    as a mapping or as text. `Generation.parsed` is the object that an output with a schema stands for.
     """
 
     temperature: float | None = None
@@ -126,6 +139,13 @@ class SamplingParams:
     logprobs: Candidates | None = None
     prompt_logprobs: Candidates | None = None
     prompt_logprobs_start: int | None = None
+    schema: Schema | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Sequence[str] = ()
+    grammar: str | None = None
+    lark: str | None = None
+    structural_tag: Mapping[str, Any] | str | None = None
 
     def sampling(self) -> generation_pb2.SamplingParams:
         """Returns the message with the sampling fields."""
@@ -160,6 +180,19 @@ class SamplingParams:
             include_stop=self.include_stop,
             time_limit=limit,
             repetition=_repetition(self.repetition),
+        )
+
+    def form(self) -> generation_pb2.StructuredOutput | None:
+        """Returns the message with the output's form. Raises ValueError for more than one, and TypeError for
+        what is no schema."""
+        return structured_output(
+            schema=self.schema,
+            json_object=self.json_object,
+            regex=self.regex,
+            choice=self.choice,
+            grammar=self.grammar,
+            lark=self.lark,
+            structural_tag=self.structural_tag,
         )
 
     def output(self) -> generation_pb2.OutputOptions:
@@ -241,6 +274,7 @@ def generate_request(
         prompt=_with_tools(to_prompt(prompt), options),
         sampling=params.sampling(),
         stopping=params.stopping(),
+        structured_output=params.form(),
         output=output,
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
         routing=generation_pb2.RoutingHints(**routing) if routing else None,
@@ -270,6 +304,16 @@ def _repetition(limits: tuple[int, int] | None) -> generation_pb2.StoppingCriter
         return None
     max_ngram, count = limits
     return generation_pb2.StoppingCriteria.Repetition(max_ngram=max_ngram, count=count)
+
+
+def output_parser(params: SamplingParams | None, options: Mapping[str, Any]) -> Parser | None:
+    """Returns what makes objects of the outputs of generate(prompt, params, **options); None: they are
+    text."""
+    schema = options.get("schema", params.schema if params is not None else None)
+    if schema is not None:
+        return parser_of(schema)
+    is_object = options.get("json_object", params is not None and params.json_object)
+    return parser_of({}) if is_object else None
 
 
 def _beam_search(search: BeamSearch | None) -> generation_pb2.BeamSearch | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
+from pagewire.client.schemas import Parser
 from pagewire.v1 import generation_pb2, pooling_pb2, tokenizer_pb2
 
 
@@ -173,6 +174,20 @@ class Generation:
     usage: Usage = Usage()
     timings: Timings | None = None
     prompt_logprobs: list[TokenLogprob | None] = dataclasses.field(default_factory=list)
+    parser: Parser | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Makes objects of outputs, if the request had a schema."""
+
+    @property
+    def parsed(self) -> Any:
+        """What the first sequence stands for: an object of the request's schema, or JSON's own types.
+
+        Raises ValueError when the request had no schema, and when the sequence was cut.
+        """
+        if self.parser is None:
+            raise ValueError("the request had neither a schema nor json_object")
+        if self.finish_reason is not FinishReason.EOS:
+            raise ValueError(f"the output is not complete: it ended by {self.finish_reason or 'an error'}")
+        return self.parser(self.text)
 
     @property
     def text(self) -> str:

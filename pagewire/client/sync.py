@@ -21,6 +21,7 @@ from pagewire.client.params import (
     PromptLike,
     SamplingParams,
     generate_request,
+    output_parser,
     to_prompt,
 )
 from pagewire.client.recovery import Recovery
@@ -158,6 +159,7 @@ class Client:
         which take precedence over `params`, and of RequestOptions."""
         request = generate_request(prompt, params, options, self._model)
         recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
         while True:
             request, left = recovery.attempt()
             self._server = recovery.server
@@ -224,7 +226,9 @@ class Client:
             self._server = recovery.server
             return self._streaming(channel.GENERATE, request, left)
 
-        return Stream(self._recovery(request, timeout), send)
+        recovery = self._recovery(request, timeout)
+        recovery.generation.parser = output_parser(params, options)
+        return Stream(recovery, send)
 
     def multiplex(self, *, max_in_flight: int = MAX_IN_FLIGHT, timeout: float | None = None) -> Multiplex:
         """Opens one stream for many requests, which costs less per token than a stream for each: for gateways

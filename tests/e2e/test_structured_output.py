@@ -1,0 +1,164 @@
+"""Structured output by a whole service: every format, and the deaths of its processes."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+
+from pagewire import AsyncClient, Client, SamplingParams
+from pagewire.client.errors import InvalidArgument
+from pagewire.client.results import FinishReason, Generation, Output
+from pagewire.local_service import Service
+from pagewire.v1 import model_pb2
+from tests.e2e import services
+
+PROMPT = "Give me JSON for Italy."
+
+
+@dataclasses.dataclass
+class Continent:
+    name: Literal["Europe", "Asia"]
+
+
+@dataclasses.dataclass
+class Country:
+    name: Literal["Italy", "France"]
+    large: bool
+    continent: Continent | None
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 60},
+        "codes": {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 30, "maxItems": 40},
+        "kind": {"enum": ["a", "b"]},
+    },
+    "required": ["name", "codes", "kind"],
+    "additionalProperties": False,
+}  # fmt: skip
+TAG = {
+    "triggers": ["<f="],
+    "structures": [{"begin": "<f=x>", "schema": {"type": "integer", "maximum": 999}, "end": "</f>"}],
+}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with services.start(frontends=2, max_deaths=99) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.address) as client:
+        client.wait_ready()
+        yield client
+
+
+def test_the_model_says_that_it_has_it(client: Client):
+    assert model_pb2.CAPABILITY_STRUCTURED_OUTPUT in client.model().capabilities
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_every_format(client: Client, temperature: float):
+    def text(**options: Any) -> str:
+        result = client.generate(PROMPT, temperature=temperature, seed=3, max_tokens=400, **options)
+        assert result.finish_reason is FinishReason.EOS
+        return result.text
+
+    assert json.loads(text(schema=SCHEMA)).keys() == SCHEMA["properties"].keys()
+    assert re.fullmatch("[0-9]{3}-[a-z]{1,40}", text(regex="[0-9]{3}-[a-z]{1,40}"))
+    assert text(choice=["yes", "no", "perhaps é"]) in ("yes", "no", "perhaps é")
+    assert re.fullmatch("b{0,9}a", text(grammar='root ::= "b"{0,9} "a"'))
+    assert re.fullmatch("x[0-9]{1,9}", text(lark='start: "x" /[0-9]{1,9}/'))
+
+
+def test_a_class_comes_back_as_its_object(client: Client):
+    country = client.generate(PROMPT, schema=Country, seed=1, temperature=0).parsed
+    assert isinstance(country, Country) and isinstance(country.large, bool)
+    result = client.generate(PROMPT, json_object=True, max_tokens=1)
+    assert result.finish_reason is FinishReason.MAX_TOKENS
+    with pytest.raises(ValueError, match="max_tokens"):
+        _ = result.parsed
+
+
+def test_a_refusal_comes_before_anything_starts(client: Client):
+    for options, field in (
+        ({"schema": {"not": {}}}, "structured_output.json_schema"),
+        ({"regex": "a(b"}, "structured_output.regex"),
+        ({"regex": "a", "ignore_eos": True}, "stopping.ignore_eos"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            client.generate(PROMPT, **options)  # type: ignore[arg-type]
+        assert caught.value.field == field
+    with pytest.raises(InvalidArgument) as caught:  # which only the worker's tokenizer can tell
+        client.generate(PROMPT, lark="start: <[5000]>")
+    assert caught.value.reason == "GRAMMAR_FAILED"
+    assert client.generate(PROMPT, regex="ab").text == "ab"
+
+
+CASES = [
+    SamplingParams(seed=1, temperature=1.2, schema=SCHEMA, max_tokens=400),
+    SamplingParams(seed=2, temperature=0.0, schema=SCHEMA, max_tokens=400),
+    SamplingParams(seed=3, temperature=1.1, regex="[a-z ]{100,300}\\.", n=2, max_tokens=300),
+    SamplingParams(seed=4, temperature=1.0, structural_tag=TAG, max_tokens=150, repetition_penalty=1.2),
+    SamplingParams(seed=5, temperature=1.4, grammar="root ::= [0-9,]{90,150}", max_tokens=200),
+    SamplingParams(seed=6, temperature=1.0, ignore_eos=True, max_tokens=150),
+]
+
+
+async def run(service: Service, victims: list[str]) -> list[Generation]:
+    """All cases at once, with a kill after some tokens for each victim."""
+    dice, num_tokens, begun = random.Random(7), 0, 0
+
+    async def one(params: SamplingParams) -> Generation:
+        nonlocal num_tokens, begun
+        async with client.stream(PROMPT, params) as stream:
+            async for delta in stream:
+                begun += delta.position == 0 and delta.index == 0
+                num_tokens += len(delta.token_ids)
+            return stream.generation
+
+    async with AsyncClient(service.address) as client:
+        streams = asyncio.gather(*map(one, CASES))
+        while begun < len(CASES):  # a request that no server has accepted may fail
+            await asyncio.sleep(0.001)
+        for victim in victims:
+            enough = num_tokens + dice.randrange(30, 150)
+            while num_tokens < enough and not streams.done():
+                await asyncio.sleep(0.001)
+            assert not streams.done(), "the streams were over before the last kill"
+            os.kill(services.processes(service.pid)[victim][0], signal.SIGKILL)  # not a standby
+        return await streams
+
+
+def texts_of(results: list[Generation]) -> list[list[tuple[str, list[int], object]]]:
+    def told(output: Output) -> tuple[str, list[int], object]:
+        return output.text, output.token_ids, output.finish_reason
+
+    return [list(map(told, result.outputs)) for result in results]
+
+
+def test_deaths_change_no_token(service: Service, client: Client):
+    """Worker, core and frontend are killed in the middle of structured outputs: the same tokens, valid."""
+    expected = asyncio.run(run(service, []))
+    assert all(json.loads(result.text)["kind"] in "ab" for result in expected[:2])
+    assert texts_of(asyncio.run(run(service, ["worker", "engine", "frontend"]))) == texts_of(expected)
+
+
+def test_the_examples_of_the_page(service: Service):
+    """docs/structured-output.md, run against this service."""
+    page = (services.ROOT / "docs/structured-output.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(
+        compile(example.replace("127.0.0.1:50051", service.address), "example", "exec"),
+        {"__name__": "__main__"},
+    )

@@ -1,4 +1,4 @@
-"""A real assistant: downloads SmolLM2-135M-Instruct (a GGUF file of 92 MB, Apache 2.0) and talks to it.
+"""A real assistant: downloads SmolLM2-135M-Instruct (a GGUF file of 98 MB, Apache 2.0) and talks to it.
 
     python -m scripts.real_model          # start the service and a conversation; Ctrl-D ends both
     python -m scripts.real_model --path   # only download, and print where the file is

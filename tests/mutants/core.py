@@ -153,4 +153,25 @@ MUTANTS = (
         "        if len(frames) != 1:\n            return None\n",
         tests=("tests/engine_core/io/test_frontend_sockets.py", "tests/test_imports.py"),
     ),
+    Mutant(
+        name="what comes as a continuation is not charged",
+        file="engine_core/intake/quotas.py",
+        old="    return (len(message.prompt_token_ids) + delivered) // _TOKEN_BYTES\n",
+        new="    return len(message.prompt_token_ids) // _TOKEN_BYTES\n",
+        tests=("tests/engine_core/intake/test_quotas.py",),
+    ),
+    Mutant(
+        name="a flood of aborts makes the core forget those of all tenants",
+        file="engine_core/intake/recent_aborts.py",
+        old='    return tenant if slash else ""\n',
+        new='    return ""\n',
+        tests=("tests/engine_core/intake/test_recent_aborts.py",),
+    ),
+    Mutant(
+        name="a pause by preemption is not told",
+        file="engine_core/scheduler/sequence_states.py",
+        old="            self.wait_causes.paused(victim.request)\n",
+        new="            pass\n",
+        tests=("tests/engine_core/scheduler/test_wait_causes.py",),
+    ),
 )

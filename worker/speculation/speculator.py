@@ -19,12 +19,12 @@ class Speculator:
         self._drafter, self._rows = drafter, rows
         self._batch = options.batch
         self._lengths = DraftLengths(options.tokens)
-        self._unable: set[int] = set()  # rows that are beams
+        self._unable: set[int] = set()  # rows that are beams or have a grammar
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""
-        if new.num_beam_candidates:
+        if new.num_beam_candidates or new.grammar:
             self._unable.add(row)
         if new.stop_token_ids:
             self._stops[row] = frozenset(new.stop_token_ids)

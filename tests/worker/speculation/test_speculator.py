@@ -1,5 +1,7 @@
 """Drafts of an executor's rows: for which of them, how long, and up to where."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,9 +72,10 @@ def test_a_draft_ends_before_a_token_that_may_end_the_row(rows: RowTable) -> Non
     assert list(drafting.next_counts(np.array([0]))) == [4]
 
 
-def test_beams_are_not_drafted_for(rows: RowTable) -> None:
+@pytest.mark.parametrize("fields", [{"num_beam_candidates": 4}, {"grammar": "start: /a*/"}])
+def test_beams_and_rows_with_grammars_are_not_drafted_for(rows: RowTable, fields: dict[str, Any]) -> None:
     drafting = speculator(rows, tokens=3)
-    drafting.add_row(0, worker_pb2.NewRow(num_beam_candidates=4), [], [])
+    drafting.add_row(0, worker_pb2.NewRow(**fields), [], [])
     drafting.fork_row(1, 0, 1)
     assert list(drafting.next_counts(np.arange(3))) == [0, 0, 3]
     assert not drafting.next_counts(np.arange(2))

@@ -4,6 +4,7 @@ grpc.aio sends a unary response together with the status, without a limit on the
 to make room for it. On the wire a unary response is a stream of one message; so here it is written like one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -53,6 +54,11 @@ class UnaryInterceptor(grpc.aio.ServerInterceptor):
                     await writer.write(response)
             except SlowConsumer as error:
                 await context.abort_with_status(to_grpc(error))
+            except grpc.aio.AbortError:
+                raise
+            except grpc.aio.BaseError:
+                # The client left before its response was written. gRPC would log a traceback each time.
+                raise asyncio.CancelledError from None
 
         return grpc.unary_stream_rpc_method_handler(
             respond,

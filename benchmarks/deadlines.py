@@ -33,7 +33,7 @@ from engine_core.step.result import Result
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.simulated.profiles import find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.weights import count_weights

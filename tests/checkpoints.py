@@ -33,11 +33,33 @@ _COMMON = {
     "bos_token_id": BOS_ID,
     "eos_token_id": EOS_ID,
 }
+_RANDOM = _GATED | {"initializer_range": INITIALIZER_RANGE}
+_HEADS_OF_16 = {"head_dim": 16, "query_pre_attn_scalar": 20}
+_ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", _GATED | {"initializer_range": INITIALIZER_RANGE}),
-    "mistral": ("Mistral", _GATED | {"initializer_range": INITIALIZER_RANGE, "sliding_window": None}),
-    "qwen2": ("Qwen2", _GATED | {"initializer_range": INITIALIZER_RANGE}),
-    "qwen3": ("Qwen3", _GATED | {"initializer_range": INITIALIZER_RANGE, "head_dim": 16}),
+    "llama": ("Llama", _RANDOM),
+    "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
+    "qwen2": ("Qwen2", _RANDOM),
+    "qwen3": ("Qwen3", _RANDOM | {"head_dim": 16}),
+    "ministral": ("Ministral", _RANDOM | {"head_dim": 12, "sliding_window": 9}),
+    "phi3": ("Phi3", _RANDOM | {"original_max_position_embeddings": 256}),
+    "smollm3": ("SmolLM3", _RANDOM | {"no_rope_layers": [1, 0, 1]}),
+    "granite": (
+        "Granite",
+        _RANDOM
+        | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0}
+        | {"residual_multiplier": 0.22, "logits_scaling": 0.5},
+    ),
+    "seed_oss": ("SeedOss", _RANDOM | {"head_dim": 16}),
+    "starcoder2": ("Starcoder2", _RANDOM),
+    "stablelm": ("StableLm", _RANDOM | {"head_dim": 16, "hidden_size": 64}),
+    "gemma2": ("Gemma2", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9}),
+    "gemma3": ("Gemma3", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9, "layer_types": _ALTERNATING}),
+    "glm4": ("Glm4", _RANDOM | {"head_dim": 16}),
+    "olmo2": ("Olmo2", _RANDOM),
+    "olmo3": ("Olmo3", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
+    "cohere2": ("Cohere2", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING, "logit_scale": 0.3}),
+    "exaone4": ("Exaone4", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
     "opt": ("OPT", _SHAPE | {"init_std": INITIALIZER_RANGE, "ffn_dim": 80, "word_embed_proj_dim": 48}),
     "gpt2": (
         "GPT2",
@@ -45,12 +67,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """By family: the prefix of its classes in transformers, and the fields of its configuration."""
+_CONFIG_CLASSES = {"gemma3": "Gemma3TextConfig"}
+"""Where they are not called as the prefix says."""
 
 
 def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """Writes config, weights, generation config and tokenizer into the folder, and returns it."""
     prefix, fields = FAMILIES[family]
-    config_class = getattr(transformers, f"{prefix}Config")
+    config_class = getattr(transformers, _CONFIG_CLASSES.get(family, f"{prefix}Config"))
     head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
     torch.manual_seed(seed)
     config = config_class(**{**_COMMON, **fields, **overrides})

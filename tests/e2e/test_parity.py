@@ -11,9 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pagewire import AsyncClient, Client, SamplingParams
-from tests.checkpoints import FAMILIES, VOCAB_SIZE, make_checkpoint
+from tests.checkpoints import VOCAB_SIZE, make_checkpoint
 from tests.e2e import services
 
+SERVED = ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2", "gemma2", "cohere2")
+"""Families of every kind of block; tests/worker/test_parity.py has all of them."""
 TOKENS = 24
 LONGEST = 60
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, text=False)
@@ -42,7 +44,7 @@ def greedy(folder: Path) -> list[list[int]]:
     return answers
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=SERVED)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

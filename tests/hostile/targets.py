@@ -43,7 +43,7 @@ from tests.engine_core.fakes import LIMITS, add_request
 from tests.frontend.fakes import byte_level_tokenizer
 from tests.hostile.messages import damage
 from tests.worker.test_main import one_step
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.step.rows import PlanError, RowTable
 from worker.weights.loader import SINGLE_FILE, Checkpoint

@@ -23,7 +23,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.startup.model import load_model
 from worker.weights.loader import INDEX_FILE, SINGLE_FILE
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.worker.step.test_rows import new_row
 from worker.attention.kv_cache_spec import CacheLayout
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.memory.kv_cache import KVCache
 from worker.model_input import build_input_batch
 from worker.models.registry import FAMILIES
@@ -79,6 +79,9 @@ def logits(folder: Path, group: ParallelGroup) -> torch.Tensor:
         ("qwen3", {"vocab_size": 319}),
         ("opt", {"word_embed_proj_dim": 32, "do_layer_norm_before": False}),
         ("gpt2", {"vocab_size": 318}),
+        ("glm4", {}),
+        ("cohere2", {"attention_bias": True}),
+        ("gemma3", {}),
     ],
 )
 def test_ranks_together_compute_what_one_does(

@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.checkpoints import VOCAB_SIZE
+from tests.checkpoints import FAMILIES, VOCAB_SIZE
 from tests.worker.fakes import Driver
 
+FIRST = ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2")
+"""Families of which all prompts are cut in all ways; the others are made of the same parts."""
 Reference = list[tuple[list[int], list[torch.Tensor]]]
 
 LLAMA3 = {
@@ -30,7 +32,84 @@ YARN = {
 }
 WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2],
+    "long_factor": [1.0, 2.0, 3.0],
+}
+BY_KIND = {
+    "full_attention": YARN,
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3, long rope of a part of each head": (
+        "phi3",
+        {
+            "rope_parameters": LONGROPE | {"partial_rotary_factor": 0.5},
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "phi3, one KV head, window": ("phi3", {"num_key_value_heads": 1, "sliding_window": 7}),
+    "smollm3, windows without positions, biases": (
+        "smollm3",
+        {"use_sliding_window": True, "sliding_window": 7, "attention_bias": True, "mlp_bias": True},
+    ),
+    "granite, tied, biases": (
+        "granite",
+        {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "starcoder2, window, no biases, untied": (
+        "starcoder2",
+        {"sliding_window": 11, "use_bias": False, "tie_word_embeddings": False},
+    ),
+    "stablelm, side by side, biases": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),
+    "seed_oss, other biases": (
+        "seed_oss",
+        {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    ),
+    "ministral, one window": (
+        "ministral",
+        {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "head_dim": 20},
+    ),
+    "gemma2, caps that bite": (
+        "gemma2",
+        {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0, "attention_bias": True},
+    ),
+    "gemma2, no caps, untied": (
+        "gemma2",
+        {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "gemma3, angles by kind of layer, caps": (
+        "gemma3",
+        {
+            "rope_parameters": BY_KIND,
+            "final_logit_softcapping": 5.0,
+            "sliding_window": 3,
+        },
+    ),
+    "glm4, whole heads, no biases": (
+        "glm4",
+        {
+            "rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 1.0},
+            "attention_bias": False,
+        },
+    ),
+    "olmo2, biases, yarn": ("olmo2", {"attention_bias": True, "rope_parameters": YARN}),
+    "olmo3, yarn where attention is full": (
+        "olmo3",
+        {"rope_parameters": BY_KIND, "num_key_value_heads": 1},
+    ),
+    "cohere2, biases, other scale": ("cohere2", {"attention_bias": True, "logit_scale": 2.0}),
+    "exaone4, full attention with positions": (
+        "exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
+    ),
     "llama, tied, all biases, head size of its own": (
         "llama",
         {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 20},
@@ -101,20 +180,22 @@ def reference(folder: Path, inputs: list[list[int]], max_tokens: int) -> Referen
     return results
 
 
-def assert_equal(driver: Driver, inputs: list[list[int]], expected: Reference) -> None:
-    """All prompts at once give the tokens, and the logits to 1e-4 of their range."""
+def assert_equal(driver: Driver, inputs: list[list[int]], expected: Reference, delivered: int = 0) -> None:
+    """All prompts at once give the tokens, and the logits to 1e-4 of their range. delivered: tokens that the
+    sequences have already, as those that are resumed."""
     sequences = [
-        driver.add(prompt, len(tokens))[0] for prompt, (tokens, _) in zip(inputs, expected, strict=True)
+        driver.add(prompt, len(tokens), delivered=tokens[:delivered])[0]
+        for prompt, (tokens, _) in zip(inputs, expected, strict=True)
     ]
     driver.run()
     assert len(driver.free) == driver.ready.num_blocks
     for sequence, (tokens, logits) in zip(sequences, expected, strict=True):
         assert sequence.output == tokens
-        ours, theirs = torch.stack(sequence.logits), torch.stack(logits)
+        ours, theirs = torch.stack(sequence.logits), torch.stack(logits[delivered:])
         assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "opt", "gpt2"])
+@pytest.mark.parametrize("family", FIRST)
 def test_twenty_prompts_at_once(family: str, checkpoint: Callable[..., Path]):
     folder = checkpoint(family)
     inputs = prompts(20)
@@ -126,14 +207,16 @@ def test_twenty_prompts_at_once(family: str, checkpoint: Callable[..., Path]):
     assert_equal(Driver(folder, budget=7, shuffle=2, block_size=1, num_blocks=2000), inputs[:6], expected[:6])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *(name for name in FAMILIES if name not in FIRST)])
 def test_variants(variant: str, checkpoint: Callable[..., Path]):
-    family, overrides = VARIANTS[variant]
+    """Every family as tests.checkpoints makes it, and with other fields that change what is computed."""
+    family, overrides = VARIANTS.get(variant, (variant, {}))
     folder = checkpoint(family, **overrides)
     inputs = prompts(5)
     expected = reference(folder, inputs, 8)
     assert_equal(Driver(folder), inputs, expected)
-    assert_equal(Driver(folder, budget=13), inputs, expected)
+    assert_equal(Driver(folder, budget=13, shuffle=1), inputs, expected)
+    assert_equal(Driver(folder, budget=29), inputs, expected, delivered=3)
 
 
 def test_rows_join_and_leave(checkpoint: Callable[..., Path]):

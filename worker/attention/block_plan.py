@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, block_attention
+from kernels.cpu.attention.block_attention import BlockPlan, block_attention, scoring_record
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import Int64s
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, rotated_heads
+from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class BlockAttentionPlan:
         self,
         qkv: torch.Tensor,
         cache: LayerCache,
-        scale: float,
+        scoring: Scoring,
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
@@ -43,4 +43,5 @@ class BlockAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        return block_attention(query, key_cache, value_cache, self.plan, scale)
+        record = scoring_record(scoring.soft_cap, None)
+        return block_attention(query, key_cache, value_cache, self.plan, scoring.scale, record)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.triton.attention.paged_kernels import PagedKernels
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, split_heads
+from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
 
 if TYPE_CHECKING:  # it imports triton
     from kernels.triton.attention.paged_attention import PagedBatch
@@ -32,18 +32,32 @@ class PagedAttentionPlan:
         self,
         qkv: torch.Tensor,
         cache: LayerCache,
-        scale: float,
+        scoring: Scoring,
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
         """See AttentionPlan."""
         kernels, slots, (key_cache, value_cache) = self.step.kernels, self.step.slots, cache
         query, key, value = split_heads(qkv, key_cache.shape[1])
+        fits = rotation is not None and norms is not None and _fits(norms, query.shape[2])
+        if norms is not None and not fits:
+            query, key = normed_heads(norms[0], query), normed_heads(norms[1], key)
         if rotation is None:
             kernels.store_kv(key, value, slots, key_cache, value_cache)
         else:
-            fused = norms and kernels.head_norms(norms[0].weight, norms[1].weight, norms[0].eps)
+            fused = (
+                kernels.head_norms(norms[0].weight, norms[1].weight, norms[0].eps)
+                if norms is not None and fits
+                else None
+            )
             kernels.rotary_store_kv(
                 query, key, value, rotation.cos, rotation.sin, slots, key_cache, value_cache, fused
             )
-        return kernels.attend(query, key_cache, value_cache, self.step.batch, scale, self.window)
+        return kernels.attend(
+            *(query, key_cache, value_cache, self.step.batch, scoring.scale, self.window, scoring.soft_cap)
+        )
+
+
+def _fits(norms: HeadNorms, head_dim: int) -> bool:
+    """True if the kernel that rotates can norm too: heads by themselves, with weights as they stand."""
+    return all(norm.weight.shape[0] == head_dim and norm.offset == 0 for norm in norms)

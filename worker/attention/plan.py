@@ -40,22 +40,31 @@ class Rotation:
 
 
 class HeadNorm(Protocol):
-    """A norm over each head of queries or of keys: worker.layers.norm.RMSNorm."""
+    """A norm over each head of queries or of keys, or over all of them: worker.layers.norm.RMSNorm."""
 
     eps: float
+    offset: float
 
     @property
     def weight(self) -> torch.Tensor:
-        """[D]."""
+        """[D], or [N * D]."""
         ...
 
     def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
-        """[T, N, D] -> [T, N, D]."""
+        """[..., E] -> [..., E], of as many values as the weight has."""
         ...
 
 
 HeadNorms = tuple[HeadNorm, HeadNorm]
 """The norms of queries and of keys, applied before the rotation."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a layer makes weights of the products of queries and keys."""
+
+    scale: float
+    soft_cap: float | None = None  # scores become soft_cap * tanh(score / soft_cap)
 
 
 class AttentionPlan(Protocol):
@@ -65,7 +74,7 @@ class AttentionPlan(Protocol):
         self,
         qkv: torch.Tensor,
         cache: LayerCache,
-        scale: float,
+        scoring: Scoring,
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
@@ -91,12 +100,16 @@ def rotated_heads(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[T, H + 2 K, D] -> query [T, H, D], key [T, K, D] and value [T, K, D], normed and rotated."""
     query, key, value = split_heads(qkv, num_kv_heads)
+    if norms is not None:
+        query, key = normed_heads(norms[0], query), normed_heads(norms[1], key)
     if rotation is None:
         return query, key, value
     num_heads = query.shape[1]
-    if norms is None:
-        query_key = qkv[:, : num_heads + num_kv_heads]
-    else:
-        query_key = torch.cat((norms[0](query), norms[1](key)), dim=1)
+    query_key = qkv[:, : num_heads + num_kv_heads] if norms is None else torch.cat((query, key), dim=1)
     query, key = rotation(query_key).split_with_sizes((num_heads, num_kv_heads), dim=1)
     return query, key, value
+
+
+def normed_heads(norm: HeadNorm, heads: torch.Tensor) -> torch.Tensor:
+    """[T, N, D] -> [T, N, D], each head normed by itself, or all of them together."""
+    return norm(heads.reshape(heads.shape[0], -1, norm.weight.shape[0])).view(heads.shape)

@@ -8,7 +8,7 @@ import torch
 from kernels.ops.attention import paged_attention as ops
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.attention.store_kv import slot_rows, store_kv
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, rotated_heads
+from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TorchAttentionPlan:
         self,
         qkv: torch.Tensor,
         cache: LayerCache,
-        scale: float,
+        scoring: Scoring,
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
@@ -30,7 +30,7 @@ class TorchAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        return ops.paged_attention(query, key_cache, value_cache, self.plan, scale)
+        return ops.paged_attention(query, key_cache, value_cache, self.plan, scoring.scale, scoring.soft_cap)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,12 @@ from typing import Any
 
 from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, read_activation
 
+GPT2_HARMLESS = (
+    *("n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout"),
+    *("summary_proj_to_labels", "summary_type", "summary_use_proj"),
+)
+"""Fields that change nothing: heads of classifiers, a former name of n_positions, how a device multiplies."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config(ModelConfig):

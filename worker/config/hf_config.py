@@ -6,7 +6,7 @@ StartupError that names the field. Both generations of spellings are read: `torc
 """
 
 import json
-import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,30 @@ QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq")
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""
 MAX_LAYERS = 4096
+HARMLESS = frozenset(
+    {
+        *("architectures", "model_type", "transformers_version", "_name_or_path", "auto_map", "license"),
+        *("_attn_implementation_autoset", "_attn_implementation", "attn_implementation", "name_or_path"),
+        *("bos_token_id", "pad_token_id", "eos_token_id", "unk_token_id", "sep_token_id", "dtype"),
+        *("torch_dtype", "use_cache", "initializer_range", "pretraining_tp", "return_dict"),
+        *("output_attentions", "output_hidden_states", "chunk_size_feed_forward", "problem_type"),
+        *("id2label", "label2id", "is_encoder_decoder", "is_decoder", "finetuning_task", "torchscript"),
+        *("attention_dropout", "hidden_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop"),
+        *("embedding_dropout", "attn_pdrop", "dropout", "activation_dropout", "classifier_dropout"),
+        *("cache_implementation", "use_return_dict", "tokenizer_class", "prefix", "gradient_checkpointing"),
+        *("task_specific_params", "unsloth_fixed", "unsloth_version"),
+        *("tie_encoder_decoder", "cross_attention_hidden_size", "add_cross_attention", "pruned_heads"),
+        *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "temperature", "top_k"),
+        *("top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+        *("num_beam_groups", "diversity_penalty", "encoder_no_repeat_ngram_size", "bad_words_ids"),
+        *("num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id"),
+        *("forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
+        *("suppress_tokens", "begin_suppress_tokens", "decoder_start_token_id", "tf_legacy_loss"),
+        *("use_bfloat16", "trust_remote_code", "custom_pipelines"),
+    }
+)
+"""Fields of config.json that change nothing that a decoder computes, for all families: names, dropouts of
+training, labels of classifiers, and settings of generation, which generation_config.json has today."""
 _LARGEST = 1e30
 """Of all that may have a fraction: far from where sums and products end."""
 _SHOWN = 100
@@ -36,14 +60,29 @@ class Fields:
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self._values, self._where = values, where
+        self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         """True if the field is there, even if null."""
+        self._read.add(name)
         return name in self._values
 
     def has(self, name: str) -> bool:
         """True if the field has a value."""
+        self._read.add(name)
         return self._values.get(name) is not None
+
+    def expect(self, name: str, value: Any, why: str = "nothing else is supported") -> None:
+        """Raises StartupError if the field is there with another value than the only one supported."""
+        if self.has(name) and self._values[name] != value:
+            raise self.wrong(name, why)
+
+    def refuse_unknown(self, harmless: Collection[str]) -> None:
+        """Raises StartupError for a field with a value that nothing has read, unless it is harmless: it may
+        change results."""
+        for name in sorted(self._values.keys() - self._read - set(harmless)):
+            if self.has(name):
+                raise self.wrong(name, "this field is not known here, and may change what the model computes")
 
     def integer(self, name: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
         """Returns an integer from `least` to `most`."""
@@ -104,13 +143,14 @@ class Fields:
         """Returns the names of all fields."""
         return list(self._values)
 
-    def integers(self, name: str) -> tuple[int, ...]:
-        """Returns a list of integers of at least 1."""
+    def integers(self, name: str, least: int = 1) -> tuple[int, ...]:
+        """Returns a list of integers of at least `least`."""
         value = self._get(name, None)
         if not isinstance(value, list) or not all(
-            isinstance(entry, int) and not isinstance(entry, bool) and 0 < entry <= MOST for entry in value
+            isinstance(entry, int) and not isinstance(entry, bool) and least <= entry <= MOST
+            for entry in value
         ):
-            raise self.wrong(name, "must be a list of integers of at least 1")
+            raise self.wrong(name, f"must be a list of integers of at least {least}")
         return tuple(value)
 
     def token_ids(self, name: str) -> tuple[int, ...]:
@@ -128,28 +168,12 @@ class Fields:
         return StartupError(WHAT, f"{self._where}: {name} is {shown}, but {why}")
 
     def _get(self, name: str, default: Any) -> Any:
+        self._read.add(name)
         value = self._values.get(name)
         value = default if value is None else value
         if value is None:
             raise StartupError(WHAT, f"{self._where} has no field {name}")
         return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class RopeConfig:
-    """How positions become angles. Fields after `kind` are None if the kind does not use them."""
-
-    theta: float
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn" or "divided"
-    factor: float = 1.0
-    original_max_position: int = 0  # context length before scaling
-    low_freq_factor: float = 1.0  # llama3
-    high_freq_factor: float = 4.0  # llama3
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0  # yarn
-    attention_factor: float = 1.0  # yarn: factor of cos and sin
-    truncate: bool = True  # yarn: round the bounds of the ramp
-    divisors: tuple[float, ...] = ()  # divided: of each frequency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,88 +264,6 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
     if activation not in ACTIVATIONS:
         raise fields.wrong(name, f"only these are known: {', '.join(ACTIVATIONS)}")
     return activation
-
-
-def read_rope(fields: Fields, max_position: int, head_dim: int) -> RopeConfig:
-    """Reads rotary parameters, under their current or older names."""
-    if head_dim % 2 or head_dim < 4:
-        raise StartupError(
-            WHAT, f"config.json: the head size is {head_dim}, which rotary positions cannot halve"
-        )
-    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
-    rope = fields.object(name)
-    theta = (rope if rope.has("rope_theta") else fields).number("rope_theta", 10_000.0, above=1.0)
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    if rope.number("partial_rotary_factor", 1.0) != 1.0:
-        raise rope.wrong("partial_rotary_factor", "only 1.0 is supported")
-    if kind == "default":
-        return RopeConfig(theta=theta, kind=kind)
-    if kind == "divided":
-        return RopeConfig(theta=theta, kind=kind, divisors=_rope_divisors(rope, head_dim))
-    if kind not in ("linear", "dynamic", "llama3", "yarn"):
-        field = "rope_type" if rope.has("rope_type") else "type"
-        raise rope.wrong(field, "only default, linear, dynamic, llama3 and yarn are supported")
-    factor = rope.number("factor")
-    if factor < 1:
-        raise rope.wrong("factor", "must be at least 1")
-    if kind in ("linear", "dynamic"):
-        return RopeConfig(theta=theta, kind=kind, factor=factor, original_max_position=max_position)
-    original = rope.integer("original_max_position_embeddings", max_position)
-    if kind == "yarn":
-        return RopeConfig(
-            theta=theta,
-            kind=kind,
-            factor=factor,
-            original_max_position=original,
-            beta_fast=rope.number("beta_fast", 32.0),
-            beta_slow=rope.number("beta_slow", 1.0),
-            attention_factor=_yarn_attention_factor(rope, factor),
-            truncate=rope.boolean("truncate", True),
-        )
-    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if high <= low:
-        raise rope.wrong("high_freq_factor", "must be greater than low_freq_factor")
-    return RopeConfig(
-        theta=theta,
-        kind=kind,
-        factor=factor,
-        original_max_position=original,
-        low_freq_factor=low,
-        high_freq_factor=high,
-    )
-
-
-def _rope_divisors(rope: Fields, head_dim: int) -> tuple[float, ...]:
-    """Reads a divisor for each frequency, which GGUF files have."""
-    divisors = rope.numbers("divisors")
-    if len(divisors) != head_dim // 2:
-        raise rope.wrong("divisors", f"must have {head_dim // 2} numbers, half the head size")
-    return divisors
-
-
-def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
-    """Returns the context length with scaling. llama3 checkpoints state the scaled length, the others do
-    not."""
-    length = max_position
-    if rope.kind in ("linear", "dynamic"):
-        length = int(max_position * rope.factor)
-    elif rope.kind == "yarn":
-        length = max(max_position, int(rope.original_max_position * rope.factor))
-    if length > MOST:
-        raise StartupError(WHAT, f"config.json: a factor of {rope.factor:g} makes the context too long")
-    return length
-
-
-def _yarn_attention_factor(rope: Fields, factor: float) -> float:
-    if rope.has("attention_factor"):
-        return rope.number("attention_factor")
-
-    def growth(scale: float) -> float:
-        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if rope.has("mscale") and rope.has("mscale_all_dim"):
-        return growth(rope.number("mscale")) / growth(rope.number("mscale_all_dim"))
-    return growth(1.0)
 
 
 def _dtype(fields: Fields) -> str | None:

@@ -7,6 +7,8 @@ from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, read_activa
 
 POSITION_OFFSET = 2
 """The first two rows of the position table stand for padding."""
+OPT_HARMLESS = ("init_std", "layerdrop")
+"""Fields that matter in training alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
     if hidden_size % num_heads:
         raise fields.wrong("num_attention_heads", f"must divide hidden_size ({hidden_size})")
     norm_first = fields.boolean("do_layer_norm_before", True)
+    bare = fields.boolean("_remove_final_layer_norm", False)
     return OPTConfig(
         **common,
         hidden_size=hidden_size,
@@ -45,6 +48,6 @@ def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
         activation=read_activation(fields, "activation_function", "relu"),
         bias=fields.boolean("enable_bias", True),
         norm_first=norm_first,
-        final_norm=norm_first and not fields.boolean("_remove_final_layer_norm", False),
+        final_norm=norm_first and not bare,
         norm_affine=fields.boolean("layer_norm_elementwise_affine", True),
     )

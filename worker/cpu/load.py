@@ -15,7 +15,6 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
-from worker.config.registry import read_model_config
 from worker.cpu.backend import CpuBackend
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
@@ -25,6 +24,7 @@ from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
 from worker.exactness import TORCH, Exactness, on_cpu
 from worker.executor.executor import StepExecutor
+from worker.families.registry import read_model_config
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks

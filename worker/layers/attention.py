@@ -3,12 +3,12 @@ see."""
 
 import torch
 
-from kernels.cpu.attention.block_attention import attention_record
+from kernels.cpu.attention.block_attention import attention_record, scoring_record
 from kernels.cpu.attention.records import StoreKVRecord
 from kernels.cpu.elementwise.records import NormRecord, RotaryRecord
 from kernels.cpu.elementwise.row_kernels import row_grain
 from worker.attention.kv_cache_spec import AttentionSpec
-from worker.attention.plan import HeadNorm, HeadNorms, LayerCache, Rotation
+from worker.attention.plan import HeadNorm, HeadNorms, LayerCache, Rotation, Scoring
 from worker.layers.base import Layer
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
@@ -25,12 +25,14 @@ class Attention(Layer):
         head_dim: int,
         window: int | None = None,
         scale: float | None = None,
+        soft_cap: float | None = None,
     ) -> None:
         """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
-        None: all. scale: default D ** -0.5."""
+        None: all. scale: default D ** -0.5. soft_cap: see Scoring."""
         super().__init__()
         self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window)
-        self.scale = head_dim**-0.5 if scale is None else scale
+        self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap)
+        self._record = scoring_record(soft_cap, None)  # of lowered programs, which point at it
 
     def forward(
         self,
@@ -46,7 +48,7 @@ class Attention(Layer):
         """
         heads = qkv.view(qkv.shape[0], -1, self.spec.head_dim)
         plan = batch.attention[self.spec]
-        return plan.store_and_attend(heads, cache, self.scale, rotation, norms).flatten(1)
+        return plan.store_and_attend(heads, cache, self.scoring, rotation, norms).flatten(1)
 
     def lower(
         self,
@@ -60,7 +62,7 @@ class Attention(Layer):
         head_dim, kv_heads, blocks = self.spec.head_dim, self.spec.num_kv_heads, builder.blocks
         stride, head_bytes = qkv.itemsize * qkv.shape[1], qkv.itemsize * head_dim
         query, value = qkv, qkv.data_ptr() + head_bytes * (self.num_heads + kv_heads)
-        if rotation is not None:
+        if rotation is not None or norms is not None:
             query = self._lower_rotation(builder, qkv, rotation, norms)
         key_cache, value_cache = cache
         store = StoreKVRecord(
@@ -77,7 +79,8 @@ class Attention(Layer):
         out = builder.buffers.output(self.num_heads * head_dim)
         strides, number = (stride, out.itemsize * out.shape[1]), builder.buffers.set_number
         caches, addresses = (key_cache, value_cache), (query.data_ptr(), out.data_ptr())
-        record = attention_record(*addresses, caches, 0, strides, self.num_heads, self.scale, number)
+        scale, heads = self.scoring.scale, self.num_heads
+        record = attention_record(*addresses, caches, 0, strides, heads, scale, number, self._record)
         attended = builder.put(blocks.attend, record, 1, repeatable=True)
         builder.put(blocks.combine, record, 1, repeatable=True)
         builder.attention(self.spec).add_layer(stored, attended, key_cache)
@@ -87,14 +90,16 @@ class Attention(Layer):
         self,
         builder: ProgramBuilder,
         qkv: torch.Tensor,
-        rotation: LoweredRotation,
+        rotation: LoweredRotation | None,
         norms: HeadNorms | None,
     ) -> torch.Tensor:
-        """Returns the buffer of rotated queries and keys, of qkv's shape."""
+        """Returns the buffer of normed and rotated queries and keys, of qkv's shape."""
         head_dim, rotated = self.spec.head_dim, builder.buffers.output(qkv.shape[1])
         if norms is not None:
             self._lower_head_norm(builder, norms[0], qkv, rotated, 0, self.num_heads)
             self._lower_head_norm(builder, norms[1], qkv, rotated, self.num_heads, self.spec.num_kv_heads)
+        if rotation is None:
+            return rotated
         heads = self.num_heads + self.spec.num_kv_heads
         record = RotaryRecord(
             x=(qkv if norms is None else rotated).data_ptr(),
@@ -118,17 +123,18 @@ class Attention(Layer):
         count: int,
     ) -> None:
         """Norms `count` heads, from head number `first` on."""
-        head_dim = self.spec.head_dim
+        head_dim, width = self.spec.head_dim, norm.weight.shape[0]
         at = qkv.itemsize * head_dim * first
         record = NormRecord(
             x=qkv.data_ptr() + at,
             weight=norm.weight.data_ptr(),
             normed=normed.data_ptr() + at,
             total=qkv.data_ptr() + at,
-            width=head_dim,
+            width=width,
             eps=norm.eps,
+            weight_offset=norm.offset,
             factor=1.0,
-            heads=count,
+            heads=count * head_dim // width,
             stride=qkv.itemsize * qkv.shape[1],
         )
         builder.put(builder.rows.norm, record, row_grain(count * head_dim))

@@ -43,6 +43,7 @@ class Weight:
     target: torch.Tensor  # the view of a parameter that it fills
     part: tuple[slice, ...] = ()  # what of it goes there: a prefix of its dimensions
     transposed: bool = False  # stored as [in, out]
+    order: tuple[int, ...] = ()  # the target's rows are these rows of the part; empty: as they stand
 
 
 class WeightOwner(Layer, ABC):

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 
 from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.matmul.records import PackedRowsRecord
-from kernels.cpu.runtime.arena import zeros
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.packed_linear import Matrix
 from worker.lowering.builder import ProgramBuilder
@@ -79,7 +78,7 @@ class VocabEmbedding(Matrix):
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor:
         """See logits(). The table must be packed."""
         assert self.packed is not None
-        logits = zeros((builder.most_tokens, self.vocab_size), torch.float32)
+        logits = builder.buffers.shared("logits", self.vocab_size, torch.float32)
         return builder.product(self.packed, hidden, logits)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ class Part:
 
     length: int
     local: slice
+    order: tuple[int, ...] = ()  # see Weight
 
     @property
     def held(self) -> int:
@@ -66,9 +67,9 @@ class ColumnLinear(Matrix):
                 shape, where = (self.in_features, length), (slice(None), rows)
             else:
                 shape, where = (length, self.in_features), (rows, slice(None))
-            yield Weight(f"{name}.weight", shape, self.weight[target], where, self.transposed)
+            yield Weight(f"{name}.weight", shape, self.weight[target], where, self.transposed, part.order)
             if self.bias is not None:
-                yield Weight(f"{name}.bias", (length,), self.bias[target], (rows,))
+                yield Weight(f"{name}.bias", (length,), self.bias[target], (rows,), order=part.order)
             at += part.length
             local_at += part.held
 
@@ -89,15 +90,23 @@ def qkv_linear(
     bias: bool,
     place: Placement,
     transposed: bool = False,
+    head_order: tuple[int, ...] = (),
 ) -> ColumnLinear:
     """Returns query, key and value projections. With more ranks than KV heads, several ranks hold the same KV
-    head."""
-    group = place.group
+    head. head_order: of the values of a query's and a key's head; see worker.layers.rotary.rotary_order."""
+    group, local_heads = place.group, local_kv_heads(num_kv_heads, place.group.size)
     first = group.rank * num_kv_heads // group.size
-    kv_heads = slice(first * head_dim, (first + local_kv_heads(num_kv_heads, group.size)) * head_dim)
-    key_value = Part(num_kv_heads * head_dim, kv_heads)
-    query = Part(num_heads * head_dim, group.slice(num_heads * head_dim))
-    return ColumnLinear(in_features, (query, key_value, key_value), bias, place, transposed)
+    kv_heads = slice(first * head_dim, (first + local_heads) * head_dim)
+    query_order = order_of_heads(head_order, group.split(num_heads))
+    query = Part(num_heads * head_dim, group.slice(num_heads * head_dim), query_order)
+    key = Part(num_kv_heads * head_dim, kv_heads, order_of_heads(head_order, local_heads))
+    value = Part(num_kv_heads * head_dim, kv_heads)
+    return ColumnLinear(in_features, (query, key, value), bias, place, transposed)
+
+
+def order_of_heads(order: tuple[int, ...], num_heads: int) -> tuple[int, ...]:
+    """Returns the order of the values of several heads, each in the same order; empty: as they stand."""
+    return tuple(head * len(order) + at for head in range(num_heads) for at in order)
 
 
 def local_kv_heads(num_kv_heads: int, group_size: int) -> int:

@@ -4,13 +4,16 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from kernels.cpu.elementwise.records import GatedSiluRecord
+from kernels.cpu.elementwise.records import GatedGeluRecord, GatedSiluRecord
 from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, RowKernels, activation_record, row_grain
 from kernels.ops.layers.activation import activation, gated_activation
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
+
+_SILU = ("silu", "swish")
+_GELU_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 class FeedForward(Layer, ABC):
@@ -67,8 +70,8 @@ class GatedMLP(FeedForward):
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Computes the activation with the compiled kernel if it is SiLU."""
-        self.kernels = kernels if self.activation in ("silu", "swish") else None
+        """Computes the activation with a compiled kernel if there is one."""
+        self.kernels = kernels if self.activation in _SILU + _GELU_TANH else None
 
     @property
     def can_lower(self) -> bool:
@@ -79,13 +82,17 @@ class GatedMLP(FeedForward):
         """[T, E] -> [T, E]."""
         gate_up = self.gate_up(x, batch)
         if self.kernels is not None:
-            return self.down(self.kernels.gated_silu(gate_up), batch)
+            gated = self.kernels.gated_silu if self.activation in _SILU else self.kernels.gated_gelu
+            return self.down(gated(gate_up), batch)
         return self.down(gated_activation(gate_up, self.activation), batch)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
         """See forward()."""
         gate_up, width = self.gate_up.lower(builder, x), self.down.in_share
         gated = builder.buffers.output(width)
-        record = GatedSiluRecord(gate_up=gate_up.data_ptr(), out=gated.data_ptr(), width=width)
-        builder.put(builder.rows.silu, record, row_grain(width), repeatable=True)
+        where = {"gate_up": gate_up.data_ptr(), "out": gated.data_ptr(), "width": width}
+        if self.activation in _SILU:
+            builder.put(builder.rows.silu, GatedSiluRecord(**where), row_grain(width), repeatable=True)
+        else:
+            builder.put(builder.rows.gelu, GatedGeluRecord(**where), row_grain(width), repeatable=True)
         return self.down.lower(builder, gated)

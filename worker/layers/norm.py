@@ -23,17 +23,27 @@ class Norm(WeightOwner):
 
     @abstractmethod
     def lower(
-        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See add(). The sum replaces the residual in its buffer."""
+        """See add(). The sum replaces the residual in its buffer. name: of the shared buffer of the norm."""
 
 
 class RMSNorm(Norm):
     """Root-mean-square norm, by itself or after the residual addition."""
 
-    def __init__(self, width: int, eps: float, place: Placement) -> None:
+    def __init__(
+        self,
+        width: int,
+        eps: float,
+        place: Placement,
+        offset: float = 0.0,
+        residual_scale: float = 1.0,
+        order: tuple[int, ...] = (),
+    ) -> None:
+        """offset: is added to the weight. residual_scale: of what is added to the residual stream. order: see
+        Weight."""
         super().__init__()
-        self.eps = eps
+        self.eps, self.offset, self.residual_scale, self.order = eps, offset, residual_scale, order
         self.weight = place.empty(width)
         self.kernels: RowKernels | None = None
 
@@ -44,16 +54,17 @@ class RMSNorm(Norm):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
         if self.kernels is not None:
-            return self.kernels.rms_norm(x, self.weight, self.eps)
-        return rms_norm(x, self.weight, self.eps)
+            return self.kernels.rms_norm(x, self.weight, self.eps, self.offset)
+        return rms_norm(x, self.weight, self.eps, self.offset)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """See Norm."""
         if residual is None:
             return self(x), x
+        numbers = self.weight, self.eps, self.offset, self.residual_scale
         if self.kernels is not None:
-            return self.kernels.add_rms_norm(x, residual, self.weight, self.eps)
-        return add_rms_norm(x, residual, self.weight, self.eps)
+            return self.kernels.add_rms_norm(x, residual, *numbers)
+        return add_rms_norm(x, residual, *numbers)
 
     @property
     def can_lower(self) -> bool:
@@ -61,11 +72,11 @@ class RMSNorm(Norm):
         return self.kernels is not None
 
     def lower(
-        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See Norm."""
         total, width = x if residual is None else residual, self.weight.shape[0]
-        normed = builder.buffers.shared("normed", width)
+        normed = builder.buffers.shared(name, width)
         record = NormRecord(
             x=x.data_ptr(),
             residual=0 if residual is None else residual.data_ptr(),
@@ -74,7 +85,8 @@ class RMSNorm(Norm):
             total=total.data_ptr(),
             width=width,
             eps=self.eps,
-            factor=1.0,
+            weight_offset=self.offset,
+            factor=self.residual_scale,
             heads=1,
             stride=x.itemsize * width,
         )
@@ -84,18 +96,26 @@ class RMSNorm(Norm):
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
+        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight, order=self.order)
 
 
 class LayerNorm(Norm):
-    """Layer norm with a bias, or without parameters."""
+    """Layer norm with a weight and a bias, with a weight alone, or without parameters."""
 
-    def __init__(self, width: int, eps: float, place: Placement, affine: bool = True) -> None:
+    def __init__(
+        self, width: int, eps: float, place: Placement, affine: bool = True, has_bias: bool = True
+    ) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.has_bias = eps, has_bias
         self.weight = place.empty(width) if affine else None
-        self.bias = place.empty(width) if affine else None
+        self.bias = self._bias(width, place) if affine else None
         self.kernels: RowKernels | None = None
+
+    def _bias(self, width: int, place: Placement) -> torch.Tensor:
+        """Returns the parameter, or zeros in its place."""
+        if self.has_bias:
+            return place.empty(width)
+        return torch.zeros(width, dtype=place.dtype, device=place.device)
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Norms with the compiled kernel if there are parameters."""
@@ -120,12 +140,12 @@ class LayerNorm(Norm):
         return self.kernels is not None
 
     def lower(
-        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None
+        self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See Norm."""
         assert self.weight is not None and self.bias is not None
         total, width = x if residual is None else residual, self.weight.shape[0]
-        normed = builder.buffers.shared("normed", width)
+        normed = builder.buffers.shared(name, width)
         record = LayerNormRecord(
             x=x.data_ptr(),
             residual=0 if residual is None else residual.data_ptr(),
@@ -144,4 +164,5 @@ class LayerNorm(Norm):
         (name,) = names
         if self.weight is not None and self.bias is not None:
             yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
-            yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)
+            if self.has_bias:
+                yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)

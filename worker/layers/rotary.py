@@ -1,6 +1,6 @@
 """Rotary position embedding: angles per position, for each way of scaling them.
 
-    angle(p, i) = p * frequency[i]      frequency[i] = theta ** (-2 i / D), 0 <= i < D / 2
+    angle(p, i) = p * frequency[i]      frequency[i] = theta ** (-2 i / R), 0 <= i < R / 2
 
     default   as it stands
     linear    all frequencies divided by a factor
@@ -8,24 +8,45 @@
     yarn      the same idea with a linear ramp over i; cos and sin are scaled too
     divided   each frequency divided by a number of its own, as GGUF files give them
     dynamic   theta grows with the context once that is longer than the model was trained for
+    longrope  each frequency has a divisor of its own, and another one for contexts longer than that
 
-The context of the dynamic kind is the prompt or, for output tokens, what has been computed: as in
-transformers, and a function of (prompt, position) alone, so that
-neither chunking nor preemption changes the results.
+R values of a head are rotated, all D of them in most families. The kernels rotate pairs (i, i + D / 2) of
+all D. Other pairs and partial rotation are the same with the rows of query and key projections in another
+order (rotary_order), and with angles of 0 for what is not rotated: scores do not change when the values of
+queries and keys are permuted alike.
+
+The context of the dynamic kind and of longrope is the prompt or, for output tokens, what has been computed:
+as in transformers, and a function of (prompt, position) alone, so that neither chunking nor preemption
+changes the results.
 """
 
 import math
 
 import torch
+import torch.nn.functional as F
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import Rotation
-from worker.config.hf_config import RopeConfig
+from worker.config.rope import RopeConfig
 from worker.layers.base import Layer
 from worker.model_input import InputBatch
 
 TABLE_POSITIONS = 1 << 14
 """Positions whose angles are kept in a table on a CPU: 8 MiB for heads of 64."""
+
+
+def rotary_order(rope: RopeConfig | None, head_dim: int) -> tuple[int, ...]:
+    """Returns the values of a head in the order in which the kernels rotate them; empty: as they stand."""
+    if rope is None or (rope.rotary_dim == head_dim and not rope.interleaved):
+        return ()
+    half, rotated = head_dim // 2, rope.rotary_dim
+    kept = range(rotated, head_dim)
+    others = half - rotated // 2
+    if rope.interleaved:
+        first, second = range(0, rotated, 2), range(1, rotated, 2)
+    else:
+        first, second = range(rotated // 2), range(rotated // 2, rotated)
+    return (*first, *kept[:others], *second, *kept[others:])
 
 
 class Rotary(Layer):
@@ -35,8 +56,9 @@ class Rotary(Layer):
         super().__init__()
         self.kernels: RowKernels | None = None
         self._config, self._head_dim = config, head_dim
-        self._exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-        self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents, head_dim)  # [D / 2]
+        rotated = config.rotary_dim
+        self._exponents = torch.arange(0, rotated, 2, dtype=torch.float32, device=device) / rotated
+        self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents)  # [R / 2]
         self._table = self._rotation_by(torch.empty(0, 0, device=device))
 
     def use_kernels(self, kernels: RowKernels) -> None:
@@ -51,19 +73,22 @@ class Rotary(Layer):
     def rotation(self, batch: InputBatch) -> Rotation:
         """Returns the angles of this step."""
         positions = batch.positions
-        if self._config.kind == "dynamic":
-            return self._rotation_by(
-                positions[:, None].float() * self._dynamic_frequencies(positions, batch.prompt_lens)
+        if self._config.depends_on_prompt_len:
+            context = torch.maximum(positions + 1, batch.prompt_lens)
+            frequencies = (
+                self._dynamic_frequencies if self._config.kind == "dynamic" else self._long_frequencies
             )
+            return self._rotation_by(positions[:, None].float() * frequencies(context))
         if batch.max_context is not None and batch.max_context <= TABLE_POSITIONS:
             table = self._table_of(batch.max_context)
             return Rotation(table.cos, table.sin, positions, self.kernels)
         return self._rotation_by(positions[:, None].float() * self._frequencies)
 
     def _rotation_by(self, angles: torch.Tensor) -> Rotation:
-        """angles: [T, D / 2] float32."""
+        """angles: [T, R / 2] float32."""
         scale = self._config.attention_factor
-        cos, sin = angles.cos() * scale, angles.sin() * scale
+        others = (0, self._head_dim // 2 - angles.shape[1])  # the rest of a head's half stays as it is
+        cos, sin = F.pad(angles.cos() * scale, others, value=1.0), F.pad(angles.sin() * scale, others)
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         return Rotation(cos, sin, None, self.kernels)
 
@@ -76,17 +101,26 @@ class Rotary(Layer):
             self._table = self._rotation_by(every[:, None] * self._frequencies)
         return self._table
 
-    def _dynamic_frequencies(self, positions: torch.Tensor, prompt_lens: torch.Tensor) -> torch.Tensor:
-        """[T] and [T] -> [T, D / 2]."""
-        config, dim = self._config, self._head_dim
-        context = torch.maximum(positions + 1, prompt_lens).clamp(min=config.original_max_position)
+    def _dynamic_frequencies(self, context: torch.Tensor) -> torch.Tensor:
+        """context: [T] tokens -> [T, R / 2]."""
+        config, dim = self._config, self._config.rotary_dim
+        context = context.clamp(min=config.original_max_position)
         growth = config.factor * context / config.original_max_position - (config.factor - 1)
         theta = config.theta * growth ** (dim / (dim - 2))
         return theta[:, None] ** -self._exponents
 
+    def _long_frequencies(self, context: torch.Tensor) -> torch.Tensor:
+        """context: [T] tokens -> [T, R / 2]."""
+        config = self._config
+        short, long = (
+            self._frequencies / torch.tensor(divisors, device=self._frequencies.device)
+            for divisors in (config.short_factors, config.long_factors)
+        )
+        return torch.where((context > config.original_max_position)[:, None], long, short)
 
-def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """[D / 2] -> [D / 2]."""
+
+def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.Tensor:
+    """[R / 2] -> [R / 2]."""
     if config.kind == "linear":
         return frequencies / config.factor
     if config.kind == "divided":
@@ -96,22 +130,22 @@ def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor, head_dim:
         kept = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
         return _blend(frequencies, config.factor, kept.clamp(0, 1))
     if config.kind == "yarn":
-        low, high = (_yarn_bound(config, turns, head_dim) for turns in (config.beta_fast, config.beta_slow))
+        low, high = (_yarn_bound(config, turns) for turns in (config.beta_fast, config.beta_slow))
         if config.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, head_dim - 1)
-        indexes = torch.arange(head_dim // 2, dtype=torch.float32, device=frequencies.device)
+        low, high = max(low, 0), min(high, config.rotary_dim - 1)
+        indexes = torch.arange(config.rotary_dim // 2, dtype=torch.float32, device=frequencies.device)
         kept = 1 - ((indexes - low) / ((high - low) or 0.001)).clamp(0, 1)
         return _blend(frequencies, config.factor, kept)
     return frequencies
 
 
 def _blend(frequencies: torch.Tensor, factor: float, kept: torch.Tensor) -> torch.Tensor:
-    """kept: [D / 2] in 0 .. 1; 1: as it stands, 0: divided by the factor."""
+    """kept: [R / 2] in 0 .. 1; 1: as it stands, 0: divided by the factor."""
     return frequencies / factor * (1 - kept) + frequencies * kept
 
 
-def _yarn_bound(config: RopeConfig, turns: float, head_dim: int) -> float:
+def _yarn_bound(config: RopeConfig, turns: float) -> float:
     """Returns the index i at which a frequency makes that many turns within the original context."""
     wavelength = config.original_max_position / (turns * 2 * math.pi)
-    return head_dim * math.log(wavelength) / (2 * math.log(config.theta))
+    return config.rotary_dim * math.log(wavelength) / (2 * math.log(config.theta))

@@ -13,7 +13,7 @@ from worker.model_input import InputBatch
 
 
 class SelfAttention(Layer):
-    """output(attention(qkv(x))), with norms of the heads where a family has them."""
+    """output(attention(qkv(x))), with norms of queries and keys where a family has them."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class SelfAttention(Layer):
         output: RowLinear,
         norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> None:
-        """norms: of each query's and each key's head; they are called query_norm and key_norm."""
+        """norms: of queries and of keys; they are called query_norm and key_norm."""
         super().__init__()
         self.qkv, self.attention, self.output, self.norms = qkv, attention, output, norms
         if norms is not None:

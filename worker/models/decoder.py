@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from worker.attention.plan import LayerCache
-from worker.layers.block import Block
+from worker.layers.block import Block, OutputNormBlock, ParallelBlock
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm
 from worker.layers.rotary import Rotary
@@ -14,6 +14,8 @@ from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 
+AnyBlock = Block | OutputNormBlock | ParallelBlock
+
 
 class Decoder(LanguageModel):
     """A LanguageModel whose steps can be lowered if its layers can."""
@@ -21,15 +23,18 @@ class Decoder(LanguageModel):
     def __init__(
         self,
         embedding: VocabEmbedding,
-        blocks: Sequence[Block],
+        blocks: Sequence[AnyBlock],
         norm: Norm | None,
         head: VocabEmbedding | None = None,
-        rotary: Rotary | None = None,
+        rotaries: Sequence[Rotary | None] = (),
     ) -> None:
-        """head: None where the weights are tied, and the embedding computes logits."""
+        """head: None where the weights are tied, and the embedding computes logits. rotaries: of each block,
+        one object for all that rotate alike; None: positions change nothing there."""
         super().__init__()
         # In the order in which the weights were allocated: packing reuses their memory from the front.
-        self.embedding, self.rotary = embedding, rotary
+        self.embedding = embedding
+        self.rotary_of = tuple(rotaries) or (None,) * len(blocks)
+        self.rotaries = torch.nn.ModuleList(dict.fromkeys(filter(None, self.rotary_of)))
         self.layers = tuple(blocks)
         self.blocks = torch.nn.ModuleList(blocks)
         self.norm, self.head = norm, embedding if head is None else head
@@ -40,10 +45,11 @@ class Decoder(LanguageModel):
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """See LanguageModel."""
-        rotation = None if self.rotary is None else self.rotary.rotation(batch)
+        rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
         x: torch.Tensor = self.embed(batch)
         residual: torch.Tensor | None = None
-        for block, cache in zip(self.layers, caches, strict=True):
+        for block, cache, rotary in zip(self.layers, caches, self.rotary_of, strict=True):
+            rotation = None if rotary is None else rotations[rotary]
             x, residual = block.forward(x, residual, batch, cache, rotation)
         if self.norm is not None:
             return self.norm.add(x, residual)[0]
@@ -61,13 +67,13 @@ class Decoder(LanguageModel):
     def lower(self, builder: ProgramBuilder, caches: Sequence[LayerCache]) -> torch.Tensor:
         """See forward()."""
         assert self.norm is not None
-        rotation = None
-        if self.rotary is not None:
-            rotation = LoweredRotation(self.rotary.rotation)
-            builder.on_run(rotation.update)
+        rotations = {rotary: LoweredRotation(rotary.rotation) for rotary in self._distinct_rotaries()}
+        for lowered in rotations.values():
+            builder.on_run(lowered.update)
         x: torch.Tensor = self.lower_embed(builder)
         residual: torch.Tensor | None = None
-        for block, cache in zip(self.layers, caches, strict=True):
+        for block, cache, rotary in zip(self.layers, caches, self.rotary_of, strict=True):
+            rotation = None if rotary is None else rotations[rotary]
             with builder.layer():
                 x, residual = block.lower(builder, x, residual, cache, rotation)
         return self.norm.lower(builder, x, residual)[0]
@@ -75,3 +81,6 @@ class Decoder(LanguageModel):
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
         """Returns the buffer of logits [M, V] float32 of all tokens. None: logits() must compute them."""
         return None if self.head.packed is None else self.head.lower_logits(builder, hidden)
+
+    def _distinct_rotaries(self) -> list[Rotary]:
+        return [rotary for rotary in dict.fromkeys(self.rotary_of) if rotary is not None]

@@ -10,9 +10,9 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.speculation import Speculation
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
-from worker.config.registry import read_model_config
 from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
+from worker.families.registry import read_model_config
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
 from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
-from worker.config.llama import LlamaConfig
 from worker.config.opt import POSITION_OFFSET, OPTConfig
 
 
@@ -27,14 +27,24 @@ def count_weights(config: ModelConfig) -> WeightCounts:
     return _COUNTERS[type(config)](config)
 
 
-def _count_llama(config: LlamaConfig) -> WeightCounts:
+def _count_decoder(config: DecoderConfig) -> WeightCounts:
     e, i, d, v = config.hidden_size, config.intermediate_size, config.head_dim, config.vocab_size
-    qkv = (config.num_heads + 2 * config.num_kv_heads) * d
-    matrices = e * qkv + config.num_heads * d * e + 3 * e * i
-    biases = config.qkv_bias * qkv + config.output_bias * e + config.mlp_bias * (2 * i + e)
-    norms = 2 * e + (2 * d if config.architecture == "Qwen3ForCausalLM" else 0)
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    qkv, ups = (heads + 2 * kv_heads) * d, 2 if config.gated else 1
+    matrices = e * qkv + heads * d * e + (ups + 1) * e * i
+    biases = config.qkv_bias * qkv + config.output_bias * e + config.mlp_bias * (ups * i + e)
+    norm = 2 * e if config.norm_kind is NormKind.LAYER else e
+    norms = _NORMS[config.norm_place] * norm + _HEADS_NORMED[config.head_norms](heads, kv_heads) * d
     tables = v * e * (1 if config.tied else 2)
-    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases + norms) + e + tables)
+    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases + norms) + norm + tables)
+
+
+_NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.PARALLEL: 1}
+_HEADS_NORMED: dict[HeadNormKind, Callable[[int, int], int]] = {
+    HeadNormKind.NONE: lambda heads, kv_heads: 0,
+    HeadNormKind.PER_HEAD: lambda heads, kv_heads: 2,
+    HeadNormKind.FULL_WIDTH: lambda heads, kv_heads: heads + kv_heads,
+}
 
 
 def _count_gpt2(config: GPT2Config) -> WeightCounts:
@@ -58,7 +68,7 @@ def _count_opt(config: OPTConfig) -> WeightCounts:
 
 
 _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
-    LlamaConfig: _count_llama,
+    DecoderConfig: _count_decoder,
     GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,
 }

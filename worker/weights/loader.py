@@ -195,6 +195,7 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
     the number of values of each piece."""
     target = weight.target.t() if weight.transposed else weight.target
+    places = torch.tensor(weight.order).argsort() if weight.order else None
     first, *rest = weight.part or (slice(None),)
     begin, end, _ = first.indices(weight.shape[0])
     step = max(1, PIECE_VALUES // math.prod(weight.shape[1:]))
@@ -208,7 +209,11 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
                 f"tensor {name} in {checkpoint.file_of(name)} holds {what}",
                 "download or copy the file again",
             )
-        target[row - begin : rows.stop - begin].copy_(tensor)
+        piece = slice(row - begin, rows.stop - begin)
+        if places is None:
+            target[piece].copy_(tensor)
+        else:
+            target[places[piece]] = tensor.to(target.dtype)
         yield tensor.numel()
 
 

@@ -103,8 +103,8 @@ def paged_attention_reference(
     """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
 
     soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
-    to them. sinks: [H], the score of one more key of each head, whose value is zero. The last two are the
-    GPU's.
+    to them. sinks: [H], the score of one more key of each head, whose value is zero. The last two are not for
+    torch, and slopes are the GPU's alone.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[1] // key_cache.shape[1]
@@ -177,8 +177,10 @@ def paged_attention(
     value_cache: torch.Tensor,
     plan: AttentionPlan,
     scale: float,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding.
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding. soft_cap: see
+    paged_attention_reference().
 
     On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
     """
@@ -204,12 +206,9 @@ def paged_attention(
             keys, values = keys.float(), values.float()
         # [R, K, G, D] x [R, K, L, D]: the heads that share a KV head stand where torch expects
         # the queries of one head.
-        out[group.tokens] = F.scaled_dot_product_attention(
-            queries[group.tokens],
-            keys.view(size),
-            values.view(size),
-            attn_mask=group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1),
-            scale=scale,
+        mask = group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1)
+        out[group.tokens] = _attend(
+            queries[group.tokens], keys.view(size), values.view(size), mask, scale, soft_cap
         )
     for chunk in plan.chunks:
         size = num_kv_heads, 1, -1, head_dim
@@ -218,15 +217,31 @@ def paged_attention(
         if widen:
             keys, values = keys.float(), values.float()
         # [K, G, C, D] x [K, G, L, D], the latter repeated by a stride of 0.
-        result = F.scaled_dot_product_attention(
+        result = _attend(
             queries[chunk.tokens].permute(1, 2, 0, 3),
             keys.expand(-1, per_kv, -1, -1),
             values.expand(-1, per_kv, -1, -1),
-            attn_mask=chunk.mask.to(queries.dtype),
-            scale=scale,
+            chunk.mask.to(queries.dtype),
+            scale,
+            soft_cap,
         )
         out[chunk.tokens] = result.permute(2, 0, 1, 3)
     return out.view(query.shape)
+
+
+def _attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """[..., Q, D], [..., L, D], [..., L, D] and a mask that is added to the scores -> [..., Q, D]."""
+    if soft_cap is None:
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+    scores = torch.tanh(query @ keys.transpose(-1, -2) * (scale / soft_cap)) * soft_cap
+    return (scores + mask).softmax(-1) @ values
 
 
 def _padded_widths(num_blocks: Integers, block_size: int) -> Integers:

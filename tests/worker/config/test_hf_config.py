@@ -9,16 +9,12 @@ import pytest
 
 from kernels.ops.layers.activation import ACTIVATIONS
 from pagewire.errors import StartupError
+from tests.checkpoints import FAMILIES as CHECKPOINTS
+from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
-from worker.config.hf_config import (
-    ModelConfig,
-    RopeConfig,
-    read_config,
-    read_eos_token_ids,
-    scaled_max_position,
-)
-from worker.config.llama import LlamaConfig
-from worker.config.registry import READERS, read_model_config
+from worker.config.hf_config import ModelConfig, read_config, read_eos_token_ids
+from worker.config.rope import RopeConfig, scaled_max_position
+from worker.families.registry import READERS, read_model_config
 from worker.models.registry import FAMILIES
 
 LLAMA = {
@@ -39,6 +35,9 @@ OPT = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
+QWEN2, PHI3, SMOLLM3, GEMMA2 = (
+    LLAMA | {"architectures": [f"{name}ForCausalLM"]} for name in ("Qwen2", "Phi3", "SmolLM3", "Gemma2")
+)
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"],
     "vocab_size": 320,
@@ -54,10 +53,17 @@ def read(folder: Path, fields: dict[str, Any]) -> ModelConfig:
     return read_model_config(folder)
 
 
-def read_llama(folder: Path, **changes: Any) -> LlamaConfig:
+def read_llama(folder: Path, **changes: Any) -> DecoderConfig:
     config = read(folder, LLAMA | changes)
-    assert isinstance(config, LlamaConfig)
+    assert isinstance(config, DecoderConfig)
     return config
+
+
+def rope_of(config: DecoderConfig) -> RopeConfig:
+    """That of all layers."""
+    (rope,) = set(config.ropes)
+    assert rope is not None
+    return rope
 
 
 def test_old_and_new_spellings_mean_the_same(tmp_path: Path):
@@ -78,7 +84,7 @@ def test_old_and_new_spellings_mean_the_same(tmp_path: Path):
     )
     assert old == older == new
     assert new.dtype == "bfloat16"
-    assert new.rope.theta == 5e5
+    assert rope_of(new).theta == 5e5
 
 
 def test_null_is_absent(tmp_path: Path):
@@ -86,7 +92,7 @@ def test_null_is_absent(tmp_path: Path):
     assert plain == read_llama(tmp_path, rope_scaling=None, head_dim=None, eos_token_id=None, dtype=None)
     assert plain.head_dim == 12
     assert plain.dtype is None
-    assert plain.rope == RopeConfig(theta=10000.0, kind="default")
+    assert rope_of(plain) == RopeConfig(theta=10000.0, kind="default", rotary_dim=12)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_null_is_absent(tmp_path: Path):
 def test_context_length_with_scaling(tmp_path: Path, rope: dict[str, Any] | None, length: int):
     config = read_llama(tmp_path, rope_scaling=rope)
     assert config.max_position == length
-    assert scaled_max_position(config.rope, 64) == length
+    assert scaled_max_position(rope_of(config), 64) == length
 
 
 def test_only_dynamic_scaling_depends_on_the_prompt(tmp_path: Path):
@@ -112,13 +118,42 @@ def test_only_dynamic_scaling_depends_on_the_prompt(tmp_path: Path):
     assert not read_llama(tmp_path, rope_scaling={"type": "linear", "factor": 2.0}).depends_on_prompt_len
 
 
+def test_longrope(tmp_path: Path):
+    """By the ratio of both context lengths where the file has no factor."""
+    factors = {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    for kind in ({"type": "longrope"}, {"type": "su"}, {"rope_type": "longrope"}):
+        fields = {"rope_scaling": kind | factors, "original_max_position_embeddings": 16}
+        config = read(tmp_path, PHI3 | fields)
+        assert isinstance(config, DecoderConfig) and config.depends_on_prompt_len
+        assert config.max_position == 64 and rope_of(config).factor == 4
+        assert rope_of(config).attention_factor == pytest.approx(1.5**0.5)
+
+
+def test_older_files_of_gemma3(tmp_path: Path):
+    """Angles of the layers with a window have their own base, and no scaling."""
+    config = read(
+        tmp_path,
+        LLAMA
+        | {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 9, "sliding_window_pattern": 2}
+        | {"head_dim": 12, "rope_local_base_freq": 100.0}
+        | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    )
+    assert isinstance(config, DecoderConfig) and config.windows == (9, None)
+    local, full = config.ropes
+    assert local is not None and full is not None
+    assert (local.theta, local.kind, full.theta, full.kind) == (100.0, "default", 1e6, "linear")
+    assert config.max_position == 64 and config.score_cap is None
+
+
 def test_yarn_attention_factor(tmp_path: Path):
     yarn = {"rope_type": "yarn", "factor": 4.0}
-    assert read_llama(tmp_path, rope_scaling=yarn).rope.attention_factor == pytest.approx(1.1386, abs=1e-4)
+    assert rope_of(read_llama(tmp_path, rope_scaling=yarn)).attention_factor == pytest.approx(
+        1.1386, abs=1e-4
+    )
     given = read_llama(tmp_path, rope_scaling={**yarn, "attention_factor": 1.5})
-    assert given.rope.attention_factor == 1.5
+    assert rope_of(given).attention_factor == 1.5
     equal = read_llama(tmp_path, rope_scaling={**yarn, "mscale": 1.0, "mscale_all_dim": 1.0})
-    assert equal.rope.attention_factor == 1.0
+    assert rope_of(equal).attention_factor == 1.0
 
 
 def test_windows(tmp_path: Path):
@@ -185,8 +220,22 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
     (LLAMA, "quantization_config", {"quant_method": "exl3"}, "only these are known: awq"),
     (LLAMA, "quantization_config", {"bits": 4}, "has no field quant_method"),
     (LLAMA, "rope_scaling", [1], "must be an object"),
-    (LLAMA, "rope_scaling", {"rope_type": "longrope", "factor": 2.0}, 'rope_type is "longrope"'),
-    (LLAMA, "rope_scaling", {"type": "su"}, 'type is "su"'),
+    (LLAMA, "rope_scaling", {"rope_type": "longrope"}, "rope_scaling has no field short_factor"),
+    (LLAMA, "rope_scaling", {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}, "6 numbers"),
+    (LLAMA, "rope_scaling", {"type": "ntk"}, 'type is "ntk"'),
+    (
+        LLAMA,
+        "rope_scaling",
+        {"mrope_section": [2, 2]},
+        "mrope_section is [2, 2], but this field is not known",
+    ),
+    (LLAMA, "attn_logit_softcapping", 30.0, "attn_logit_softcapping is 30.0, but this field is not known"),
+    (QWEN2, "use_mrope", True, "use_mrope is true, but nothing else is supported"),
+    (GEMMA2, "use_bidirectional_attention", True, "nothing else is supported"),
+    (PHI3, "partial_rotary_factor", 1.5, "partial_rotary_factor is 1.5, but must be at most 1"),
+    (PHI3, "partial_rotary_factor", 0.25, "the head size is 12, of which 3 values are rotated"),
+    (SMOLLM3, "no_rope_layers", [1], "must have a 0 or a 1 for each hidden layer"),
+    (GEMMA2, "layer_types", ["full_attention"], "layer_types is"),
     (LLAMA, "rope_scaling", {"rope_type": "linear"}, "rope_scaling has no field factor"),
     (LLAMA, "rope_scaling", {"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),
     (LLAMA, "rope_scaling", {"partial_rotary_factor": 0.5}, "only 1.0 is supported"),
@@ -234,11 +283,11 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path, name: str, conte
 
 def test_what_transformers_writes_is_read(tmp_path: Path, checkpoint: Callable[..., Path]):
     """Every family's saved configuration, with its defaults written out."""
-    for family in ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2"):
+    for family in CHECKPOINTS:
         fields = json.loads((checkpoint(family) / "config.json").read_text())
         config = read(tmp_path, fields)
         assert config.eos_token_ids == (2,)
-        assert config.max_position == 256
+        assert config.max_position == 256, family
         assert config.dtype == "float32"
 
 

@@ -24,6 +24,10 @@ Checkpoints = Callable[..., Path]
 FAMILIES = {
     "llama": {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
     "qwen3": {"vocab_size": 319},
+    "gemma2": {"head_dim": 32, "attn_logit_softcapping": 2.0},
+    "olmo2": {},
+    "cohere2": {},
+    "glm4": {},
     "opt": {"word_embed_proj_dim": 32, "do_layer_norm_before": False},
     "gpt2": {},
 }
@@ -165,6 +169,9 @@ INVARIANT: dict[str, dict[str, object]] = {
         "max_window_layers": 1,
     },
     "qwen3": {"head_dim": 32, "attention_bias": True},
+    "gemma2": {"head_dim": 32, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    "olmo3": {"hidden_size": 128, "sliding_window": 20},
+    "cohere2": {"hidden_size": 128, "sliding_window": 20},
     "gpt2": {"n_embd": 128, "n_positions": 256},
 }
 TALK = [3 + (11 * i) % 250 for i in range(75)]

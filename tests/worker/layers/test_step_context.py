@@ -10,7 +10,7 @@ import torch
 
 from tests.worker.step.test_rows import new_row
 from worker.attention.kv_cache_spec import CacheLayout
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.memory.kv_cache import KVCache
 from worker.model_input import InputBatch, InputEmbeddings, build_input_batch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pagewire.errors import StartupError
-from worker.config.registry import read_model_config
+from worker.families.registry import read_model_config
 from worker.simulated.profiles import CPU, H200, INSTANT, Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.weights import count_weights

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from worker.config.registry import READERS, read_model_config
+from tests.checkpoints import FAMILIES as CHECKPOINTS
+from worker.families.registry import READERS, read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.simulated.weights import count_weights
@@ -74,6 +75,11 @@ def test_matrices_of_a_model(tmp_path: Path):
         ("mistral", {}),
         ("qwen2", {}),
         ("qwen3", {}),
+        ("starcoder2", {}),
+        ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True}),
+        ("gemma3", {}),
+        ("olmo2", {}),
+        ("cohere2", {"attention_bias": True}),
         ("qwen3", {"attention_bias": True}),
         ("gpt2", {}),
         ("gpt2", {"tie_word_embeddings": False, "n_inner": 50}),
@@ -90,8 +96,5 @@ def test_as_the_real_model(family: str, overrides: dict[str, Any], checkpoint: C
 
 def test_every_family_can_be_counted(checkpoint: Callable[..., Path]):
     """A new family must say how many weights it has."""
-    seen = {
-        read_model_config(checkpoint(family)).architecture
-        for family in ("llama", "mistral", "qwen2", "qwen3", "gpt2", "opt")
-    }
+    seen = {read_model_config(checkpoint(family)).architecture for family in CHECKPOINTS}
     assert seen == READERS.keys()

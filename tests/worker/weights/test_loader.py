@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
-from worker.config.registry import read_model_config
 from worker.cpu.kernel_selection import compute_dtype
 from worker.cpu.load import load
+from worker.families.registry import read_model_config
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement

@@ -10,7 +10,6 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
-from worker.config.registry import read_model_config
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
 from worker.cuda.sampling.sampler import CudaSampler
@@ -20,6 +19,7 @@ from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_s
 from worker.cuda.startup.warm_up import warm_up
 from worker.exactness import CUDA
 from worker.executor.executor import StepExecutor
+from worker.families.registry import read_model_config
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes

@@ -1,0 +1,156 @@
+"""Configuration of a decoder that worker.models.transformer builds from its parts alone, and how most
+families spell its fields. Needs no torch."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, head_fields, read_activation
+from worker.config.rope import LLAMA_ROPE, RopeConfig, RopeDefaults, read_rope, scaled_max_position
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+class NormPlace(Enum):
+    """Where a block norms: x is the residual stream, f the attention, then the feed-forward part."""
+
+    BEFORE = "x + f(norm(x))"
+    AFTER = "x + norm(f(x))"
+    AROUND = "x + norm(f(norm(x)))"
+    PARALLEL = "x + attention(norm(x)) + mlp(norm(x))"
+
+
+class NormKind(Enum):
+    """The norm of the residual stream."""
+
+    RMS = "root mean square, with a weight"
+    LAYER = "layer norm, with a weight and a bias"
+    LAYER_WITHOUT_BIAS = "layer norm, with a weight"
+
+
+class HeadNormKind(Enum):
+    """The norm of queries and keys, before the rotation."""
+
+    NONE = "none"
+    PER_HEAD = "of each head, one weight [D] for all"
+    FULL_WIDTH = "of all heads together, weights [H * D] and [K * D]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(ModelConfig):
+    """A decoder of rotary attention and feed-forward parts. Defaults are those of Llama."""
+
+    intermediate_size: int  # I
+    norm_eps: float
+    activation: str
+    ropes: tuple[RopeConfig | None, ...]  # by layer; None: positions change nothing (NoPE)
+    gated: bool = True  # down(f(gate(x)) * up(x)), else down(f(up(x)))
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    norm_place: NormPlace = NormPlace.BEFORE
+    norm_kind: NormKind = NormKind.RMS
+    norm_offset: float = 0.0  # is added to all norm weights; 1: they are stored as their distance from 1
+    head_norms: HeadNormKind = HeadNormKind.NONE
+    attention_scale: float | None = None  # of scores; None: D ** -0.5
+    score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    embedding_scale: float = 1.0
+    rounds_embedding_scale: bool = False  # to the dtype of the weights, before it multiplies
+    residual_scale: float = 1.0  # of what a block adds to the residual stream
+    logit_scale: float = 1.0
+    logit_cap: float | None = None  # logits become cap * tanh(logit / cap)
+
+    @property
+    def depends_on_prompt_len(self) -> bool:
+        """True where the angles of a layer depend on the prompt's length; see worker.layers.rotary."""
+        return any(rope is not None and rope.depends_on_prompt_len for rope in self.ropes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderFamily:
+    """One architecture: how its config.json is read, and how its checkpoints name the parts."""
+
+    read: Callable[[Fields, dict[str, Any]], DecoderConfig]
+    """From config.json and the fields of ModelConfig that all families share. Raises StartupError."""
+    names: Mapping[str, tuple[str, ...]]
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
+    unused: str = (
+        r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq|lm_head\.weight"
+    )
+    """Pattern of tensors that checkpoints hold although the model does not need them: buffers of older
+    checkpoints, and the head's weight that some tied checkpoints hold all the same."""
+    harmless: Collection[str] = ()
+    """Fields of config.json that change nothing, besides those of worker.config.hf_config.HARMLESS."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json of which one value is supported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """What a family calls the fields that all decoders have, and what it takes for those that are absent."""
+
+    max_position: int
+    head_dim: int | None = None  # None: hidden size / heads
+    norm_eps: str = "rms_norm_eps"
+    default_norm_eps: float = 1e-6
+    activation: str = "hidden_act"
+    default_activation: str = "silu"
+    tied: bool = False
+    rope: RopeDefaults = LLAMA_ROPE
+
+
+def read_decoder(fields: Fields, common: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
+    """Returns the fields of DecoderConfig that have no default, and the windows: none. All layers have the
+    same rotary parameters. Raises StartupError."""
+    values = read_sizes(fields, common, spelling)
+    trained = values["max_position"]
+    rope = read_rope(fields, trained, values["head_dim"], spelling.rope)
+    return values | {
+        "ropes": (rope,) * values["num_layers"],
+        "max_position": scaled_max_position(rope, trained),
+    }
+
+
+def read_sizes(fields: Fields, common: dict[str, Any], spelling: Spelling) -> dict[str, Any]:
+    """As read_decoder(), but for the rotary parameters: `max_position` is what the file says."""
+    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
+    return {
+        **common,
+        **head_fields(fields, spelling.head_dim),
+        "num_layers": num_layers,
+        "windows": (None,) * num_layers,
+        "max_position": fields.integer("max_position_embeddings", spelling.max_position),
+        "tied": fields.boolean("tie_word_embeddings", spelling.tied),
+        "intermediate_size": fields.integer("intermediate_size"),
+        "norm_eps": fields.number(spelling.norm_eps, spelling.default_norm_eps),
+        "activation": read_activation(fields, spelling.activation, spelling.default_activation),
+    }
+
+
+def read_kinds(fields: Fields, default: Sequence[str]) -> tuple[str, ...]:
+    """Returns for each layer whether it is SLIDING or FULL. default: for files without `layer_types`. Raises
+    StartupError."""
+    if not fields.has("layer_types"):
+        return tuple(default)
+    kinds = fields.texts("layer_types")
+    if len(kinds) != len(default) or not set(kinds) <= {SLIDING, FULL}:
+        raise fields.wrong("layer_types", f"must name {SLIDING} or {FULL} once per hidden layer")
+    return tuple(kinds)
+
+
+def every(period: int, num_layers: int) -> tuple[str, ...]:
+    """Returns the kinds of layers of which each `period`-th one is FULL, and the others are SLIDING."""
+    return tuple(SLIDING if (layer + 1) % period else FULL for layer in range(num_layers))
+
+
+def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:
+    """Returns the window of each layer."""
+    return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def read_window(fields: Fields, default: int | None) -> int | None:
+    """Returns `sliding_window`: null means none, and an absent one the default. Raises StartupError."""
+    if fields.has("sliding_window"):
+        return fields.integer("sliding_window")
+    return None if "sliding_window" in fields else default

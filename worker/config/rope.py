@@ -1,0 +1,188 @@
+"""Rotary parameters of config.json, under their current and their older names. Needs no torch."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pagewire.errors import StartupError
+from worker.config.hf_config import MOST, WHAT, Fields
+
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "divided", "longrope")
+_KNOWN = frozenset(
+    {
+        *("rope_theta", "rope_type", "type", "partial_rotary_factor", "factor", "attention_factor"),
+        *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+        *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        *("short_factor", "long_factor", "finetuned", "divisors"),
+    }
+)
+_LENGTH_KINDS = ("dynamic", "longrope")
+"""Kinds whose angles depend on the length of the prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeConfig:
+    """How positions become angles. Fields after `rotary_dim` have their defaults if the kind does not use
+    them."""
+
+    theta: float
+    kind: str  # one of KINDS
+    rotary_dim: int  # values of a head that are rotated; those behind them stay as they are
+    interleaved: bool = False  # rotates pairs (2 i, 2 i + 1) instead of (i, i + rotary_dim / 2)
+    factor: float = 1.0
+    original_max_position: int = 0  # context length before scaling
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # yarn, longrope: factor of cos and sin
+    truncate: bool = True  # yarn: round the bounds of the ramp
+    short_factors: tuple[float, ...] = ()  # longrope, within the original context: divisors [rotary_dim / 2]
+    divisors: tuple[float, ...] = ()  # divided: of each frequency [rotary_dim / 2]
+    long_factors: tuple[float, ...] = ()  # longrope, beyond it
+
+    @property
+    def depends_on_prompt_len(self) -> bool:
+        """True if the angle of a token depends on the length of its prompt; see worker.layers.rotary."""
+        return self.kind in _LENGTH_KINDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeDefaults:
+    """What a family takes for rotary fields that are absent, and what it allows."""
+
+    theta: float = 10_000.0
+    partial: float | None = None  # part of a head that is rotated; None: all of it, nothing else is allowed
+    interleaved: bool = False
+
+
+LLAMA_ROPE = RopeDefaults()
+
+
+def read_rope(
+    fields: Fields, max_position: int, head_dim: int, defaults: RopeDefaults = LLAMA_ROPE
+) -> RopeConfig:
+    """Reads the rotary parameters of all layers. max_position: tokens, as config.json says. Raises
+    StartupError."""
+    name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    return read_rope_object(fields.object(name), fields, max_position, head_dim, defaults)
+
+
+def read_rope_object(
+    rope: Fields, fields: Fields, max_position: int, head_dim: int, defaults: RopeDefaults
+) -> RopeConfig:
+    """Reads one object of rotary parameters. fields: config.json, where older files have some of them."""
+    rope.refuse_unknown(_KNOWN)
+    has_own, _ = rope.has("rope_theta"), fields.has("rope_theta")
+    theta = (rope if has_own else fields).number("rope_theta", defaults.theta, above=1.0)
+    rotary_dim = _rotary_dim(rope, fields, head_dim, defaults)
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    kind = "longrope" if kind == "su" else kind  # its name in the first files
+    common: dict[str, Any] = {
+        "theta": theta,
+        "kind": kind,
+        "rotary_dim": rotary_dim,
+        "interleaved": defaults.interleaved,
+    }
+    if kind == "default":
+        return RopeConfig(**common)
+    if kind == "divided":
+        return RopeConfig(**common, divisors=_numbers(rope, "divisors", rotary_dim // 2))
+    if kind not in KINDS:
+        field = "rope_type" if rope.has("rope_type") else "type"
+        raise rope.wrong(field, f"only {', '.join(KINDS[:-1])} and {KINDS[-1]} are supported")
+    original = max_position
+    if kind not in ("linear", "dynamic"):
+        holder = rope if rope.has("original_max_position_embeddings") else fields
+        original = holder.integer("original_max_position_embeddings", max_position)
+    common |= {"original_max_position": original}
+    if kind == "longrope":
+        return _read_longrope(rope, max_position, common)
+    factor = rope.number("factor")
+    if factor < 1:
+        raise rope.wrong("factor", "must be at least 1")
+    common |= {"factor": factor}
+    if kind in ("linear", "dynamic"):
+        return RopeConfig(**common)
+    return _read_yarn(rope, factor, common) if kind == "yarn" else _read_llama3(rope, common)
+
+
+def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
+    """Returns the context length with scaling. llama3 and longrope checkpoints state the scaled length, the
+    others do not."""
+    length = max_position
+    if rope.kind in ("linear", "dynamic"):
+        length = int(max_position * rope.factor)
+    elif rope.kind == "yarn":
+        length = max(max_position, int(rope.original_max_position * rope.factor))
+    if length > MOST:
+        raise StartupError(WHAT, f"config.json: a factor of {rope.factor:g} makes the context too long")
+    return length
+
+
+def _rotary_dim(rope: Fields, fields: Fields, head_dim: int, defaults: RopeDefaults) -> int:
+    """Returns how many values of a head are rotated."""
+    name, whole = "partial_rotary_factor", 1.0
+    holder = rope if rope.has(name) or defaults.partial is None else fields
+    part = holder.number(name, whole if defaults.partial is None else defaults.partial)
+    if part != whole and defaults.partial is None:
+        raise rope.wrong(name, "only 1.0 is supported")
+    if part > whole:
+        raise holder.wrong(name, "must be at most 1")
+    rotary_dim = int(head_dim * part)
+    if rotary_dim % 2 or head_dim % 2 or head_dim < 4 or rotary_dim < 2:
+        of = "" if part == whole else f", of which {rotary_dim} values are rotated"
+        raise StartupError(
+            WHAT, f"config.json: the head size is {head_dim}{of}, which rotary positions cannot halve"
+        )
+    return rotary_dim
+
+
+def _read_llama3(rope: Fields, common: dict[str, Any]) -> RopeConfig:
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.wrong("high_freq_factor", "must be greater than low_freq_factor")
+    return RopeConfig(**common, low_freq_factor=low, high_freq_factor=high)
+
+
+def _read_yarn(rope: Fields, factor: float, common: dict[str, Any]) -> RopeConfig:
+    return RopeConfig(
+        **common,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        attention_factor=_yarn_attention_factor(rope, factor),
+        truncate=rope.boolean("truncate", True),
+    )
+
+
+def _read_longrope(rope: Fields, max_position: int, common: dict[str, Any]) -> RopeConfig:
+    original, rotary_dim = common["original_max_position"], common["rotary_dim"]
+    factor = rope.number("factor", max_position / original)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return RopeConfig(
+        **common,
+        factor=factor,
+        attention_factor=rope.number("attention_factor", grown),
+        short_factors=_numbers(rope, "short_factor", rotary_dim // 2),
+        long_factors=_numbers(rope, "long_factor", rotary_dim // 2),
+    )
+
+
+def _numbers(rope: Fields, name: str, count: int) -> tuple[float, ...]:
+    """Returns a number for each frequency."""
+    numbers = rope.numbers(name)
+    if len(numbers) != count:
+        raise rope.wrong(name, f"must have {count} numbers, one for each frequency")
+    return numbers
+
+
+def _yarn_attention_factor(rope: Fields, factor: float) -> float:
+    if rope.has("attention_factor"):
+        return rope.number("attention_factor")
+
+    def growth(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if rope.has("mscale") and rope.has("mscale_all_dim"):
+        return growth(rope.number("mscale")) / growth(rope.number("mscale_all_dim"))
+    return growth(1.0)

@@ -1,0 +1,1 @@
+"""Families that norm before each part of a block."""

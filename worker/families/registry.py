@@ -1,0 +1,93 @@
+"""Which families there are, by the names that config.json gives under `architectures`, and how their files
+are read. Needs no torch."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from pagewire.errors import StartupError
+from worker.config.decoder import DecoderFamily
+from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config
+from worker.config.hf_config import (
+    HARMLESS,
+    WHAT,
+    Fields,
+    ModelConfig,
+    common_fields,
+    read_config,
+    read_eos_token_ids,
+)
+from worker.config.opt import OPT_HARMLESS, read_opt_config
+from worker.families.dense.granite import GRANITE
+from worker.families.dense.llama import LLAMA
+from worker.families.dense.mistral import MINISTRAL, MISTRAL
+from worker.families.dense.phi3 import PHI3
+from worker.families.dense.qwen import QWEN2, QWEN3
+from worker.families.dense.seed_oss import SEED_OSS
+from worker.families.dense.smollm3 import SMOLLM3
+from worker.families.dense.stablelm import STABLELM
+from worker.families.dense.starcoder2 import STARCODER2
+from worker.families.normed.cohere2 import COHERE2
+from worker.families.normed.exaone4 import EXAONE4
+from worker.families.normed.gemma import GEMMA2, GEMMA3
+from worker.families.normed.glm4 import GLM4
+from worker.families.normed.olmo import OLMO2, OLMO3
+
+DECODERS: dict[str, DecoderFamily] = {
+    "Cohere2ForCausalLM": COHERE2,
+    "Exaone4ForCausalLM": EXAONE4,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Glm4ForCausalLM": GLM4,
+    "GraniteForCausalLM": GRANITE,
+    "LlamaForCausalLM": LLAMA,
+    "MinistralForCausalLM": MINISTRAL,
+    "MistralForCausalLM": MISTRAL,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
+    "Phi3ForCausalLM": PHI3,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "SeedOssForCausalLM": SEED_OSS,
+    "SmolLM3ForCausalLM": SMOLLM3,
+    "StableLmForCausalLM": STABLELM,
+    "Starcoder2ForCausalLM": STARCODER2,
+}
+"""Families that worker.models.transformer builds."""
+
+READERS: dict[str, Callable[[Fields, dict[str, Any]], ModelConfig]] = {
+    "GPT2LMHeadModel": read_gpt2_config,
+    "OPTForCausalLM": read_opt_config,
+} | {name: family.read for name, family in DECODERS.items()}
+
+_HARMLESS: dict[str, Collection[str]] = {
+    "GPT2LMHeadModel": GPT2_HARMLESS,
+    "OPTForCausalLM": OPT_HARMLESS,
+} | {name: family.harmless for name, family in DECODERS.items()}
+
+
+def find_architecture(fields: Fields) -> str:
+    """Returns the first known architecture of a config.json. Raises StartupError."""
+    names = fields.texts("architectures")
+    for name in names:
+        if name in READERS:
+            return name
+    raise StartupError(
+        WHAT,
+        f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
+        f"known are {', '.join(READERS)}",
+    )
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Reads the configuration of the model in a folder. Raises StartupError, also for a field that is not
+    known and may change what the model computes."""
+    fields = read_config(folder)
+    architecture = find_architecture(fields)
+    eos_token_ids = read_eos_token_ids(folder, fields)
+    if architecture in DECODERS:
+        for name, value in DECODERS[architecture].only.items():
+            fields.expect(name, value)
+    config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
+    fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
+    return config

@@ -1,0 +1,151 @@
+"""The decoder of all families that a DecoderConfig describes, built from its parts."""
+
+import torch
+
+from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
+from worker.config.rope import RopeConfig
+from worker.layers.adjusted_logits import AdjustedLogits
+from worker.layers.attention import Attention
+from worker.layers.block import AroundNormBlock, Block, OutputNormBlock, ParallelBlock
+from worker.layers.embedding import VocabEmbedding
+from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
+from worker.layers.mlp import MLP, FeedForward, GatedMLP
+from worker.layers.norm import LayerNorm, Norm, RMSNorm
+from worker.layers.rotary import Rotary, rotary_order
+from worker.layers.scaled_add import ScaledAdd
+from worker.layers.self_attention import SelfAttention
+from worker.lowering.builder import ProgramBuilder
+from worker.model_input import InputBatch
+from worker.models.decoder import AnyBlock, Decoder
+from worker.parallel import Placement
+
+
+class Transformer(Decoder):
+    """A decoder of rotary attention and feed-forward parts, without its weights."""
+
+    def __init__(self, config: DecoderConfig, place: Placement) -> None:
+        def embedding() -> VocabEmbedding:
+            return VocabEmbedding(config.vocab_size, config.hidden_size, place)
+
+        rotaries = {
+            rope: Rotary(rope, config.head_dim, place.device)
+            for rope in dict.fromkeys(config.ropes)
+            if rope is not None
+        }
+        super().__init__(
+            embedding(),
+            [block(config, layer, place) for layer in range(config.num_layers)],
+            norm(config, place),
+            None if config.tied else embedding(),
+            [None if rope is None else rotaries[rope] for rope in config.ropes],
+        )
+        self.scaled = self.adjusted = None
+        if config.embedding_scale != 1:
+            self.scaled = ScaledAdd(config.hidden_size, embedding_factor(config, place.dtype))
+        if config.logit_scale != 1 or config.logit_cap is not None:
+            self.adjusted = AdjustedLogits(config.vocab_size, config.logit_scale, config.logit_cap)
+
+    def embed(self, batch: InputBatch) -> torch.Tensor:
+        """See Decoder."""
+        x = super().embed(batch)
+        return x if self.scaled is None else self.scaled(x)
+
+    def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
+        """See Decoder."""
+        x = super().lower_embed(builder)
+        if self.scaled is None:
+            return x
+        return self.scaled.lower(builder, x, None, builder.buffers.shared("scaled", x.shape[1]))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See LanguageModel."""
+        logits = super().logits(hidden)
+        return logits if self.adjusted is None else self.adjusted(logits)
+
+    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
+        """See Decoder."""
+        logits = super().lower_logits(builder, hidden)
+        if logits is None or self.adjusted is None:
+            return logits
+        return self.adjusted.lower(builder, logits)
+
+
+def embedding_factor(config: DecoderConfig, dtype: torch.dtype) -> float:
+    """Returns the factor of embeddings, in the precision in which the family multiplies."""
+    if config.rounds_embedding_scale:
+        return torch.tensor(config.embedding_scale, dtype=dtype).item()
+    return config.embedding_scale
+
+
+def norm(config: DecoderConfig, place: Placement) -> Norm:
+    """Returns a norm of the residual stream, or of what is added to it."""
+    width, eps = config.hidden_size, config.norm_eps
+    if config.norm_kind is NormKind.RMS:
+        return RMSNorm(width, eps, place, config.norm_offset, config.residual_scale)
+    return LayerNorm(width, eps, place, has_bias=config.norm_kind is NormKind.LAYER)
+
+
+def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
+    """Returns a block; its parts are made in the order in which it uses them."""
+    if config.norm_place is NormPlace.BEFORE:
+        return Block(
+            norm(config, place), attention(config, layer, place), norm(config, place), mlp(config, place)
+        )
+    add = ScaledAdd(config.hidden_size)
+    if config.norm_place is NormPlace.PARALLEL:
+        return ParallelBlock(norm(config, place), attention(config, layer, place), mlp(config, place), add)
+    if config.norm_place is NormPlace.AFTER:
+        return OutputNormBlock(
+            attention(config, layer, place), norm(config, place), mlp(config, place), norm(config, place), add
+        )
+    return AroundNormBlock(
+        *(norm(config, place), attention(config, layer, place), norm(config, place)),
+        *(norm(config, place), mlp(config, place), norm(config, place)),
+    )
+
+
+def attention(config: DecoderConfig, layer: int, place: Placement) -> SelfAttention:
+    """Returns the attention part of a block."""
+    hidden, heads, kv_heads, head_dim = (
+        config.hidden_size,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+    )
+    local_heads = place.group.split(heads), local_kv_heads(kv_heads, place.group.size)
+    rope = config.ropes[layer]
+    order = rotary_order(rope, head_dim)
+    qkv = qkv_linear(hidden, heads, kv_heads, head_dim, config.qkv_bias, place, head_order=order)
+    window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
+    return SelfAttention(
+        qkv,
+        Attention(*local_heads, head_dim, window, scale, cap),
+        RowLinear(heads * head_dim, hidden, config.output_bias, place),
+        head_norms(config, local_heads, rope, place),
+    )
+
+
+def head_norms(
+    config: DecoderConfig, local_heads: tuple[int, int], rope: RopeConfig | None, place: Placement
+) -> tuple[RMSNorm, RMSNorm] | None:
+    """Returns the norms of queries and of keys."""
+    if config.head_norms is HeadNormKind.NONE:
+        return None
+    order, offset = rotary_order(rope, config.head_dim), config.norm_offset
+
+    def over(heads: int) -> RMSNorm:
+        heads = heads if config.head_norms is HeadNormKind.FULL_WIDTH else 1
+        width = heads * config.head_dim
+        return RMSNorm(width, config.norm_eps, place, offset, order=order_of_heads(order, heads))
+
+    return over(local_heads[0]), over(local_heads[1])
+
+
+def mlp(config: DecoderConfig, place: Placement) -> FeedForward:
+    """Returns the feed-forward part of a block."""
+    hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+    if not config.gated:
+        up = column_linear(hidden, (inner,), bias, place)
+        return MLP(up, RowLinear(inner, hidden, bias, place), config.activation)
+    gate_up = column_linear(hidden, (inner, inner), bias, place)
+    return GatedMLP(gate_up, RowLinear(inner, hidden, bias, place), config.activation)

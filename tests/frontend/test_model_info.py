@@ -19,6 +19,7 @@ WELCOME = engine_pb2.Welcome(
     ),
     max_num_seqs=8,
     max_priority=1000,
+    max_draft_tokens=8,
 )
 
 

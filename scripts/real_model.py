@@ -80,7 +80,7 @@ def main() -> int:
             return 0
         print("starting the service; the first start compiles kernels", file=sys.stderr)
         with Service(ServeConfig(model=str(path), listen="127.0.0.1:0", log_level="error")) as service:
-            return chat.run(ChatConfig(address=service.address, temperature=0.2, repetition_penalty=1.1))
+            return chat.run(ChatConfig(address=service.address, temperature=0.0))
     except StartupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -76,6 +76,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a late thread may write into the KV cache",
+        file="worker/layers/attention.py",
+        old="store, row_grain(2 * kv_heads * head_dim))\n",
+        new="store, row_grain(2 * kv_heads * head_dim), repeatable=True)\n",
+        tests=("tests/worker/cpu/fused_decoder/test_decoder.py",),
+    ),
+    Mutant(
         name="random numbers depend on how many were drawn",
         file="worker/sampling/uniforms.py",
         old="        starts = [position - position % BLOCK for position in positions]\n",

@@ -75,7 +75,7 @@ class Attention(Layer):
             heads=kv_heads,
             head_dim=head_dim,
         )
-        stored = builder.put(blocks.store, store, row_grain(2 * kv_heads * head_dim), repeatable=True)
+        stored = builder.put(blocks.store, store, row_grain(2 * kv_heads * head_dim))
         out = builder.buffers.output(self.num_heads * head_dim)
         strides, number = (stride, out.itemsize * out.shape[1]), builder.buffers.set_number
         caches, addresses = (key_cache, value_cache), (query.data_ptr(), out.data_ptr())

@@ -69,7 +69,8 @@ class ProgramBuilder:
         """Appends an operation, which computes one row per token of the step. Returns the record's index.
 
         grain: the fewest rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it
-        reads, and its output is a buffer of this layer, so that two threads may compute the same rows.
+        reads, and its output is a buffer of this layer, so that two threads may compute the same rows. A KV
+        cache is no such buffer: what a late thread computes from inputs that have changed would stay there.
         """
         self._entries.append(_Entry(operation, record, grain, repeatable))
         index = len(self._entries) - 1
@@ -109,8 +110,8 @@ class ProgramBuilder:
         """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32. Returns out."""
         record: ProductRecord
         if isinstance(weight, QuantizedWeight):
-            integers = self.buffers.shared("integers", 4 * weight.words.shape[1], torch.uint8)
-            scales = self.buffers.shared("scales", 1, torch.float32)
+            integers = self.buffers.output(4 * weight.words.shape[1], torch.uint8)
+            scales = self.buffers.output(1, torch.float32)
             quantize = weight.quantize_record(x, integers, scales)
             self.put(weight.quantize, quantize, row_grain(weight.in_features))
             record = weight.record(integers, scales, out)

@@ -13,7 +13,8 @@ units done (compare and swap); the late one sees the mark and skips ahead.
 A straggler writes the bits that are there already, as long as its inputs are unchanged. Later it may write
 anything, so its output must be unused by then: a program says by how many operations a thread may be behind
 (its slack; kernels.cpu.runtime.program waits for threads that are further behind), and which operations are
-repeatable: those that do not write to their inputs.
+repeatable: those that do not write to their inputs, and whose output nothing reads after their inputs have
+changed. What goes into a KV cache is read by later steps: storing is not repeatable.
 """
 
 from kernels.cpu.isa import atomics

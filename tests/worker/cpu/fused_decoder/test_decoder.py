@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
 from worker.attention.block_plan import BlockAttentionPlan
 from worker.cpu.fused_decoder.decoder import FusedDecoder
@@ -80,6 +81,19 @@ def test_the_same_bits(
     assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_late_thread_does_not_write_into_the_cache(checkpoint: Checkpoints):
+    """A thread that lost its core may compute units of a repeatable record after its inputs have changed:
+    what a later step reads must not come from one."""
+    driver, _ = run(checkpoint("llama", head_dim=32))
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder)
+    records = model.programs[True].program.records
+    stores = records[:, ProgramRecord.word("operation")] == model._blocks.store
+    repeatable = records[:, ProgramRecord.word("repeatable")] >> 32 != 0  # the upper half of a word
+    assert stores.any() and repeatable.any()
+    assert not (stores & repeatable).any()
 
 
 def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):

@@ -189,13 +189,13 @@ def repeating() -> list[engine_pb2.AddRequest]:
 def test_the_same_with_drafts(folder_of_kernels: Path, cached: bool, ahead: bool, budget: int, memory: str):
     """Bit for bit, log-probabilities too: with drafts in this mode, and without them in the plainest one."""
     plain = InBfloat16(folder_of_kernels, False, 256, 120, 0).outputs(repeating(), ahead=False)
-    num_blocks, host_bytes = 120 if memory == "plenty" else 10, HOST_BYTES if memory == "swap" else 0
+    num_blocks, host_bytes = 120 if memory == "plenty" else 7, HOST_BYTES if memory == "swap" else 0
     engine = InBfloat16(folder_of_kernels, cached, budget, num_blocks, host_bytes, drafts=5)
     for _ in range(2):
         ledger = engine.outputs(repeating(), ahead)
         assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
         assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
-    assert engine.num_accepted > 10 and engine.scheduler.pool.num_free == num_blocks
+    assert engine.num_accepted > 0 and engine.scheduler.pool.num_free == num_blocks
     assert (engine.scheduler.num_preemptions > 0) == (memory != "plenty")
 
 

@@ -21,7 +21,8 @@ def test_the_reasons_are_those_of_the_public_api() -> None:
     public = {
         name.removeprefix("FINISH_REASON_").replace("UNSPECIFIED", "NONE"): number
         for name, number in generation_pb2.FinishReason.items()
-        if name != "FINISH_REASON_TOOL_CALLS"  # a frontend's: the core knows nothing of tools
+        # Frontends find these two: the core knows nothing of tools and repetitions.
+        if name not in ("FINISH_REASON_TOOL_CALLS", "FINISH_REASON_REPETITION")
     }
     assert {reason.name: reason.value for reason in FinishReason} == public
 

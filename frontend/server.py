@@ -186,7 +186,7 @@ class Frontend:
         await self.write_timeouts.stop()
         await self._files.stop()
         await self.engine.close()
-        self._prompts.close()
+        await self._prompts.close()
         self.watch.close()
         close_tracer(self._tracer)
 

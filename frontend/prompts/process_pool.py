@@ -50,12 +50,11 @@ class PromptProcesses:
         self._busy: set[_Process] = set()
         self._jobs: set[asyncio.Task[reader_pb2.ReadResponse]] = set()
 
-    def close(self) -> None:
-        """Kills all processes; their requests fail."""
+    async def close(self) -> None:
+        """Kills all processes and waits for their ends; their requests fail."""
         for job in self._jobs:
             job.cancel()
-        for running in (*self._idle, *self._busy):
-            running.kill()
+        await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
 
     async def read_prompt(self, job: reader_pb2.ReadPrompt) -> TokenizedPrompt:
         """See PromptEncoder.read. Raises ServiceError."""
@@ -165,6 +164,13 @@ class _Process:
         """Kills the process. Idempotent."""
         if self.lives:
             self._child.kill()
+
+    async def close(self) -> None:
+        """Kills the process and waits until its pipes are closed."""
+        self.kill()
+        await self._child.wait()
+        assert self._child.stdin is not None
+        self._child.stdin.close()
 
     async def exit_error(self, path: str) -> ServiceError:
         """Returns the error for the request that the process died of."""

@@ -60,11 +60,11 @@ class PromptReader:
         """Returns function(), run in a thread of the pool. For work of bounded size."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
-    def close(self) -> None:
-        """Does not wait: what still runs is bounded in time or size."""
+    async def close(self) -> None:
+        """Ends the processes. Does not wait for threads: what still runs is bounded in time or size."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
-            self._processes.close()
+            await self._processes.close()
 
     async def read_for_generation(
         self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, max_model_len: int

@@ -31,9 +31,7 @@ async def readers(checkpoint):
     made = PromptProcesses(FrontendConfig(model=str(checkpoint), tokenizer_threads=1))
     yield made
     pids = [running._child.pid for running in made._idle]
-    made.close()
-    for running in made._idle:
-        await running._child.wait()
+    await made.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
@@ -43,8 +41,8 @@ async def pair(model, readers):
     here = PromptReader(model.tokenizer, model.chat_template, 1)
     there = PromptReader(model.tokenizer, model.chat_template, 1, readers)
     yield here, there
-    here.close()
-    there.close()
+    await here.close()
+    await there.close()
 
 
 async def test_a_process_reads_what_a_thread_reads(pair, readers):

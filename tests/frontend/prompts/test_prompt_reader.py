@@ -1,5 +1,7 @@
 """Prompts of every kind to token ids."""
 
+import asyncio
+
 import pytest
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
@@ -16,7 +18,7 @@ LEFT, RIGHT = prompt_pb2.TRUNCATION_SIDE_LEFT, prompt_pb2.TRUNCATION_SIDE_RIGHT
 def reader(model):
     reader = PromptReader(model.tokenizer, model.chat_template, 1)
     yield reader
-    reader.close()
+    asyncio.run(reader.close())
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,8 @@ class Supervisor:
         failed_to_start = child.facts is None and child.failure is not None and not child.failure.may_pass
         self._stop_listening_to(child)
         isolates = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
-        goes_on = slot.died(time.monotonic(), explained=isolates or child.was_killed)
+        explained = (isolates or child.was_killed) and not self._config.no_restart
+        goes_on = slot.died(time.monotonic(), explained=explained)
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
         if not goes_on:

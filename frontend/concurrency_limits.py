@@ -20,14 +20,28 @@ TENANT_SHARE = 0.5
 authentication tenants are not told apart, and there are no shares."""
 
 
-class SlotPool:
+class _HeldByTenant:
+    """Counts what is held, in all and by tenant."""
+
+    def __init__(self) -> None:
+        self.num_held = 0
+        self._held_by: Counter[str] = Counter()
+
+    def _count(self, tenant: str | None, change: int) -> None:
+        self.num_held += change
+        if tenant is not None:
+            self._held_by[tenant] += change
+            if not self._held_by[tenant]:
+                del self._held_by[tenant]
+
+
+class SlotPool(_HeldByTenant):
     """Counts slots of one kind, in all and by tenant."""
 
     def __init__(self, kind: str, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
         """size: 0: no limit. refused: counts rejections, by kind."""
-        self.num_held = 0
+        super().__init__()
         self._kind, self._size, self._refused, self._clock = kind, size, refused, clock
-        self._held_by: Counter[str] = Counter()
         self._retry_after = RetryAfter()
 
     @contextmanager
@@ -49,22 +63,14 @@ class SlotPool:
             self._count(tenant, -1)
             self._retry_after.freed(1, self._clock())
 
-    def _count(self, tenant: str | None, change: int) -> None:
-        self.num_held += change
-        if tenant is not None:
-            self._held_by[tenant] += change
-            if not self._held_by[tenant]:
-                del self._held_by[tenant]
 
-
-class ByteBudget:
+class ByteBudget(_HeldByTenant):
     """Counts bytes that are being worked on, in all and by tenant."""
 
     def __init__(self, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
         """size: 0: no limit. refused: counts rejections, as "bytes"."""
-        self.num_held = 0
+        super().__init__()
         self._size, self._refused, self._clock = size, refused, clock
-        self._held_by: Counter[str] = Counter()
         self._retry_after = RetryAfter()
 
     @contextmanager
@@ -88,13 +94,6 @@ class ByteBudget:
         finally:
             self._count(tenant, -size)
             self._retry_after.freed(1, self._clock())
-
-    def _count(self, tenant: str | None, change: int) -> None:
-        self.num_held += change
-        if tenant is not None:
-            self._held_by[tenant] += change
-            if not self._held_by[tenant]:
-                del self._held_by[tenant]
 
 
 def _tenant_of(caller: Caller | None) -> str | None:

@@ -9,9 +9,10 @@ from frontend.answers.binding import BoundFormat
 from frontend.answers.call_writer import Schemas
 from frontend.answers.choice import AnswerFormats
 from frontend.errors import Unsupported
-from frontend.templates.conversation import offers_tools, read_object
+from frontend.templates.conversation import offers_tools
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.json_objects import read_object
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 _PROMPT_END = 64

@@ -1,12 +1,12 @@
 """Reads JSON bodies within bounds: bytes, time, number of values, depth."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from frontend.errors import InvalidRequest
 from frontend.http.errors import BodyTooLarge, BodyTooSlow, Disconnected
+from frontend.validation.json_objects import read_object
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """ASGI's receive()."""
@@ -56,21 +56,10 @@ def parse_object(body: bytes, content_type: str) -> dict[str, Any]:
     if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise InvalidRequest({BODY: f"must have at most {MAX_VALUES} values"})
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        text = body.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidRequest({BODY: "is not UTF-8"}) from None
-    except RecursionError:
-        raise InvalidRequest({BODY: "is nested too deeply"}) from None
-    except ValueError as error:
-        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InvalidRequest({BODY: f"is not JSON{where}"}) from None
-    if not isinstance(value, dict):
-        raise InvalidRequest({BODY: "must be a JSON object"})
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)  # NaN and Infinity are no JSON
+    return read_object(text, BODY)
 
 
 async def _part(receive: Receive) -> tuple[bytes, bool]:

@@ -1,6 +1,5 @@
 """What a chat template sees of a conversation: messages, tools and variables as plain Python values."""
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.validation.json_objects import read_object
 from pagewire.v1 import prompt_pb2
 
 NOT_USED = "the model's chat template does not use it"
@@ -159,24 +159,6 @@ class _Reader:
             "parameters": _mapped(schema, self._protect),
         }
         return {"type": "function", "function": function}
-
-
-def read_object(text: str, path: str) -> dict[str, Any]:
-    """Returns a JSON object. Raises InvalidRequest, naming `path`. Takes time in proportion to the text."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise InvalidRequest({path: "is nested too deeply"}) from None
-    except ValueError as error:
-        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InvalidRequest({path: f"is not JSON{where}"}) from None
-    if not isinstance(value, dict):
-        raise InvalidRequest({path: "must be a JSON object"})
-    return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

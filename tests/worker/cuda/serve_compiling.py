@@ -220,7 +220,7 @@ def main() -> None:
     logging.disable()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16, one_block=True)
+        make_checkpoint("llama", folder, num_hidden_layers=1, max_position_embeddings=1 << 16)
         stories = {
             "cold": story(folder, False),  # the first: Triton compiles once in a process
             "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),

@@ -253,9 +253,9 @@ def test_logits_are_bitwise_the_same_in_any_company(
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize("family", FAMILIES)
 def test_int8_is_near_bfloat16(family: str, checkpoint: Checkpoints):
-    """Logits of small random models: within a fifth of the largest one for most prompts, within a half for all
-    (a soft cap of scores lets one prompt in six lose more); a large model loses a tenth of that. And other
-    ones, or nothing was quantized."""
+    """Logits of small random models: within a fifth of the largest one for most prompts, within a half for
+    all (a soft cap of scores lets one prompt in six lose more); a large model loses a tenth of that. And
+    other ones, or nothing was quantized."""
     folder = checkpoint(family, **FAMILIES[family])
     plain, quantized = (Driver(folder, dtype="bfloat16", quantization=kind) for kind in ("", "int8"))
     for driver in (plain, quantized):

@@ -301,7 +301,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, terms = Path(folder) / "tokens.yaml", {"max_sequences": options.max_sequences}
         lines = (
-            entry_line(digest_of(t), who, terms) for t, who in zip(tokens, ("alice", "bob"), strict=True)
+            entry_line(digest_of(t), tenant, terms)
+            for t, tenant in zip(tokens, ("alice", "bob"), strict=True)
         )
         path.write_text("tokens:\n" + "".join(lines))
         config = ServeConfig(

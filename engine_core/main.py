@@ -61,7 +61,6 @@ def run(config: EngineConfig) -> int:
 class _Process:
     """What the process has from its first moment on."""
 
-    stop: StopSignal
     heartbeat: Heartbeat
     context: "zmq.Context[zmq.Socket[bytes]]"
     key: EngineKey | None  # for tcp
@@ -129,7 +128,7 @@ def _start_workers(config: EngineConfig, status: Status, stack: contextlib.ExitS
     stack.callback(transport.remove_file, address)
     stack.callback(workers.close)
     workers.start(worker_arguments(config), external=config.external_workers)
-    return _Process(stop, heartbeat, context, key, workers)
+    return _Process(heartbeat, context, key, workers)
 
 
 def _stand_by(workers: WorkerGroup, status: Status) -> None:

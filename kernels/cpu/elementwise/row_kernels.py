@@ -6,12 +6,13 @@ for one row of 576 values. Head sizes are even.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.cpu.compiler.records import Operation
+from kernels.cpu.compiler.records import Operation, OwnRecord
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
     AdjustLogitsRecord,
@@ -148,20 +149,23 @@ class RowKernels:
 
     def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]."""
-        gate_up = gate_up.contiguous()
-        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty((rows, width))
-        record = GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
-        self.team.run_one(self.silu, rows, record, row_grain(width))
-        return out
+        return self._gated(self.silu, GatedSiluRecord, gate_up)
 
     def gated_gelu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]: GELU in the form with tanh."""
+        return self._gated(self.gelu, GatedGeluRecord, gate_up)
+
+    def _gated(
+        self,
+        operation: Operation[OwnRecord],
+        record: Callable[..., OwnRecord],
+        gate_up: torch.Tensor,
+    ) -> torch.Tensor:
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, width))
-        record = GatedGeluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
-        self.team.run_one(self.gelu, rows, record, row_grain(width))
+        fields = record(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
+        self.team.run_one(operation, rows, fields, row_grain(width))
         return out
 
     def scaled_add(self, x: torch.Tensor, y: torch.Tensor | None, factor: float) -> torch.Tensor:

@@ -10,10 +10,7 @@ import grpc
 from tqdm import tqdm
 
 from pagewire import flags
-from pagewire.client import channel
 from pagewire.client.errors import RpcError
-from pagewire.client.exchange import Command
-from pagewire.client.multiplex import Multiplex
 from pagewire.client.params import (
     GenerateOptions,
     Message,
@@ -22,8 +19,11 @@ from pagewire.client.params import (
     generate_request,
     output_parser,
 )
-from pagewire.client.recovery import Recovery
 from pagewire.client.results import Generation
+from pagewire.client.transport import channel
+from pagewire.client.transport.exchange import Command
+from pagewire.client.transport.multiplex import Multiplex
+from pagewire.client.transport.recovery import Recovery
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, prompt_pb2

@@ -4,7 +4,7 @@
     python scripts/clients.py --check    fails if one of them is stale
 
 The substitutions are those that the clients need, not a general translation. Code that cannot be shared is in
-pagewire/client/io_aio.py and io_sync.py.
+pagewire/client/transport/io_aio.py and io_sync.py.
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "pagewire" / "client"
-FILES = {"aio.py": "sync.py", "multiplex_aio.py": "multiplex.py"}
+FILES = {"aio.py": "sync.py", "transport/multiplex_aio.py": "transport/multiplex.py"}
 HEADER = "# Generated from {source} by scripts/clients.py: change that file, then run 'make clients'.\n"
 
 SUBSTITUTIONS = tuple(
@@ -47,7 +47,7 @@ def generate(source: str) -> str:
     text = (CLIENT / source).read_text(encoding="utf-8")
     for pattern, replacement in SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
-    text = HEADER.format(source=source) + text
+    text = HEADER.format(source=Path(source).name) + text
     return _ruff("format", _ruff("check", text, "--fix", "--select", "I"))
 
 

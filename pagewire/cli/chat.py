@@ -5,16 +5,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pagewire.cli.connect import connect
-from pagewire.cli.interrupts import interruptible
-from pagewire.cli.sampling import sampling_params
-from pagewire.cli.tool_file import functions_in
-from pagewire.client import io_sync
+from pagewire.cli.common.connect import connect
+from pagewire.cli.common.interrupts import interruptible
+from pagewire.cli.common.sampling import sampling_params
+from pagewire.cli.common.tool_file import functions_in
 from pagewire.client.errors import RpcError
 from pagewire.client.params import Message, SamplingParams
 from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.client.sync import Client
 from pagewire.client.tools import functions_of
+from pagewire.client.transport import io_sync
 from pagewire.command_config import ChatConfig
 
 CONFIG = ChatConfig

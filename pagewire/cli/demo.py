@@ -4,7 +4,7 @@ import sys
 import time
 
 from pagewire import logs
-from pagewire.cli.extras import require_worker
+from pagewire.cli.common.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
 from pagewire.command_config import DemoConfig

@@ -1,7 +1,7 @@
 """`pagewire engine`."""
 
 from pagewire import logs
-from pagewire.cli.extras import require_worker
+from pagewire.cli.common.extras import require_worker
 from pagewire.config import EngineConfig
 
 CONFIG = EngineConfig

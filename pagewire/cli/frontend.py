@@ -1,7 +1,7 @@
 """`pagewire frontend`."""
 
 from pagewire import logs
-from pagewire.cli.extras import require_doors
+from pagewire.cli.common.extras import require_doors
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.supervisor.exposure_warning import log_exposure

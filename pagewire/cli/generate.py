@@ -3,9 +3,9 @@
 import sys
 import time
 
-from pagewire.cli.connect import connect
-from pagewire.cli.interrupts import interruptible
-from pagewire.cli.sampling import sampling_params
+from pagewire.cli.common.connect import connect
+from pagewire.cli.common.interrupts import interruptible
+from pagewire.cli.common.sampling import sampling_params
 from pagewire.client.results import Generation
 from pagewire.command_config import GenerateConfig
 from pagewire.flags import UsageError

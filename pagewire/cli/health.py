@@ -5,7 +5,7 @@ import ssl
 import sys
 import time
 
-from pagewire.cli.connect import connect
+from pagewire.cli.common.connect import connect
 from pagewire.client.errors import RpcError
 from pagewire.command_config import HealthConfig
 

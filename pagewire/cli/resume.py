@@ -1,6 +1,6 @@
 """`pagewire resume`."""
 
-from pagewire.cli.connect import connect
+from pagewire.cli.common.connect import connect
 from pagewire.command_config import ResumeConfig
 
 CONFIG = ResumeConfig

@@ -5,7 +5,7 @@ from functools import partial
 
 from pagewire import logs
 from pagewire.checkpoint_paths import checkpoint_path
-from pagewire.cli.extras import require_doors, require_worker
+from pagewire.cli.common.extras import require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
 from pagewire.hub import with_local_model

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from pagewire.cli.connect import connect
+from pagewire.cli.common.connect import connect
 from pagewire.client.sync import Client
 from pagewire.command_config import TopConfig
 from pagewire.v1 import admin_pb2

@@ -1,7 +1,7 @@
 """`pagewire worker`."""
 
 from pagewire import logs
-from pagewire.cli.extras import require
+from pagewire.cli.common.extras import require
 from pagewire.config import WorkerConfig
 
 CONFIG = WorkerConfig

@@ -8,12 +8,7 @@ from typing import Any, Self, Unpack
 import grpc
 from grpc_health.v1 import health_pb2
 
-from pagewire.client import channel, io_aio
-from pagewire.client.channel import Method, Q, R
-from pagewire.client.credentials import AccessOptions, Credentials
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
-from pagewire.client.exchange import MAX_IN_FLIGHT, Command
-from pagewire.client.multiplex_aio import AsyncMultiplex
 from pagewire.client.params import (
     GenerateOptions,
     Message,
@@ -23,7 +18,6 @@ from pagewire.client.params import (
     output_parser,
     to_prompt,
 )
-from pagewire.client.recovery import Recovery
 from pagewire.client.results import (
     ContinuationScore,
     Delta,
@@ -34,6 +28,12 @@ from pagewire.client.results import (
     tokenized,
 )
 from pagewire.client.tools import ToolLoopError, functions_of
+from pagewire.client.transport import channel, io_aio
+from pagewire.client.transport.channel import Method, Q, R
+from pagewire.client.transport.credentials import AccessOptions, Credentials
+from pagewire.client.transport.exchange import MAX_IN_FLIGHT, Command
+from pagewire.client.transport.multiplex_aio import AsyncMultiplex
+from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 _POLL_S = 0.05

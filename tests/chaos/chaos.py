@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from pagewire import Client
-from pagewire.client import recovery
+from pagewire.client.transport import recovery
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 from tests.chaos.cases import make_cases

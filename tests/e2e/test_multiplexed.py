@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.exchange import MultiplexedRequest
 from pagewire.client.results import Output
+from pagewire.client.transport.exchange import MultiplexedRequest
 from pagewire.local_service import Service
 from tests.e2e import services
 

@@ -11,7 +11,7 @@ import grpc
 
 from frontend.errors import ServiceError
 from pagewire.client.errors import RpcError, Unavailable, from_status
-from pagewire.client.recovery import Recovery
+from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
 from tests.simulation.checks import Checks
 from tests.simulation.frontends import FrontendProcess

@@ -12,7 +12,7 @@ from pagewire.client.errors import (
     RpcError,
     Unavailable,
 )
-from pagewire.client.recovery import MAX_BREAKS, PATIENCE_S, Recovery
+from pagewire.client.transport.recovery import MAX_BREAKS, PATIENCE_S, Recovery
 from pagewire.v1 import generation_pb2
 from tests.pagewire import fakes
 

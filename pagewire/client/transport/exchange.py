@@ -17,8 +17,8 @@ from typing import Protocol
 import grpc
 
 from pagewire.client.errors import Cancelled, RpcError, Unavailable, from_request_error
-from pagewire.client.recovery import DRAINING, Recovery
 from pagewire.client.results import Delta
+from pagewire.client.transport.recovery import DRAINING, Recovery
 from pagewire.v1 import generation_pb2
 
 Command = generation_pb2.GenerateMultiplexedRequest

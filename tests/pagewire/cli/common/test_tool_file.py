@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.cli.tool_file import functions_in
+from pagewire.cli.common.tool_file import functions_in
 from pagewire.flags import UsageError
 
 GOOD = '''

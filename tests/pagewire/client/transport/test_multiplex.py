@@ -9,7 +9,7 @@ import pytest
 
 from pagewire import AsyncClient, Client
 from pagewire.client.errors import DeadlineExceeded, InvalidArgument
-from pagewire.client.exchange import MultiplexedRequest
+from pagewire.client.transport.exchange import MultiplexedRequest
 from pagewire.v1 import generation_pb2
 from tests.pagewire import fakes
 

@@ -8,9 +8,9 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2
 
 from pagewire.client.errors import Cancelled, InvalidArgument, RpcError, Unavailable
-from pagewire.client.exchange import Command, Exchange, Message, MultiplexedRequest
-from pagewire.client.recovery import Recovery
 from pagewire.client.results import Delta
+from pagewire.client.transport.exchange import Command, Exchange, Message, MultiplexedRequest
+from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
 
 EOS = generation_pb2.FINISH_REASON_EOS

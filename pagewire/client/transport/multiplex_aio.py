@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Self, Unpack
 
-from pagewire.client import io_aio
-from pagewire.client.exchange import Event, Exchange, Message, MultiplexedRequest
 from pagewire.client.params import (
     GenerateOptions,
     PromptLike,
@@ -12,7 +10,9 @@ from pagewire.client.params import (
     generate_request,
     output_parser,
 )
-from pagewire.client.recovery import Recovery
+from pagewire.client.transport import io_aio
+from pagewire.client.transport.exchange import Event, Exchange, Message, MultiplexedRequest
+from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from pagewire.client.credentials import Credentials
+from pagewire.client.transport.credentials import Credentials
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
 
 Q = TypeVar("Q", bound=Message)

@@ -5,11 +5,11 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from pagewire import cli
-from pagewire.cli.connect import connect
-from pagewire.client import channel
-from pagewire.client.credentials import Credentials
+from pagewire.cli.common.connect import connect
 from pagewire.client.errors import from_status
-from pagewire.client.recovery import Recovery
+from pagewire.client.transport import channel
+from pagewire.client.transport.credentials import Credentials
+from pagewire.client.transport.recovery import Recovery
 from pagewire.command_config import HealthConfig
 from pagewire.flags import UsageError
 from pagewire.v1 import generation_pb2

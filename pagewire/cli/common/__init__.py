@@ -1,0 +1,1 @@
+"""What several commands share: connecting, sampling flags, Ctrl-C, and hints about what is not installed."""

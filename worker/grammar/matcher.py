@@ -47,6 +47,8 @@ class RowMatcher:
         """matcher: of this row alone; None: there is none, because of the error."""
         self._matcher = matcher
         self.words: Words = np.zeros(num_words, np.int32)
+        self.address: int = self.words.ctypes.data
+        """Of the words, which stay there."""
         self.error = error
         """Why the row cannot go on; "": it can."""
 
@@ -74,7 +76,7 @@ class RowMatcher:
         return copy
 
     def _fill(self, matcher: Matcher) -> None:
-        matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
+        matcher.unsafe_compute_mask_ptr(self.address, self.words.nbytes)
 
     def _guard(self, run: Callable[[Matcher], None]) -> None:
         """Runs a part; its failure ends this row and no other. In its error state the library would allow

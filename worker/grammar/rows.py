@@ -17,7 +17,7 @@ import numpy.typing as npt
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.compiler import GrammarCompiler, GrammarError
-from worker.grammar.matcher import Matcher, RowMatcher, Words
+from worker.grammar.matcher import Matcher, RowMatcher
 
 T = TypeVar("T")
 
@@ -92,13 +92,21 @@ class GrammarRows:
 
         A row that cannot go on has a mask without any token.
         """
-        masks: list[Words] = []
+        masks = [matcher.words for matcher in self.matchers(rows)]
+        return np.stack(masks) if masks else np.zeros((0, self.num_words), np.int32)
+
+    def matchers(self, rows: Sequence[int]) -> list[RowMatcher]:
+        """Returns the matchers [U] of rows that have grammars, once they have the masks of the next tokens.
+
+        They keep these until the rows are recorded or removed.
+        """
+        matchers: list[RowMatcher] = []
         for row in rows:
             matcher = self._rows[row].ready.result()
-            masks.append(matcher.words)
+            matchers.append(matcher)
             if matcher.error:
                 self._errors[row] = matcher.error
-        return np.stack(masks) if masks else np.zeros((0, self.num_words), np.int32)
+        return matchers
 
     def errors(self, rows: Sequence[int]) -> dict[int, str]:
         """Returns why rows had masks without any token, by index into the rows [A]."""

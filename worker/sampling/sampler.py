@@ -62,7 +62,7 @@ class Sampler:
         penalties = Penalties(vocab_size, device, kernels)
         bad_tokens = BadTokens(vocab_size, device)
         self.grammars = grammars or GrammarRows(vocab_size, None)
-        self._grammar_mask = GrammarMask(self.grammars)
+        self._grammar_mask = GrammarMask(self.grammars, vocab_size, kernels)
         # The order is part of the API: these do not commute.
         self._processors = (
             penalties,

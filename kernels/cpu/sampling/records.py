@@ -1,4 +1,5 @@
-"""Records of the functions that choose tokens and penalize logits. V is the size of the vocabulary."""
+"""Records of the functions that choose tokens, and of those that change logits before. V is the size of the
+vocabulary."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, i64, record
 
@@ -53,3 +54,13 @@ class PenaltiesRecord(Record):
     counts: Address  # [slots, V] int32
     strengths: Address  # [slots, 3] float32: repetition, frequency, presence
     tokens: Address = 0  # [A] int64: the next token of each row; negative: none
+
+
+@record
+class BitmaskRecord(Record):
+    """kernels.cpu.sampling.mask_rows. Of A rows of a step, U are masked."""
+
+    logits: Address  # [A, V] float32, contiguous, changed
+    vocab_size: i64
+    batch_index: Address  # [U] int64: rows of the logits
+    masks: Address  # [U] int64: addresses of [ceil(V / 32)] int32, a bit per token

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from frontend.grammar.judge import byte_tokenizer
+from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
 from tests.worker.sampling_reference import Case
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.rows import GrammarRows
@@ -14,12 +15,16 @@ V, EOS = 257, 256
 CPU = torch.device("cpu")
 
 
+@pytest.mark.parametrize("kernels", [None, sampling_kernels(1)], ids=["torch", "kernels"])
 @pytest.mark.parametrize("temperature", [0.0, 1.4])
 @pytest.mark.parametrize("bad", [[], list(b"abc")])
-def test_equals_allowed_token_ids(temperature: float, bad: list[int]) -> None:
-    """Alone and beside a plain row; prohibitions give way where they would leave nothing."""
+def test_equals_allowed_token_ids(
+    temperature: float, bad: list[int], kernels: SamplingKernels | None
+) -> None:
+    """Alone and beside a plain row, by torch and by the compiled functions; prohibitions give way where
+    they would leave nothing."""
     compiler = GrammarCompiler(byte_tokenizer([]), "llguidance test")
-    sampler = Sampler(2, V, CPU, None, GrammarRows(V, compiler))
+    sampler = Sampler(2, V, CPU, kernels, GrammarRows(V, compiler))
     masks = GrammarRows(V, compiler)
     sampling = {"temperature": temperature, "seed": 4, "top_p": 0.9, "bad_token_ids": bad}
     stops = {"stop_token_ids": [EOS], "min_tokens": 3}

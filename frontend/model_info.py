@@ -20,7 +20,13 @@ from frontend.text.tokenizer_files import (
 )
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.requests import MAX_SCORED_BYTES
-from frontend.validation.rules import MAX_BAD_WORDS, MAX_ID_BYTES, MAX_STRING_BYTES, Limits
+from frontend.validation.rules import (
+    MAX_BAD_WORDS,
+    MAX_ID_BYTES,
+    MAX_STOP_REGEXES,
+    MAX_STRING_BYTES,
+    Limits,
+)
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.checkpoint_files import inside
 from pagewire.checkpoint_paths import checkpoint_path, default_served_name
@@ -127,6 +133,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_tenant_bytes=MAX_ID_BYTES,
         max_grammar_bytes=MAX_GRAMMAR_BYTES,
         max_choices=MAX_CHOICES,
+        max_stop_regexes=MAX_STOP_REGEXES,
     )
 
 

@@ -50,6 +50,9 @@ class SamplingConfig(ClientConfig):
     stop: tuple[str, ...] = flag(
         (), "end the output before this text; may be repeated", common=True, metavar="TEXT"
     )
+    stop_regex: tuple[str, ...] = flag(
+        (), "end the output before what this regular expression matches; may be repeated", metavar="REGEX"
+    )
     json_object: bool = flag(False, "the output is a JSON object")
     json_schema: str = flag("", "the output is JSON with the schema in this file", metavar="FILE")
     regex: str | None = flag(None, "the output matches this regular expression", metavar="REGEX")

@@ -148,6 +148,7 @@ EXTENSIONS: Table = {
     "allowed_token_ids": Field(values.token_ids, "sampling.allowed_token_ids"),
     "bad_words": Field(values.texts, "sampling.bad_words"),
     "min_tokens": Field(values.count, "stopping.min_tokens"),
+    "stop_regex": Field(values.texts, "stopping.stop_regex"),
     "stop_token_ids": Field(values.token_ids, "stopping.stop_token_ids"),
     "ignore_eos": Field(values.boolean, "stopping.ignore_eos"),
     "include_stop_str_in_output": Field(values.boolean, "stopping.include_stop"),
@@ -157,7 +158,7 @@ EXTENSIONS: Table = {
     "priority": Field(values.int32, "priority"),
     "cache_salt": Field(values.text, "cache.salt"),
 }
-"""Fields that vLLM's server has besides, under its names."""
+"""Fields that vLLM's and SGLang's servers have besides, under their names."""
 STREAM_OPTIONS: Table = {
     "include_usage": Field(values.boolean),
     "continuous_usage_stats": Field(values.boolean),

@@ -219,7 +219,7 @@ class Generator:
         resolved: Resolved,
         answers: AnswerReader | None,
     ) -> list[Sequence]:
-        output, stopping = request.output, resolved.stopping
+        output, stopping, asked = request.output, resolved.stopping, request.stopping
         wanted = OutputFields(
             text=output.text if output.HasField("text") else True,
             token_ids=output.token_ids,
@@ -231,8 +231,8 @@ class Generator:
             likelihood=resolved.is_choice,
         )
         stops = None
-        if request.stopping.stop:
-            stops = StopStrings(request.stopping.stop, include=stopping.include_stop)
+        if asked.stop or asked.stop_regex:
+            stops = StopStrings(asked.stop, include=stopping.include_stop, regexes=asked.stop_regex)
         detokenizer, echo = None, ""
         if wanted.text or stops:
             detokenizer, echo = self._detokenizer(output, prompt)
@@ -243,9 +243,9 @@ class Generator:
                 own = answers.answer(index, own)
             matcher = StopMatcher(stops) if stops is not None else None
             repetition = None
-            if request.stopping.HasField("repetition"):
-                asked = request.stopping.repetition
-                repetition = RepetitionDetector(asked.max_ngram, asked.count, stopping.min_tokens)
+            if asked.HasField("repetition"):
+                ngram, count = asked.repetition.max_ngram, asked.repetition.count
+                repetition = RepetitionDetector(ngram, count, stopping.min_tokens)
             sequences.append(Sequence(index, wanted, own, matcher, echo, repetition))
         return sequences
 

@@ -254,7 +254,10 @@ class Sequence:
         if stop is None:
             return False
         self._num_silent = 0
-        self.finish = generation_pb2.Finish(reason=STOP, stop=stop)
+        if matcher.by_regex:
+            self.finish = generation_pb2.Finish(reason=STOP, stop_regex=stop)
+        else:
+            self.finish = generation_pb2.Finish(reason=STOP, stop=stop)
         return True
 
     def _add(self, piece: str) -> None:

@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces.
+"""Finds stop strings, and regular expressions beside them, in text that arrives in pieces.
 
 Each stop string has a Knuth-Morris-Pratt automaton, whose state is the length of its longest prefix that the
 text ends with. So the largest state is exactly what must be held back, and the time is linear in the text.
@@ -7,46 +7,59 @@ text ends with. So the largest state is exactly what must be held back, and the 
 import re
 from collections.abc import Sequence
 
+from frontend.text.regex_automaton import Automaton
+from frontend.text.stop_regexes import RegexMatcher
+
 
 class StopStrings:
-    """The compiled stop strings of a request, shared by its sequences."""
+    """The compiled stops of a request, shared by its sequences."""
 
-    def __init__(self, strings: Sequence[str], *, include: bool) -> None:
-        """strings: at least one, none of them empty. include: a match stays in the text."""
+    def __init__(self, strings: Sequence[str], *, include: bool, regexes: Sequence[str] = ()) -> None:
+        """strings: none of them empty; at least one, or a regular expression. include: a match stays in the
+        text. Raises RegexError."""
         self.strings = tuple(strings)
         self.include = include
+        self.regexes = tuple(regexes)
+        self.automaton = Automaton(self.regexes) if self.regexes else None
         self.failures = tuple(map(_failures, self.strings))
         # Text without any of these characters (nearly all text) leaves idle automata idle.
         firsts = "".join(sorted({string[0] for string in self.strings}))
-        self.may_begin = re.compile(f"[{re.escape(firsts)}]").search
+        self.may_begin = re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)").search
 
 
 class StopMatcher:
-    """Finds the stop string that completes first in a sequence's text; of several, the first in the list."""
+    """Finds the stop that completes first in a sequence's text; of several, the first stop string, then the
+    first regular expression."""
 
-    __slots__ = ("_stops", "_states", "_held")
+    __slots__ = ("_stops", "_states", "_regexes", "_held", "by_regex")
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
         self._states = [0] * len(stops.strings)
+        self._regexes = RegexMatcher(stops.automaton) if stops.automaton is not None else None
         self._held = ""
+        self.by_regex = False
+        """What has matched is a regular expression."""
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
-        """Consumes a piece of text. Returns the text that can be shown now, and the stop string that matched.
+        """Consumes a piece of text. Returns the text that can be shown now, and the stop string or regular
+        expression that matched.
 
         A match that completes while not armed does not count; its text stays. After a match nothing more may
         be pushed.
         """
-        if not self._held and self._stops.may_begin(piece) is None:
+        if self._regexes is None and not self._held and self._stops.may_begin(piece) is None:
             return piece, None
         text = self._held + piece
+        border = 0  # what is before it is decided
         for end in range(len(self._held), len(text)):
-            stop = self._step(text[end], armed)
-            if stop is not None:
-                cut = end + 1 if self._stops.include else end + 1 - len(stop)
+            found = self._step(text[end], armed)
+            if found is not None:
+                stop, length = found
+                cut = end + 1 if self._stops.include else max(border, end + 1 - length)
                 self._held = ""
                 return text[:cut], stop
-        border = len(text) - max(self._states)
+            border = max(border, end + 1 - self._num_held())
         self._held = text[border:]
         return text[:border], None
 
@@ -55,8 +68,25 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _step(self, character: str, armed: bool) -> str | None:
-        """Advances all automata by one character; returns the stop string that it completes."""
+    def _num_held(self) -> int:
+        """Returns how many characters at the end of the text a match may begin with."""
+        strings = max(self._states, default=0)
+        return strings if self._regexes is None else max(strings, self._regexes.num_held)
+
+    def _step(self, character: str, armed: bool) -> tuple[str, int] | None:
+        """Advances all automata by one character; returns the stop that it completes, and its length."""
+        matched = self._step_strings(character)
+        found = self._regexes.push(character) if self._regexes is not None else None
+        if not armed:
+            return None
+        if matched is not None:
+            return matched, len(matched)
+        if found is not None:
+            self.by_regex = True
+            return self._stops.regexes[found[0]], found[1]
+        return None
+
+    def _step_strings(self, character: str) -> str | None:
         matched = None
         for place, (string, failures) in enumerate(
             zip(self._stops.strings, self._stops.failures, strict=True)
@@ -67,7 +97,7 @@ class StopMatcher:
             if string[state] == character:
                 state += 1
             if state == len(string):
-                if armed and matched is None:
+                if matched is None:
                     matched = string
                 state = failures[state - 1]
             self._states[place] = state

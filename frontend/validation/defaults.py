@@ -62,5 +62,6 @@ def _stopping(asked: generation_pb2.StoppingCriteria, max_model_len: int) -> gen
     stopping.ignore_eos = asked.ignore_eos
     stopping.include_stop = asked.include_stop
     stopping.ClearField("stop")
+    stopping.ClearField("stop_regex")
     stopping.ClearField("repetition")
     return stopping

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.text.regex_automaton import MAX_NODES, Automaton
+from frontend.text.regex_syntax import RegexError
 from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
@@ -15,6 +17,7 @@ MAX_ID_BYTES = 256
 MAX_BAD_WORDS = 128
 MAX_STRING_BYTES = 1024
 """Bytes of a stop string or a bad word."""
+MAX_STOP_REGEXES = 16
 MAX_COUNT = 2**31 - 1
 MAX_TOOL_NAME = 128
 """Characters of a tool's name."""
@@ -142,6 +145,17 @@ def _stop_strings(values: Sequence[str], limits: Limits) -> str | None:
     return strings(limits.max_stop_strings)(values, limits)
 
 
+def _stop_regexes(values: Sequence[str], limits: Limits) -> str | None:
+    if problem := strings(MAX_STOP_REGEXES)(values, limits):
+        return problem
+    try:
+        Automaton(values)
+    except RegexError as error:
+        where = f"expression {error.index + 1} " if len(values) > 1 else ""
+        return f"is not supported: {where}{error}"
+    return None
+
+
 def _token_ids(values: Sequence[int], limits: Limits) -> str | None:
     if len(values) > limits.vocab_size:
         return f"must be at most {limits.vocab_size} ids, as the vocabulary has, not {len(values)}"
@@ -213,6 +227,11 @@ RANK = Rule("below the number of engines", _rank)
 SEQUENCES = Rule("1 to Limits.max_sequences", _sequences)
 BAD_WORDS = Rule(f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes", strings(MAX_BAD_WORDS))
 STOP_STRINGS = Rule(f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each", _stop_strings)
+STOP_REGEXES = Rule(
+    f"at most {MAX_STOP_REGEXES}, of 1 to {MAX_STRING_BYTES} bytes each, {MAX_NODES} characters and classes "
+    "in all, repetition unfolded",
+    _stop_regexes,
+)
 TOKEN_IDS = Rule("ids of the vocabulary, at most as many as it has", _token_ids)
 LOGIT_BIAS = Rule("[-100, 100] by ids of the vocabulary", _logit_bias)
 TOP_N = Rule("0 to Limits.max_logprobs", _too_many_candidates)

@@ -69,6 +69,7 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
     min_tokens: int | None
     stop: str | Sequence[str]
+    stop_regex: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool | None
     include_stop: bool | None
@@ -128,6 +129,7 @@ class SamplingParams:
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | Sequence[str] = ()
+    stop_regex: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool | None = None
     include_stop: bool | None = None
@@ -175,6 +177,7 @@ class SamplingParams:
             max_tokens=self.max_tokens,
             min_tokens=self.min_tokens,
             stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop_regex=[self.stop_regex] if isinstance(self.stop_regex, str) else self.stop_regex,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
             include_stop=self.include_stop,

@@ -67,7 +67,7 @@ class Delta:
 
     position: index, within the sequence, of the first token of token_ids.
     finish_reason: set in the sequence's last delta.
-    stop: the stop string, or the id of the EOS or stop token, that ended the sequence.
+    stop: the stop string or regular expression, or the id of the EOS or stop token, that ended the sequence.
     logprobs: of token_ids, if requested.
     reasoning, tool_calls: new parts of what is not in the text.
     """

@@ -142,7 +142,7 @@ class BeamSearch(_message.Message):
     def __init__(self, width: _Optional[int] = ..., length_penalty: _Optional[float] = ..., early_stopping: _Optional[bool] = ...) -> None: ...
 
 class StoppingCriteria(_message.Message):
-    __slots__ = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop", "time_limit", "repetition")
+    __slots__ = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop", "time_limit", "repetition", "stop_regex")
     class Repetition(_message.Message):
         __slots__ = ("max_ngram", "count")
         MAX_NGRAM_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,7 @@ class StoppingCriteria(_message.Message):
     INCLUDE_STOP_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
     REPETITION_FIELD_NUMBER: _ClassVar[int]
+    STOP_REGEX_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     min_tokens: int
     stop: _containers.RepeatedScalarFieldContainer[str]
@@ -166,7 +167,8 @@ class StoppingCriteria(_message.Message):
     include_stop: bool
     time_limit: _duration_pb2.Duration
     repetition: StoppingCriteria.Repetition
-    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop: _Optional[bool] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., repetition: _Optional[_Union[StoppingCriteria.Repetition, _Mapping]] = ...) -> None: ...
+    stop_regex: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop: _Optional[bool] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., repetition: _Optional[_Union[StoppingCriteria.Repetition, _Mapping]] = ..., stop_regex: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StructuredOutput(_message.Message):
     __slots__ = ("json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "backend")
@@ -327,16 +329,18 @@ class ToolCallDelta(_message.Message):
     def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("reason", "token_id", "stop", "cumulative_logprob")
+    __slots__ = ("reason", "token_id", "stop", "stop_regex", "cumulative_logprob")
     REASON_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    STOP_REGEX_FIELD_NUMBER: _ClassVar[int]
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     token_id: int
     stop: str
+    stop_regex: str
     cumulative_logprob: float
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., token_id: _Optional[int] = ..., stop: _Optional[str] = ..., cumulative_logprob: _Optional[float] = ...) -> None: ...
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., token_id: _Optional[int] = ..., stop: _Optional[str] = ..., stop_regex: _Optional[str] = ..., cumulative_logprob: _Optional[float] = ...) -> None: ...
 
 class TokenLogprobs(_message.Message):
     __slots__ = ("logprobs", "ranks", "candidate_counts", "candidate_token_ids", "candidate_logprobs", "candidate_ranks", "candidate_bytes")

@@ -121,6 +121,26 @@ async def test_a_stop_string_across_the_cut(checkpoint, model):
         assert [finish.stop for finish in finishes_of(messages)] == [stop]
 
 
+async def test_a_stop_regex_across_the_cut(checkpoint, model):
+    """The attempt of the expression is a function of the tokens."""
+    expression = "hel+o, [a-h]"
+    async with (
+        run_service(checkpoint, model=model) as service,
+        streaming(service, stopping={"stop_regex": [expression]}) as (messages, task),
+    ):
+        border = TEXTS[0].index("hello, h")
+        cut = len(TEXTS[0][: border + 3].encode())
+        await play(service, cut)
+        await has(messages, cut)
+        assert text_of(messages) == TEXTS[0][:border]
+        await restart(service)
+        again = await play(service)
+        await asyncio.wait_for(task, 30)
+        assert len(delivered_of(again)[0]) == cut and not again.stopping.stop_regex
+        assert text_of(messages) == TEXTS[0][:border]
+        assert [finish.stop_regex for finish in finishes_of(messages)] == [expression]
+
+
 async def test_sequences_that_have_ended_do_not_run_again(checkpoint, model):
     """The second one ends by a stop string, of which the core knows nothing, before the engine dies."""
     async with (

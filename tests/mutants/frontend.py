@@ -103,9 +103,16 @@ MUTANTS = (
     Mutant(
         name="what may become a stop string is shown",
         file="frontend/text/stop_strings.py",
-        old="        border = len(text) - max(self._states)\n",
-        new="        border = len(text)\n",
+        old="            border = max(border, end + 1 - self._num_held())\n",
+        new="            border = end + 1\n",
         tests=("tests/frontend/text/test_stop_strings.py",),
+    ),
+    Mutant(
+        name="of two attempts to match an expression the younger one counts",
+        file="frontend/text/regex_automaton.py",
+        old="                found = _lowest(complete), index\n",
+        new="                found = _lowest(complete), -index\n",
+        tests=("tests/frontend/text/test_regex_automaton.py", "tests/frontend/text/test_stop_regexes.py"),
     ),
     Mutant(
         name="text splits a code point",

@@ -31,6 +31,7 @@ def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingPar
         repetition_penalty=config.repetition_penalty,
         seed=config.seed,
         stop=config.stop,
+        stop_regex=config.stop_regex,
         n=n,
     )
 

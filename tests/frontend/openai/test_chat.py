@@ -126,6 +126,11 @@ async def test_stop_strings(run_api):
         choice = answer.choices[0]
         assert (choice.message.content, choice.finish_reason) == ("he", "stop")
         assert choice.stop_reason == "ll"
+        answer = await api.openai.chat.completions.create(
+            model="fake", messages=HELLO, extra_body={"stop_regex": "[l-n]{2}"}
+        )
+        choice = answer.choices[0]
+        assert (choice.message.content, choice.stop_reason) == ("he", "[l-n]{2}")
 
 
 @pytest.mark.parametrize(

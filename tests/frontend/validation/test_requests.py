@@ -83,6 +83,7 @@ BAD_VALUES = {
     "stopping.max_tokens": [0, 2**31],
     "stopping.min_tokens": [2**31],
     "stopping.stop": [["a"] * 4, [""], ["a", ""], ["a" * 1025]],
+    "stopping.stop_regex": [["a"] * 17, [""], ["a" * 1025], ["a", "b$"], ["a*"], ["(a{30}){30}"]],
     "stopping.stop_token_ids": [[100], [1] * 101],
     "stopping.time_limit": [
         {"seconds": 0},
@@ -137,6 +138,7 @@ GOOD_VALUES = {
     "stopping.max_tokens": [1, MAX_COUNT],
     "stopping.min_tokens": [0, MAX_COUNT],
     "stopping.stop": [["a"] * 3, ["é" * 512]],
+    "stopping.stop_regex": [["[a-z]+!"] * 16, ["a{1,200}b"]],
     "stopping.stop_token_ids": [[99]],
     "structured_output.json_object": [True],
     "structured_output.json_schema": ["{}", "x" * MAX_GRAMMAR_BYTES],

@@ -48,12 +48,14 @@ def test_every_field_arrives():
         max_tokens=5,
         min_tokens=2,
         stop="end",
+        stop_regex="e[nm]d",
         stop_token_ids=[3],
         ignore_eos=True,
         include_stop=True,
         time_limit=1.5,
     ).stopping
     assert (stopping.max_tokens, stopping.min_tokens, list(stopping.stop)) == (5, 2, ["end"])
+    assert list(stopping.stop_regex) == ["e[nm]d"]
     assert list(stopping.stop_token_ids) == [3] and stopping.ignore_eos and stopping.include_stop
     assert stopping.time_limit.ToMilliseconds() == 1500
     output = request(text=False, skip_special_tokens=False, echo=True, timings=True).output

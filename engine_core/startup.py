@@ -117,6 +117,8 @@ def initialize_message(config: EngineConfig) -> Initialize:
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
         speculation=config.speculate,
+        model_impl=config.model_impl,
+        trust_remote_code=config.trust_remote_code,
         no_structured_output=config.no_structured_output,
     )
 

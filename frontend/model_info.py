@@ -105,6 +105,7 @@ class ModelInfo:
             capabilities=capabilities,
             default_sampling=self.default_sampling,
             limits=_limits_message(limits, config),
+            implementation=facts.implementation,
             exactness=model_pb2.Exactness(
                 bitwise=not facts.exactness_caveat,
                 reason=facts.exactness_caveat,

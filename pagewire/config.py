@@ -12,6 +12,7 @@ Device = Literal["auto", "cpu", "cuda", "simulated"]
 Quantization = Literal["none", "int8"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
+ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -227,6 +228,14 @@ class EngineConfig(ModelConfig):
         metavar="SET",
     )
     load_format: LoadFormat = flag("auto", "dummy: random weights")
+    model_impl: ModelImpl = flag(
+        "auto",
+        "what computes the model; native: a family of docs/models.md; transformers: that library's code;"
+        " auto: native where there is a family (needs the extra `transformers` where there is none)",
+    )
+    trust_remote_code: bool = flag(
+        False, "run Python code that the checkpoint brings (--model-impl transformers)"
+    )
     speculate: str = flag(
         "",
         "draft tokens and verify several per step, with the same output: lookup[:tokens=8,batch=16] drafts"

@@ -67,14 +67,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """By family: the prefix of its classes in transformers, and the fields of its configuration."""
-_CONFIG_CLASSES = {"gemma3": "Gemma3TextConfig"}
+CONFIG_CLASSES = {"gemma3": "Gemma3TextConfig"}
 """Where they are not called as the prefix says."""
 
 
 def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """Writes config, weights, generation config and tokenizer into the folder, and returns it."""
     prefix, fields = FAMILIES[family]
-    config_class = getattr(transformers, _CONFIG_CLASSES.get(family, f"{prefix}Config"))
+    config_class = getattr(transformers, CONFIG_CLASSES.get(family, f"{prefix}Config"))
     head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
     torch.manual_seed(seed)
     config = config_class(**{**_COMMON, **fields, **overrides})

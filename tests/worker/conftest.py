@@ -18,6 +18,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_release_of_memory() -> Iterator[None]:
+    """These tests start hundreds of workers in one process: what a start leaves need not go back each
+    time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.cpu.load.release_startup_memory", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """make_checkpoint(family, **overrides), each made once."""

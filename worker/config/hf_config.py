@@ -22,6 +22,8 @@ ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu
 """Those of kernels.ops.layers.activation, which needs torch to be imported."""
 QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq")
 """Formats of quantized weights: those of worker.weights.formats.registry."""
+NATIVE = "native"
+"""A family of worker.families computes the model."""
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""
 MAX_LAYERS = 4096
@@ -197,6 +199,11 @@ class ModelConfig:
     def depends_on_prompt_len(self) -> bool:
         """True if keys and values of a token depend on the length of its whole prompt."""
         return False
+
+    @property
+    def implementation(self) -> str:
+        """What computes the model: "native", or the name and version of a library whose code does."""
+        return NATIVE
 
 
 def read_config(folder: Path) -> Fields:

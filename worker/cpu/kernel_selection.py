@@ -52,18 +52,17 @@ def use_cpu_kernels(
     dtype: torch.dtype,
     device: torch.device,
     block_size: int,
-    head_dim: int,
-    group: int,
+    heads: tuple[int, int] | None,
     arena: Arena | None,
     report: Report,
     pinned: bool = False,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
-    They get as many threads as torch has. group: query heads per KV head. Where they cannot be used, nothing
-    is changed. What is chosen is logged in one line. arena: where the weights are, to be packed there; None:
-    they become integers of 8 bits. pinned: no other process runs on our cores. Raises StartupError where that
-    is impossible.
+    They get as many threads as torch has. heads: LanguageModel.attention_heads(). Where they cannot
+    be used, nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be
+    packed there; None: they become integers of 8 bits. pinned: no other process runs on our cores. Raises
+    StartupError where that is impossible.
     """
     quantized = arena is None
     if quantized:
@@ -76,13 +75,14 @@ def use_cpu_kernels(
         return CPUKernels()
     report("kernels", 0.0)
     start_kernel_threads(torch.get_num_threads(), pinned)
-    blocks = block_kernels(dtype, block_size, head_dim, group)
+    blocks = block_kernels(dtype, block_size, *heads) if heads else None
     rows = row_kernels(quantized, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):
         layer.use_kernels(rows)
         report("kernels", (done + 1) / len(layers))
     rows.arena.close_hole()
+    head_dim = heads[0] if heads else "by layer"
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     weights = "; weights in int8" if quantized else ""
     chosen = target_set()
@@ -103,5 +103,5 @@ def _check_quantized(dtype: torch.dtype) -> None:
 
 def faster_layers(model: LanguageModel) -> list[Layer]:
     """All but an embedding that only looks up. Those that hold others come first."""
-    only_looks_up = model.embedding if model.embedding is not model.head else None
-    return [layer for layer in model.modules() if isinstance(layer, Layer) and layer is not only_looks_up]
+    left_out = model.looked_up
+    return [layer for layer in model.modules() if isinstance(layer, Layer) and layer is not left_out]

@@ -3,7 +3,6 @@ worker.cuda.startup.load is the same on a GPU."""
 
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -22,9 +21,8 @@ from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
-from worker.exactness import TORCH, Exactness, on_cpu
+from worker.exactness import TORCH, Exactness, by_transformers, on_cpu
 from worker.executor.executor import StepExecutor
-from worker.families.registry import read_model_config
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
@@ -32,11 +30,13 @@ from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
 from worker.startup.checks import check_group, choose_max_model_len
+from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
 from worker.startup.speculation import check_exactness, lookup_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
+from worker.transformers_backend.config import TransformersConfig
 from worker.weights.prefault import WeightsMemory
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def load(
     fit."""
     check_group(rank, initialize.tensor_parallel_size)
     speculation = read_speculation(initialize.speculation, "cpu")
-    config = read_model_config(Path(initialize.model_path))
+    config = choose_implementation(initialize, "cpu")
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
@@ -142,13 +142,13 @@ def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned:
 def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report, pinned: bool) -> Loaded:
     """Packs the weights for the compiled kernels, and lowers the model where these can run it."""
     config, size = loaded.config, loaded.initialize.block_size
-    group = config.num_heads // config.num_kv_heads
-    kernels = use_cpu_kernels(
-        loaded.model, loaded.dtype, CPU, size, config.head_dim, group, arena, report, pinned
-    )
+    heads = loaded.model.attention_heads()
+    kernels = use_cpu_kernels(loaded.model, loaded.dtype, CPU, size, heads, arena, report, pinned)
     model = fuse(loaded.model, kernels.rows, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
+    if isinstance(config, TransformersConfig):
+        exactness = by_transformers(config.implementation, exactness)
     return replace(loaded, model=model, blocks=kernels.blocks, exactness=exactness)
 
 

@@ -27,6 +27,11 @@ class LanguageModel(Layer, ABC):
         """What each layer keeps in the KV cache, in the order of forward()'s caches."""
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention))
 
+    @property
+    def looked_up(self) -> Layer | None:
+        """The embedding, if nothing is multiplied by it."""
+        return self.embedding if self.embedding is not self.head else None
+
     @abstractmethod
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Returns the hidden states [T, E] of all tokens, after the last norm. caches: one per layer."""
@@ -34,6 +39,12 @@ class LanguageModel(Layer, ABC):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
         return self.head.logits(hidden)
+
+    def attention_heads(self) -> tuple[int, int] | None:
+        """Returns the head size and the query heads per KV head that all layers have; None: they differ."""
+        layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
+        sizes = {(each.spec.head_dim, each.num_heads // each.spec.num_kv_heads) for each in layers}
+        return sizes.pop() if len(sizes) == 1 else None
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
         """[A, E] -> [A] int64 as of kernels.ops.sampling.argmax, where forward() has chosen them already, as

@@ -3,7 +3,6 @@ checkpoint; its weights may be missing."""
 
 import logging
 import math
-from pathlib import Path
 
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
@@ -12,7 +11,6 @@ from pagewire.speculation import Speculation
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
 from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
-from worker.families.registry import read_model_config
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks
@@ -29,6 +27,7 @@ from worker.startup.checks import (
     choose_max_model_len,
     refuse_quantization,
 )
+from worker.startup.implementation import choose_implementation
 from worker.startup.speculation import lookup_speculator, read_speculation
 from worker.step.rows import RowTable
 
@@ -46,7 +45,7 @@ def load(
     check_group(config.rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "simulated")
     speculation = read_speculation(initialize.speculation, "simulated")
-    model = read_model_config(Path(initialize.model_path))
+    model = choose_implementation(initialize, "simulated")
     max_model_len = choose_max_model_len(initialize.max_model_len, model)
     dtype = model.dtype or DEFAULT_DTYPE if initialize.dtype in ("", "auto") else initialize.dtype
     value_bytes = DTYPE_BYTES[dtype]
@@ -77,6 +76,7 @@ def load(
             eos_token_ids=model.eos_token_ids,
             weight_bytes=weight_bytes,
             arithmetic=SIMULATED.arithmetic,
+            implementation=model.implementation,
             grammar_engine=grammars.engine,
         ),
         num_blocks=num_blocks,

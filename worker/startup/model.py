@@ -16,6 +16,8 @@ from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
+from worker.transformers_backend.config import TransformersConfig
+from worker.transformers_backend.load import load_transformers
 from worker.weights.loader import WHAT, fill_dummy, load_weights, weight_table
 from worker.weights.open import open_checkpoint
 from worker.weights.source import TensorSource
@@ -44,8 +46,12 @@ def load_model(
     def progress(fraction: float) -> None:
         report("weights", fraction)
 
-    family = FAMILIES[config.architecture]
     progress(0.0)
+    if isinstance(config, TransformersConfig):
+        return load_transformers(
+            config, initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
+        )
+    family = FAMILIES[config.architecture]
     if initialize.load_format == "dummy":
         dtype = choose(_choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"]))
         model = _build(family, config, Placement(dtype, device, arena=arena))

@@ -27,6 +27,7 @@ def make_ready(
             max_model_len=max_model_len,
             eos_token_ids=config.eos_token_ids,
             weight_bytes=weight_bytes,
+            implementation=config.implementation,
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,

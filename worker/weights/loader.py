@@ -201,20 +201,26 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     step = max(1, PIECE_VALUES // math.prod(weight.shape[1:]))
     for row in range(begin, end, step):
         rows = slice(row, min(row + step, end))
-        tensor = checkpoint.read(name, (rows, *rest))
-        if not _is_finite(tensor):
-            what = "NaN" if tensor.isnan().any() else "infinity"
-            raise StartupError(
-                WHAT,
-                f"tensor {name} in {checkpoint.file_of(name)} holds {what}",
-                "download or copy the file again",
-            )
+        tensor = read_finite(checkpoint, name, (rows, *rest))
         piece = slice(row - begin, rows.stop - begin)
         if places is None:
             target[piece].copy_(tensor)
         else:
             target[places[piece]] = tensor.to(target.dtype)
         yield tensor.numel()
+
+
+def read_finite(checkpoint: TensorSource, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+    """Reads a part of a tensor. Raises StartupError if it holds NaN or infinity."""
+    tensor = checkpoint.read(name, part)
+    if not _is_finite(tensor):
+        what = "NaN" if tensor.isnan().any() else "infinity"
+        raise StartupError(
+            WHAT,
+            f"tensor {name} in {checkpoint.file_of(name)} holds {what}",
+            "download or copy the file again",
+        )
+    return tensor
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

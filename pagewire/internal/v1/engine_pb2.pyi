@@ -50,7 +50,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "arithmetic", "exactness_caveat", "grammar_engine")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "arithmetic", "exactness_caveat", "grammar_engine", "implementation")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class ModelFacts(_message.Message):
     ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
     EXACTNESS_CAVEAT_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_ENGINE_FIELD_NUMBER: _ClassVar[int]
+    IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -71,7 +72,8 @@ class ModelFacts(_message.Message):
     arithmetic: str
     exactness_caveat: str
     grammar_engine: str
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ...) -> None: ...
+    implementation: str
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens")

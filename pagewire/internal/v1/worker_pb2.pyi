@@ -44,7 +44,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "cpu_kernels", "speculation", "no_structured_output")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,8 @@ class Initialize(_message.Message):
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     CPU_KERNELS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_IMPL_FIELD_NUMBER: _ClassVar[int]
+    TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
     NO_STRUCTURED_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     model_path: str
     device: str
@@ -84,8 +86,10 @@ class Initialize(_message.Message):
     quantization: str
     cpu_kernels: str
     speculation: str
+    model_impl: str
+    trust_remote_code: bool
     no_structured_output: bool
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[str] = ..., no_structured_output: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[str] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("what", "fraction")

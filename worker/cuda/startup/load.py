@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -19,7 +18,6 @@ from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_s
 from worker.cuda.startup.warm_up import warm_up
 from worker.exactness import CUDA
 from worker.executor.executor import StepExecutor
-from worker.families.registry import read_model_config
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes
@@ -28,6 +26,7 @@ from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.startup.checks import check_group, choose_max_model_len, refuse_quantization
+from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model
 from worker.startup.ready import make_ready
 from worker.startup.speculation import read_speculation
@@ -69,7 +68,7 @@ def load(
     """Returns a runner that has been warmed up. device: None for the device that is found. Raises
     StartupError when anything does not fit."""
     torch.set_num_threads(1)  # the host launches; what it computes is a few numbers for each row
-    config = read_model_config(Path(initialize.model_path))
+    config = choose_implementation(initialize, "cuda")
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     loaded = load_on_device(initialize, rank, report, device)
     watch = CompileWatch()
@@ -110,7 +109,7 @@ def load_on_device(
     check_group(rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "cuda")
     read_speculation(initialize.speculation, "cuda")
-    config = read_model_config(Path(initialize.model_path))
+    config = choose_implementation(initialize, "cuda")
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     check_sizes(initialize, max_model_len)

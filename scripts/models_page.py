@@ -1,0 +1,161 @@
+"""Writes docs/models.md from the registries of the worker and the models of the tests; --check says whether
+it is fresh."""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from tests.checkpoints import CONFIG_CLASSES, FAMILIES
+from tests.transformers_models import DRIVEN, REFUSED
+from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as IN_PROGRAMS
+from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
+from tests.worker.test_parity import VARIANTS
+from worker.config.decoder import DecoderConfig
+from worker.config.gguf import GGUF_FAMILIES
+from worker.config.hf_config import ModelConfig
+from worker.families.registry import read_model_config
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
+HEAD = """# Models
+
+Made by `python -m scripts.models_page` from the worker's registries and the models of the tests; a test
+fails when it is stale. A name of the first column under `architectures` in `config.json` is what a family
+is known by.
+
+## Native families
+
+Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
+CPUs and CUDA devices, from safetensors, plain or in any of the [quantized formats](checkpoints.md), and
+from GGUF where that is said. `--quantization int8` takes all of them on a CPU.
+
+`tests/worker/test_parity.py` makes random weights with `transformers` in several shapes of each family (the
+number is in the table) and compares logits (1e-4 of their range) and greedy tokens: cold, in odd chunks,
+with shuffled blocks, and resumed. *Program* says that `tests/worker/cpu/fused_decoder` holds the CPU's
+one-call program to the layers, bit for bit; *CUDA*, that `tests/worker/cuda/test_parity.py` compares the
+kernels of that device with `transformers`, in Triton's interpreter.
+
+"""
+DRIVEN_HEAD = """
+## By transformers' code
+
+Other decoders run by the modelling code of `transformers`
+([transformers-backend.md](transformers-backend.md)), on CPUs. `tests/worker/transformers_backend` holds
+these to `transformers` in the same way:
+
+"""
+REFUSED_HEAD = """
+Every other model is tried out when it is loaded, and refused where that code cannot be driven. The tests
+have one of each kind:
+
+| model | reason |
+| --- | --- |
+"""
+_PARTS = {
+    "activation": "{}",
+    "attention_scale": "own scale of scores",
+    "embedding_scale": "scaled embeddings",
+    "experts": "experts",
+    "gated": "plain feed-forward",
+    "head_norms": "norms of queries and keys ({})",
+    "logit_cap": "soft cap of logits",
+    "logit_scale": "scaled logits",
+    "mlp_bias": "feed-forward biases",
+    "norm_kind": "{}",
+    "norm_offset": "norm weights + {:g}",
+    "norm_place": "`{}`",
+    "output_bias": "bias after attention",
+    "qkv_bias": "biases of queries, keys, values",
+    "residual_scale": "scaled residuals",
+    "score_cap": "soft cap of scores",
+}
+"""How the page calls the fields of DecoderConfig that differ from Llama's."""
+_UNSHOWN = {"rounds_embedding_scale"}
+
+
+def page() -> str:
+    """Returns the whole page."""
+    rows = [row(name) for name in FAMILIES]
+    table = ["| architecture | parts, where they differ from Llama's | shapes | program | CUDA | GGUF |"]
+    table += ["| --- | --- | ---: | --- | --- | --- |", *sorted(rows)]
+    refused = [f"| {model} | {reason} |" for model, (_, reason) in sorted(REFUSED.items())]
+    driven = ", ".join(f"`{name}`" for name in sorted(DRIVEN))
+    return (
+        HEAD
+        + "\n".join(table)
+        + "\n"
+        + DRIVEN_HEAD
+        + driven
+        + ".\n"
+        + REFUSED_HEAD
+        + "\n".join(refused)
+        + "\n"
+    )
+
+
+def row(family: str) -> str:
+    """Returns the row of a family of tests.checkpoints."""
+    config = config_of(family)
+    shapes = 1 + Counter(name for name, _ in VARIANTS.values())[family]
+    gguf = any(each.architecture == config.architecture for each in GGUF_FAMILIES.values())
+    cuda = any(name == family for name, _ in ON_CUDA.values())
+    marks = ["yes" if held else "" for held in (family in IN_PROGRAMS, cuda, gguf)]
+    return " | ".join([f"| `{config.architecture}`", ", ".join(parts(config)), str(shapes), *marks]) + " |"
+
+
+def config_of(family: str) -> ModelConfig:
+    """Returns the configuration of a family as the tests make it, read as loading reads it."""
+    prefix, fields = FAMILIES[family]
+    config = getattr(transformers, CONFIG_CLASSES.get(family, f"{prefix}Config"))(vocab_size=320, **fields)
+    head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
+    stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [prefix + head]}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        stored.pop(name, None)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(stored))
+        return read_model_config(Path(folder))
+
+
+def parts(config: ModelConfig) -> Iterable[str]:
+    """Returns what a model has that Llama has not."""
+    if not isinstance(config, DecoderConfig):
+        return ["learned positions", "layer norms", "a model of its own"]
+    found = []
+    for field in dataclasses.fields(DecoderConfig):
+        value = getattr(config, field.name)
+        if field.default is dataclasses.MISSING or value == field.default or field.name in _UNSHOWN:
+            continue
+        shown = value.value if isinstance(value, Enum) else value
+        found.append(_PARTS.get(field.name, field.name.replace("_", " ")).format(shown))
+    if config.activation != "silu":
+        found.append(config.activation)
+    if any(window is not None for window in config.windows):
+        found.append("windows" if all(config.windows) else "windows in some layers")
+    if None in config.ropes:
+        found.append("layers without positions")
+    if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
+        found.append("partial rotation")
+    return found or ["as Llama"]
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    fresh = page()
+    if "--check" in arguments:
+        if PAGE.is_file() and PAGE.read_text() == fresh:
+            return 0
+        print("docs/models.md is stale: run python -m scripts.models_page", file=sys.stderr)
+        return 1
+    PAGE.write_text(fresh)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -9,14 +9,15 @@ from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound
 from frontend.gguf.checkpoint import read_gguf_text
 from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.template_files import find_templates, read_template
 from frontend.text.checkpoint_text import CheckpointText
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
-    CHAT_TEMPLATE_FILE,
     TokenizerArchive,
     load_tokenizer,
     read_json,
     special_tokens,
+    tokenizer_config,
 )
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.requests import MAX_SCORED_BYTES
@@ -28,7 +29,6 @@ from frontend.validation.rules import (
     Limits,
 )
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
-from pagewire.checkpoint_files import inside
 from pagewire.checkpoint_paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -50,7 +50,6 @@ DEFAULT_SAMPLING = {
     "n": 1,
 }
 """Defaults where generation_config.json has none."""
-_WHAT_TEMPLATE = "cannot read the chat template"
 _LARGEST = 1 << 31
 """Bound of every sampling parameter's absolute value."""
 FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
@@ -159,15 +158,16 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     """Reads what a checkpoint has for a frontend. Raises StartupError."""
     path = checkpoint_path(config.model)
     text = read_gguf_text(path) if is_gguf(path) else _read_folder(path)
-    template, origin = text.template, text.template_origin
+    template, origin, for_tools = text.template, text.template_origin, text.tool_template
     if config.chat_template:
         origin = str(Path(config.chat_template).expanduser())
-        template = _read_template(Path(origin))
-    compiled = None
-    if template is not None:
-        compiled = ChatTemplate(
-            template, text.special_tokens, max_bytes=config.max_request_bytes, origin=origin
-        )
+        template, for_tools = read_template(Path(origin)), None
+
+    def compiled(source: str | None, other: ChatTemplate | None = None) -> ChatTemplate | None:
+        special, most = text.special_tokens, config.max_request_bytes
+        if source is None:
+            return None
+        return ChatTemplate(source, special, max_bytes=most, origin=origin, for_tools=other)
 
     def token_id(name: str) -> int | None:
         token = text.special_tokens.get(f"{name}_token")
@@ -179,34 +179,32 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         name=config.served_model_name or default_served_name(config.model),
         source=config.model,
         tokenizer=text.tokenizer,
-        chat_template=compiled,
+        chat_template=compiled(template, compiled(for_tools)),
         default_sampling=default_sampling(text.generation_config),
         bos_token_id=token_id("bos"),
         pad_token_id=token_id("pad"),
         archive=text.archive(template),
         answers=choose(
-            text.tokenizer, text.response_template, template, config.tool_format, config.reasoning_format
+            *(text.tokenizer, text.response_template, for_tools or template),
+            *(config.tool_format, config.reasoning_format),
         ),
     )
 
 
 def _read_folder(folder: Path) -> CheckpointText:
     """Reads a checkpoint's small files. Raises StartupError."""
-    tokenizer_config = {
-        **read_json(folder / "special_tokens_map.json"),
-        **read_json(folder / "tokenizer_config.json"),
-    }
-    tokenizer = load_tokenizer(folder, tokenizer_config)
-    template, origin = _chat_template(folder, tokenizer_config)
+    config = tokenizer_config(folder)
+    templates = find_templates(folder, config)
     return CheckpointText(
-        tokenizer=tokenizer,
-        special_tokens=special_tokens(tokenizer_config),
+        tokenizer=load_tokenizer(folder, config),
+        special_tokens=special_tokens(config),
         token_ids=read_json(folder / "config.json"),
         generation_config=folder / "generation_config.json",
-        template=template,
-        template_origin=origin,
+        template=templates.default,
+        template_origin=templates.origin,
+        tool_template=templates.tool_use,
         archive=lambda chosen: TokenizerArchive(folder, chosen),
-        response_template=tokenizer_config.get("response_template"),
+        response_template=config.get("response_template"),
     )
 
 
@@ -241,29 +239,3 @@ def _sampling_problem(name: str, value: float) -> str | None:
     check = FIELDS[f"sampling.{name}"]
     assert not isinstance(check, Kind)
     return check(value, Limits(1, 1, frozenset(), 1, 1))
-
-
-def _chat_template(folder: Path, config: dict[str, Any]) -> tuple[str | None, str]:
-    """Returns the chat template and its origin: one of the places where checkpoints keep it. Raises
-    StartupError."""
-    path = inside(folder, CHAT_TEMPLATE_FILE, _WHAT_TEMPLATE)
-    if path.exists():
-        return _read_template(path), str(path)
-    for name, content in (
-        ("chat_template.json", read_json(folder / "chat_template.json")),
-        ("tokenizer_config.json", config),
-    ):
-        template = content.get("chat_template")
-        if isinstance(template, list):  # several of them, by name
-            named = [entry for entry in template if isinstance(entry, dict)]
-            template = next((each.get("template") for each in named if each.get("name") == "default"), None)
-        if isinstance(template, str):
-            return template, str(folder / name)
-    return None, ""
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise StartupError(_WHAT_TEMPLATE, f"{path}: {error}") from error

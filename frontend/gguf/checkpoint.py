@@ -11,6 +11,7 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import read_header
 
 TEMPLATE = "tokenizer.chat_template"
+TOOL_TEMPLATE = f"{TEMPLATE}.tool_use"
 
 
 def read_gguf_text(path: Path) -> CheckpointText:
@@ -21,8 +22,9 @@ def read_gguf_text(path: Path) -> CheckpointText:
     with blaming(path):
         tokenizer = vocabulary.make()
         template = header.metadata.get(TEMPLATE)
-        if template is not None and not isinstance(template, str):
-            raise StartupError("cannot read the chat template", f"{path.name}: {TEMPLATE} is not a string")
+        for name in (TEMPLATE, TOOL_TEMPLATE):
+            if not isinstance(header.metadata.get(name, ""), str):
+                raise StartupError("cannot read the chat template", f"{path.name}: {name} is not a string")
         return CheckpointText(
             tokenizer=tried(Tokenizer(tokenizer)),
             special_tokens=special,
@@ -30,6 +32,7 @@ def read_gguf_text(path: Path) -> CheckpointText:
             generation_config=None,
             template=template,
             template_origin=f"{path.name}, {TEMPLATE}",
+            tool_template=header.metadata.get(TOOL_TEMPLATE),
             archive=lambda chosen: GGUFTokenizerArchive(tokenizer.to_str(), special, chosen),
         )
 

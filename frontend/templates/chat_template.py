@@ -43,8 +43,11 @@ class ChatTemplate:
         max_bytes: int,
         origin: str = "the chat template",
         time_limit: float = TIME_LIMIT,
+        for_tools: "ChatTemplate | None" = None,
     ) -> None:
-        """special_tokens: variables such as bos_token. Raises StartupError, naming the origin."""
+        """special_tokens: variables such as bos_token. for_tools: renders conversations with tools in place
+        of this one. Raises StartupError, naming the origin."""
+        self._for_tools = for_tools
         self._environment = Sandbox()
         self._source = source
         reserved = special_tokens.keys() | self._environment.globals.keys()
@@ -68,6 +71,8 @@ class ChatTemplate:
 
         protect: applied to all text that users wrote (see frontend.templates.control_tokens).
         """
+        if self._for_tools is not None and chat.tools:
+            return self._for_tools.read(chat, path, protect)
         as_text = self.arguments_are_text if any(each.tool_calls for each in chat.messages) else False
         return read_conversation(chat, path, self._features, arguments_are_text=as_text, protect=protect)
 
@@ -92,6 +97,8 @@ class ChatTemplate:
 
     def render(self, conversation: Conversation, path: str) -> str:
         """Returns the prompt's text. Raises InvalidRequest, naming `path`."""
+        if self._for_tools is not None and conversation.tools:
+            return self._for_tools.render(conversation, path)
         try:
             return self._watchdog.call(lambda: self._render(conversation), self._time_limit)
         except TimeoutError:

@@ -19,5 +19,6 @@ class CheckpointText:
     generation_config: Path | None  # a file with defaults of sampling, which need not exist
     template: str | None  # the checkpoint's own
     template_origin: str  # for messages
+    tool_template: str | None  # for conversations with tools, where the checkpoint has one of their own
     archive: Callable[[str | None], TokenizerArchive]  # from the chat template in use
     response_template: Any = None  # what the checkpoint says of its answers; not checked

@@ -197,6 +197,8 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_of_character()
+BYTE_LEVEL = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
+"""The characters in which byte-level tokenizers write bytes."""
 
 
 def _bytes_of(text: str | None) -> bytes:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
+from frontend.text import tekken
 from frontend.text.tokenizer import Tokenizer
 from pagewire.checkpoint_files import inside, read_object
 from pagewire.errors import StartupError
@@ -27,6 +29,7 @@ ARCHIVED = (
     "chat_template.json",
     "merges.txt",
     "special_tokens_map.json",
+    tekken.FILE,
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -45,9 +48,13 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     if vocabulary.exists() and merges.exists():
         with blaming(vocabulary, merges):
             return tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
+    path = inside(folder, tekken.FILE, _WHAT_TOKENIZER)
+    if path.exists():
+        with blaming(path):
+            return tried(Tokenizer(tekken.make_tekken(json.loads(path.read_bytes()), str(path))))
     raise StartupError(
         _WHAT_TOKENIZER,
-        f"{folder} holds neither tokenizer.json nor vocab.json with merges.txt",
+        f"{folder} holds neither tokenizer.json nor {tekken.FILE} nor vocab.json with merges.txt",
         "save the tokenizer with transformers, which writes tokenizer.json",
     )
 
@@ -62,6 +69,8 @@ def blaming(*paths: Path) -> Iterator[None]:
             raise StartupError(_WHAT_TOKENIZER, f"{path} is larger than {MAX_TOKENIZER_BYTES} bytes")
     try:
         yield
+    except StartupError:
+        raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -91,6 +100,13 @@ def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -
     else:
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     return tokenizer
+
+
+def tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Returns what a checkpoint says of its tokenizer beside it. Where that is tekken.json alone, its control
+    tokens have the names of mistral-common. Raises StartupError."""
+    named = {**read_json(folder / "special_tokens_map.json"), **read_json(folder / "tokenizer_config.json")}
+    return named or (dict(tekken.ENDS) if (folder / tekken.FILE).exists() else {})
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -16,6 +16,7 @@ WELCOME = engine_pb2.Welcome(
         vocab_size=512,
         max_model_len=200,
         eos_token_ids=[2, 3],
+        implementation="native",
     ),
     max_num_seqs=8,
     max_priority=1000,
@@ -47,6 +48,7 @@ def test_what_clients_are_told(tmp_path):
     assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 20
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
     assert model.exactness.bitwise and not model.exactness.reason
+    assert model.implementation == "native"
 
     inexact = engine_pb2.Welcome()
     inexact.CopyFrom(WELCOME)
@@ -125,6 +127,41 @@ def test_places_of_a_chat_template(tmp_path):
         folder = write_checkpoint(tmp_path / expected, **files)
         assert rendered(load(folder)) == expected
         assert rendered(load(folder, chat_template=str(own))) == "own"
+
+
+def test_a_chat_template_for_tools(tmp_path):
+    """Beside the default one, in a list or in a file: for conversations with tools."""
+    named = [
+        {"name": "tool_use", "template": "{{ tools | length }} tools"},
+        {"name": "default", "template": "no"},
+    ]
+    listed = write_checkpoint(
+        tmp_path / "listed", tokenizer_config_json={"chat_template": named}, chat_template_jinja=None
+    )
+    in_files = write_checkpoint(tmp_path / "files", chat_template_jinja="no")
+    (in_files / "additional_chat_templates").mkdir()
+    (in_files / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools | length }} tools")
+    chat = prompt_pb2.Chat(
+        messages=[{"role": "user", "content": [{"text": "a"}]}],
+        tools=[{"name": "f"}],
+    )
+    for folder in (listed, in_files):
+        template = load(folder).chat_template
+        assert rendered(load(folder)) == "no"
+        assert template.render(template.read(chat, "chat"), "chat") == "1 tools"
+    own = tmp_path / "own.jinja"
+    own.write_text("own {{ tools }}")
+    template = load(listed, chat_template=str(own)).chat_template
+    assert template.render(template.read(chat, "chat"), "chat").startswith("own [")
+
+
+def test_named_chat_templates_without_a_default(tmp_path, caplog):
+    config = {"chat_template": [{"name": "rag", "template": "x"}]}
+    folder = write_checkpoint(tmp_path, tokenizer_config_json=config, chat_template_jinja=None)
+    assert load(folder).chat_template is None
+    assert (
+        "has the chat templates rag, and none is called default; choose with --chat-template" in caplog.text
+    )
 
 
 def test_a_chat_template_that_is_not_there(tmp_path):

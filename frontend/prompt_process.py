@@ -27,7 +27,7 @@ MEMORY = 2 << 30
 def run(config: FrontendConfig) -> int:
     """Answers requests until standard input ends; returns the exit code."""
     model = load_model(config)
-    reading = PromptEncoder(model.tokenizer, model.chat_template)
+    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers)
     limit_memory(MEMORY)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while (request := _receive(source)) is not None:
@@ -46,8 +46,8 @@ def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader
         kind = request.WhichOneof("job")
         if kind == "prompt":
             return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
-        if kind == "structured_output":
-            return reader_pb2.ReadResponse(grammar=reading.grammar(request.structured_output))
+        if kind == "answer_form":
+            return reader_pb2.ReadResponse(grammar=reading.grammar(request.answer_form))
         if kind == "words":
             return _texts(reading.words(request.words.texts))
         return _texts(reading.continuations(request.continuations.texts))

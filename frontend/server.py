@@ -92,7 +92,11 @@ class Frontend:
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         self.state = ServingState()
         self._prompts = PromptReader(
-            model.tokenizer, model.chat_template, config.tokenizer_threads, PromptProcesses(config)
+            model.tokenizer,
+            model.chat_template,
+            config.tokenizer_threads,
+            PromptProcesses(config),
+            answers=model.answers,
         )
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
         key = read_client_key(config.curve_key) if config.curve_key else None

@@ -62,6 +62,7 @@ class BoundFormat:
         self.call_name = re.compile(self.format.call_name)
         self.pairs = self._bound_pairs(self.format.pairs)
         self._reasoning_open = self._spelled(reasoning.open) if reasoning is not None else None
+        self._reasoning_close = self._spelled(reasoning.close) if reasoning is not None else None
 
     def state_after(self, prompt_end: str) -> str:
         """Returns the state of an answer that follows a prompt. prompt_end: its last text, special tokens as
@@ -69,6 +70,11 @@ class BoundFormat:
         if self._reasoning_open is not None and prompt_end.rstrip().endswith(self._reasoning_open):
             return REASONING
         return self.format.start
+
+    def ends_reasoning(self, prompt_end: str) -> bool:
+        """Returns whether a prompt ends with the end of the reasoning, as templates write it for none."""
+        close = self._reasoning_close
+        return close is not None and prompt_end.rstrip().endswith(close)
 
     def find(self, state: str, text: str) -> re.Match[str] | None:
         """Finds the first marker of a state."""

@@ -1,7 +1,9 @@
 """Writes the events of calls: start, arguments, end."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from frontend.answers.events import Arguments, CallEnd, CallStart
@@ -12,6 +14,22 @@ from frontend.answers.values import value_of
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Name of a tool -> the schemas of its arguments, by name."""
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quoting:
+    """Where JSON text ends: within a string, and there behind a backslash."""
+
+    in_string: bool = False
+    escaped: bool = False
+
+    def after(self, text: str) -> "_Quoting":
+        """Returns where the text ends together with this one."""
+        if not text:
+            return self
+        plain = _ESCAPED.sub("", text[self.escaped :])
+        return _Quoting(self.in_string != (plain.count('"') % 2 == 1), plain.endswith("\\"))
 
 
 class CallWriter:
@@ -27,6 +45,8 @@ class CallWriter:
         self._name = ""
         self._text: list[str] = []  # arguments of the open call
         self._members = ObjectWriter()
+        self._ids: set[str] = set()
+        self._quoting = _Quoting()
 
     @property
     def has_arguments(self) -> bool:
@@ -39,7 +59,10 @@ class CallWriter:
         self._text.clear()
         self._members = ObjectWriter()
         self._sink.mark()
-        self._sink.add(CallStart(self._index, own_id or self._new_id(self._index), name))
+        call_id = own_id if own_id and own_id not in self._ids else self._new_id(self._index)
+        self._ids.add(call_id)
+        self._quoting = _Quoting()
+        self._sink.add(CallStart(self._index, call_id, name))
 
     def write(self, text: str) -> None:
         """Adds JSON text to the arguments."""
@@ -47,7 +70,12 @@ class CallWriter:
             text = text.lstrip()
         if text:
             self._text.append(text)
+            self._quoting = self._quoting.after(text)
             self._sink.add(Arguments(self._index, text))
+
+    def in_string(self, text: str) -> bool:
+        """Returns whether the arguments, and then this text, end within a string."""
+        return self._quoting.after(text).in_string
 
     def member(self, key: str, text: str, style: ValueStyle) -> None:
         """Adds one argument, whose value is written as a bare text."""

@@ -105,6 +105,8 @@ class Machine:
             end = found.start()
         else:
             end = len(self._buffer) - self._table.undecided(self._state_name, self._buffer)
+        is_quoted = found is not None and self._is_quoted(found)
+        end += is_quoted  # go on behind the first character of what only looks like a marker
         text, self._buffer = self._buffer[:end], self._buffer[end:]
         if self._state.take in _SAID:
             self._say(text)
@@ -115,8 +117,15 @@ class Machine:
             self._record(text)
         if found is None:
             return False
-        self._follow(found[0])
+        if not is_quoted:
+            self._follow(found[0])
         return True
+
+    def _is_quoted(self, found: re.Match[str]) -> bool:
+        """Returns whether text that is spelled like a marker stands in a string of JSON arguments."""
+        if self._state.take is not Take.ARGUMENTS or self._table.find_mark(found[0]) is not None:
+            return False
+        return self._calls.in_string(self._buffer[: found.start()])
 
     def _short(self) -> bool:
         """A name, an id, a key or a header, up to a marker."""

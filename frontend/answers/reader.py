@@ -15,7 +15,7 @@ from frontend.text.tokenizer import Tokenizer
 from frontend.validation.json_objects import read_object
 from pagewire.v1 import generation_pb2, prompt_pb2
 
-_PROMPT_END = 64
+PROMPT_END = 64
 """Tokens at the end of a prompt that are looked at for a mark that it leaves open."""
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 
@@ -89,7 +89,7 @@ async def open_answers(
     if table is None:
         return None
     ids = CallIds(seed, len(prompt), short=table.format.short_ids)
-    end = text_with_marks(table, model.tokenizer, prompt[-_PROMPT_END:])
+    end = text_with_marks(table, model.tokenizer, prompt[-PROMPT_END:])
     schemas = await run(lambda: schemas_of(chat)) if has_tools else {}
     return AnswerReader(table, schemas, ids, end, request.output)
 

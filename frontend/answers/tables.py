@@ -91,6 +91,50 @@ class PairNotation:
 
 
 @dataclass(frozen=True, slots=True)
+class TagWriting:
+    """How models write an argument that has tags: open, name, named, value, close."""
+
+    open: str
+    named: str
+    close: str
+    named_string: str = ""
+    """In place of `named`, before a string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How models write calls, for grammars of calls: begin, calls with `between` between them, end.
+
+    A call is before, name, behind, arguments, after. NUMBER stands for any number of up to four digits.
+    """
+
+    before: str
+    behind: str
+    after: str = ""
+    begin: str = ""
+    between: str = ""
+    end: str = ""
+    tag: TagWriting | None = None
+    """Of each argument; None: the arguments are JSON, or in the notation of Format.pairs."""
+    once: bool = False
+    """The answer ends with its first call."""
+
+
+NUMBER = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What models write around the parts of an answer, in formats that frame all of them."""
+
+    reasoning: tuple[str, str]
+    aside: tuple[str, str]
+    """Text before the calls."""
+    answer: str
+    """Before the text with which the answer ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """How a family of models writes calls."""
 
@@ -114,6 +158,10 @@ class ToolFormat:
     """The format frames all answers, not only those with calls."""
     short_ids: bool = False
     """Ids of calls are nine letters and digits, as the template demands; else "call_" and 24 of them."""
+    writing: Writing | None = None
+    """None for a format without calls."""
+    frames: Frames | None = None
+    """For a format that frames all answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
-"""From the structured output that a client requests to a grammar in llguidance's notation.
+"""From what an answer must look like to a grammar in llguidance's notation.
 
+answer_judge.py      a whole answer, and what is wrong with its tools
+calls/               reasoning and calls
+lark.py              rules and terminals
 notation.py          each format
 structural_tags.py   free text with structures in it
 special_tokens.py    texts that are tokens of their own

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from hashlib import blake2b
 
-from pagewire.v1 import generation_pb2
+from pagewire.internal.v1 import reader_pb2
 
 MAX_ENTRIES = 256
 MAX_BYTES = 8 << 20
@@ -17,7 +17,7 @@ class GrammarCache:
         self._grammars: OrderedDict[bytes, str] = OrderedDict()
         self._num_bytes = 0
 
-    def get(self, form: generation_pb2.StructuredOutput) -> str | None:
+    def get(self, form: reader_pb2.AnswerForm) -> str | None:
         """Returns the grammar of a form; None: it is not known."""
         key = _key(form)
         if key not in self._grammars:
@@ -25,7 +25,7 @@ class GrammarCache:
         self._grammars.move_to_end(key)
         return self._grammars[key]
 
-    def put(self, form: generation_pb2.StructuredOutput, grammar: str) -> None:
+    def put(self, form: reader_pb2.AnswerForm, grammar: str) -> None:
         """Keeps a grammar, and forgets those that were not used for the longest time."""
         key = _key(form)
         if key in self._grammars:
@@ -36,5 +36,5 @@ class GrammarCache:
             self._num_bytes -= len(self._grammars.popitem(last=False)[1])
 
 
-def _key(form: generation_pb2.StructuredOutput) -> bytes:
+def _key(form: reader_pb2.AnswerForm) -> bytes:
     return blake2b(form.SerializeToString(deterministic=True), digest_size=16).digest()

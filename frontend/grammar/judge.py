@@ -35,17 +35,20 @@ class GrammarJudge:
         """Returns the grammar of a validated form. Raises InvalidRequest, which says what is wrong where."""
         path = PATHS[form.WhichOneof("format") or ""]
         grammar = grammar_of(form, self._special)
+        if problem := self.problem(grammar):
+            raise InvalidRequest({path: _explained(problem, form)[:MAX_MESSAGE]})
+        return grammar
+
+    def problem(self, grammar: str) -> str:
+        """Returns what is wrong with a grammar, in the library's words; "": nothing."""
         if len(grammar.encode()) > MAX_COMPILED_BYTES:
-            raise InvalidRequest({path: f"becomes a grammar of more than {MAX_COMPILED_BYTES} bytes"})
+            return f"becomes a grammar of more than {MAX_COMPILED_BYTES} bytes"
         try:
-            problem = LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
+            return LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
         except BaseException as error:  # a panic of the library is no Exception
             if not is_panic(error):
                 raise
-            raise InvalidRequest({path: "cannot be compiled"}) from None
-        if problem:
-            raise InvalidRequest({path: _explained(problem, form)[:MAX_MESSAGE]})
-        return grammar
+            return "cannot be compiled"
 
     def _probe(self, grammar: str) -> str:
         """Returns what is wrong with the beginning of a valid grammar; "": nothing.
@@ -89,11 +92,9 @@ def byte_tokenizer(special: list[str]) -> LLTokenizer:
 def _explained(problem: str, form: generation_pb2.StructuredOutput) -> str:
     """Returns llguidance's message in the words of what the client sent."""
     kind = form.WhichOneof("format")
-    if keywords := _KEYWORDS.search(problem):
-        names = json.loads(keywords[1])
-        documents = form.json_schema if kind == "json_schema" else form.structural_tag
-        where = _places(names, documents) if documents else ""
-        return f"uses {' and '.join(names)}, not supported{where}"
+    documents = form.json_schema if kind == "json_schema" else form.structural_tag
+    if refused := refused_keywords(problem, documents):
+        return refused
     if kind == "regex" and (found := _IN_REGEX.search(problem)):
         return f"is no regular expression: {found[3]} at character {max(1, len(found[2]) - 3)}"
     if kind == "choice":
@@ -105,6 +106,15 @@ def _explained(problem: str, form: generation_pb2.StructuredOutput) -> str:
             return f"{message} at line {found[1]}, column {found[2]}"
         return message
     return problem.split("\n<")[0]
+
+
+def refused_keywords(problem: str, schema: str) -> str:
+    """Returns which keywords of a schema the library lacks, and where the schema has them; "": none."""
+    keywords = _KEYWORDS.search(problem)
+    if keywords is None:
+        return ""
+    names = json.loads(keywords[1])
+    return f"uses {' and '.join(names)}, not supported{_places(names, schema) if schema else ''}"
 
 
 def _places(names: list[str], text: str) -> str:

@@ -9,11 +9,6 @@ _NAME = re.compile(r"<[^<>\s\[\]/\\\"]+>")
 """Tokens that Lark can name. Others are named by their ids."""
 
 
-def takes_part(content: str, special: bool) -> bool:
-    """Returns whether llguidance treats an added token as one that no text matches."""
-    return special or (content.startswith("<") and content.endswith(">"))
-
-
 class SpecialTokens:
     """The texts of such tokens, with their ids."""
 
@@ -34,6 +29,12 @@ class SpecialTokens:
         """Returns the special token that a text begins with; None: it begins with another one."""
         match = self._pattern.match(text)
         return match[0] if match else None
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Returns a text before its first special token, and from there on."""
+        match = self._pattern.search(text)
+        place = match.start() if match is not None else len(text)
+        return text[:place], text[place:]
 
     def occurs_in(self, text: str) -> bool:
         """Returns whether a text contains a special token."""

@@ -31,7 +31,8 @@ _CHAT: Table = {
     "response_format": Field(values.json_object),
     "tools": Field(values.anything),
     "tool_choice": Field(values.anything),
-    "parallel_tool_calls": Field(values.nothing(True)),
+    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
+    "thinking_token_budget": Field(values.count, "reasoning.budget"),
     "modalities": Field(values.nothing(["text"])),
     "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
     "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
@@ -188,6 +189,7 @@ def _read_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
             name=function.get("name", ""),
             description=function.get("description", ""),
             parameters=json.dumps(function.get("parameters", {"type": "object", "properties": {}})),
+            strict=function.get("strict", False),
         )
     choice = given(body, "tool_choice", None)
     if isinstance(choice, str) and choice in _MODES:

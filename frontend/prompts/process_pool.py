@@ -21,7 +21,6 @@ from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
-from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +41,8 @@ class PromptProcesses:
             "reader",
             f"--model={config.model}",
             f"--chat-template={config.chat_template}",
+            f"--tool-format={config.tool_format}",
+            f"--reasoning-format={config.reasoning_format}",
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
         ]
@@ -76,10 +77,11 @@ class PromptProcesses:
         request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
         return _lists(await self._ask(request, path))
 
-    async def read_grammar(self, form: generation_pb2.StructuredOutput) -> str:
+    async def read_grammar(self, form: reader_pb2.AnswerForm) -> str:
         """See PromptEncoder.grammar. Raises ServiceError."""
-        request = reader_pb2.ReadRequest(structured_output=form)
-        return (await self._ask(request, "structured_output")).grammar
+        request = reader_pb2.ReadRequest(answer_form=form)
+        path = "prompt.chat.tools" if form.tools else "structured_output"
+        return (await self._ask(request, path)).grammar
 
     async def _ask(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
@@ -182,7 +184,7 @@ class _Process:
         if code >= 0:  # it could not start, or has a bug, and has logged why itself
             log.error("a prompt process failed: %s", describe_exit(code))
             return InternalError()
-        task = "compile" if path == "structured_output" else "tokenize"
+        task = "compile" if path in ("structured_output", "prompt.chat.tools") else "tokenize"
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.control_tokens import ControlTokens
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
-from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire.internal.v1 import reader_pb2
+from pagewire.v1 import prompt_pb2
 
 if TYPE_CHECKING:
-    from frontend.grammar.judge import GrammarJudge
+    from frontend.grammar.answer_judge import AnswerJudge
 
 BYTES_PER_TOKEN = 16
 """Bytes of text that a prompt may have per token of context. Text has about 4; tokenizing takes 150 bytes of
@@ -46,20 +48,27 @@ class TokenizedPrompt:
 class PromptEncoder:
     """A tokenizer and a chat template. Methods may be called from several threads."""
 
-    def __init__(self, tokenizer: Tokenizer, chat_template: ChatTemplate | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, answers: AnswerFormats | None = None
+    ) -> None:
+        """answers: how the model writes them; None: as text."""
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._answers = answers
         self._control_tokens = ControlTokens(tokenizer)
 
-    def grammar(self, form: generation_pb2.StructuredOutput) -> str:
-        """Returns the grammar of a structured output. Raises InvalidRequest."""
+    def grammar(self, form: reader_pb2.AnswerForm) -> str:
+        """Returns the grammar of an answer's form. Raises InvalidRequest and Unsupported."""
         return self._judge.compile(form)
 
     @cached_property
-    def _judge(self) -> "GrammarJudge":
-        from frontend.grammar.judge import GrammarJudge  # loads llguidance, which few requests need
+    def _judge(self) -> "AnswerJudge":
+        from frontend.grammar.answer_judge import AnswerJudge  # loads llguidance, which few requests need
 
-        return GrammarJudge(self._tokenizer.grammar_tokens)
+        tools, reasoning = (
+            (self._answers.tools, self._answers.reasoning) if self._answers is not None else (None, None)
+        )
+        return AnswerJudge(self._tokenizer.grammar_tokens, tools, reasoning)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
         """Returns token ids of words, each at the beginning of a text and after a space, without

@@ -13,6 +13,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
+from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.grammar.cache import GrammarCache
 from frontend.prompts.process_pool import PromptProcesses
@@ -20,7 +21,7 @@ from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, Tokeni
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from pagewire.internal.v1 import reader_pb2
-from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire.v1 import prompt_pb2
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,11 @@ class PromptReader:
         num_threads: int,
         processes: PromptProcesses | None = None,
         clock: Callable[[], float] = monotonic,
+        answers: AnswerFormats | None = None,
     ) -> None:
-        """processes: for what threads should not do; None: threads do everything."""
-        self._encoder = PromptEncoder(tokenizer, chat_template)
+        """processes: for what threads should not do; None: threads do everything. answers: see
+        PromptEncoder."""
+        self._encoder = PromptEncoder(tokenizer, chat_template, answers)
         self._grammars = GrammarCache()
         self._num_threads = num_threads
         self._processes = processes
@@ -110,7 +113,7 @@ class PromptReader:
             sum(map(len, words)),
         )
 
-    async def read_grammar(self, form: generation_pb2.StructuredOutput) -> str:
+    async def read_grammar(self, form: reader_pb2.AnswerForm) -> str:
         """See PromptEncoder.grammar. In a process, if there are any: a grammar can be made to take long."""
         grammar = self._grammars.get(form)
         if grammar is None:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from frontend.answers.form import answer_form
 from frontend.answers.reader import AnswerReader, open_answers
 from frontend.auth.caller import Caller
 from frontend.call import Call
@@ -164,8 +165,9 @@ class Generator:
         answers = await open_answers(
             request, self._model, prompt.token_ids, resolved.sampling.seed, self._prompts.run
         )
-        if request.HasField("structured_output"):
-            message.grammar = await self._prompts.read_grammar(request.structured_output)
+        form = answer_form(request, self._model, prompt.token_ids)
+        if form is not None:
+            message.grammar = await self._prompts.read_grammar(form)
         stream = Stream(
             self._header(request, ids[0], prompt, resolved, prompt_scores),
             delivery,

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import tokenizers
 from tokenizers import AddedToken
 
-from frontend.grammar.special_tokens import takes_part
 from frontend.text.detokenizer import (
     ByteLevelDetokenizer,
     Detokenizer,
@@ -31,6 +30,11 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 _PIECES = re.compile("(Replace )*(ByteFallback )?(Fuse (Strip )?)?")
 
 T = TypeVar("T")
+
+
+def takes_part(content: str, special: bool) -> bool:
+    """Returns whether llguidance treats an added token as one that no text matches."""
+    return special or (content.startswith("<") and content.endswith(">"))
 
 
 @dataclass(frozen=True, slots=True)

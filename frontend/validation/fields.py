@@ -70,10 +70,12 @@ FIELDS: dict[str, Rule | Kind] = {
     "prompt.chat.tools.name": TOOL_NAME,
     "prompt.chat.tools.description": Kind.FREE,
     "prompt.chat.tools.parameters": Kind.FREE,  # see frontend.templates.conversation
+    "prompt.chat.tools.strict": Kind.FREE,
     "prompt.chat.tool_choice": Kind.NESTED,
     "prompt.chat.tool_choice.mode": known_value(prompt_pb2.ToolChoice.Mode),
     "prompt.chat.tool_choice.function": TOOL_NAME,
     "prompt.chat.enable_thinking": Kind.FREE,
+    "prompt.chat.parallel_tool_calls": Kind.FREE,
     "prompt.chat.add_generation_prompt": Kind.FREE,
     "prompt.chat.continue_final_message": Kind.FREE,
     "prompt.chat.template_kwargs": Kind.FREE,  # see frontend.templates.chat_template
@@ -123,6 +125,8 @@ FIELDS: dict[str, Rule | Kind] = {
     "structured_output.grammar.syntax": known_value(generation_pb2.StructuredOutput.Grammar.Syntax),
     "structured_output.structural_tag": GRAMMAR_TEXT,
     "structured_output.backend": BACKEND,
+    "reasoning": Kind.NESTED,
+    "reasoning.budget": number(0, MAX_COUNT),
     "output": Kind.NESTED,
     "output.mode": known_value(generation_pb2.OutputOptions.Mode),
     "output.text": Kind.FREE,

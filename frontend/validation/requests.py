@@ -18,7 +18,7 @@ from frontend.validation.rules import (
     outside_vocabulary,
     priority_problem,
 )
-from frontend.validation.tools import tool_problems, unenforced
+from frontend.validation.tools import tool_problems
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
@@ -46,8 +46,9 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
     _check_continuation(request, limits, findings)
-    if request.HasField("structured_output") and not limits.has_grammars:
-        findings.unsupported["structured_output"] = "is not served: the engine has no grammars"
+    if not limits.has_grammars:
+        for field in structured_output.fields_with_grammars(request):
+            findings.unsupported[field] = "is not served: the engine has no grammars"
     if request.output.echo and request.output.HasField("text") and not request.output.text:
         findings.invalid["output.echo"] = "is text, which output.text switches off"
     if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
@@ -181,8 +182,6 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
             findings.invalid[f"{path}.messages[{place}].role"] = "must not be empty"
     for where, problem in tool_problems(chat):
         findings.invalid[f"{path}.{where}"] = problem
-    for where, problem in unenforced(chat):
-        findings.unsupported[f"{path}.{where}"] = problem
     if chat.continue_final_message and chat.add_generation_prompt:
         problem = "cannot be combined with add_generation_prompt"
         findings.invalid[f"{path}.continue_final_message"] = problem

@@ -32,10 +32,25 @@ def tool_problems(chat: prompt_pb2.Chat) -> Iterator[tuple[str, str]]:
         yield "tool_choice.mode", "requires a call, but there are no tools"
 
 
-def unenforced(chat: prompt_pb2.Chat) -> Iterator[tuple[str, str]]:
-    """Yields (path below the conversation, why it is refused) for choices that need a grammar."""
+def requires_calls(chat: prompt_pb2.Chat) -> bool:
+    """Returns whether an answer has to be a call."""
     choice = chat.tool_choice
-    if choice.WhichOneof("choice") == "function":
-        yield "tool_choice.function", "is not implemented yet: only the model can choose"
-    elif choice.mode == prompt_pb2.ToolChoice.MODE_REQUIRED:
-        yield "tool_choice.mode", "MODE_REQUIRED is not implemented yet: only the model can choose"
+    return choice.WhichOneof("choice") == "function" or choice.mode == prompt_pb2.ToolChoice.MODE_REQUIRED
+
+
+def enforces_calls(chat: prompt_pb2.Chat) -> bool:
+    """Returns whether a grammar has to enforce calls: their presence, their arguments, or their number."""
+    if not chat.tools or chat.tool_choice.mode == prompt_pb2.ToolChoice.MODE_NONE:
+        return False
+    single = chat.HasField("parallel_tool_calls") and not chat.parallel_tool_calls
+    return requires_calls(chat) or single or any(tool.strict for tool in chat.tools)
+
+
+def enforced_field(chat: prompt_pb2.Chat) -> str:
+    """Returns the path below the conversation of the field for which calls are enforced."""
+    if requires_calls(chat):
+        return "tool_choice"
+    if any(tool.strict for tool in chat.tools):
+        place = next(place for place, tool in enumerate(chat.tools) if tool.strict)
+        return f"tools[{place}].strict"
+    return "parallel_tool_calls"

@@ -225,7 +225,9 @@ class RequestOptions(TypedDict, total=False):
     data_parallel_rank: engine to use, while it serves.
     tools: functions, or other tools (pagewire.client.tools), that the model may call in a conversation.
     tool_choice: "auto", "none", "required", or the name of a tool.
+    parallel_tool_calls: False: at most one call in an answer.
     enable_thinking: the chat template's switch; default: as the template has it.
+    reasoning_budget: tokens of reasoning, at most; default: any number.
     max_draft_tokens: tokens that the server may draft per sequence and step; 0: none. Outputs are the same.
     """
 
@@ -240,7 +242,9 @@ class RequestOptions(TypedDict, total=False):
     data_parallel_rank: int
     tools: Sequence[ToolLike]
     tool_choice: str
+    parallel_tool_calls: bool
     enable_thinking: bool
+    reasoning_budget: int
     max_draft_tokens: int
 
 
@@ -250,7 +254,8 @@ class GenerateOptions(SamplingOptions, RequestOptions, total=False):
 
 _REQUEST_OPTIONS = frozenset(RequestOptions.__annotations__)
 _CACHE_OPTIONS = ("cache_salt", "cache_bypass")
-_CHAT_OPTIONS = ("tools", "tool_choice", "enable_thinking")
+_CHAT_SWITCHES = ("parallel_tool_calls", "enable_thinking")
+_CHAT_OPTIONS = ("tools", "tool_choice", *_CHAT_SWITCHES)
 _ROUTING_OPTIONS = ("session_id", "data_parallel_rank")
 _SPECULATION_OPTIONS = ("max_draft_tokens",)
 
@@ -268,6 +273,7 @@ def generate_request(
     output.timings = options.get("timings", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
+    budget = options.get("reasoning_budget")
     drafts = {name: options[name] for name in _SPECULATION_OPTIONS if name in options}
     return generation_pb2.GenerateRequest(
         request_id=options.get("request_id", ""),
@@ -282,6 +288,7 @@ def generate_request(
         cache=generation_pb2.CacheOptions(**cache) if cache else None,
         routing=generation_pb2.RoutingHints(**routing) if routing else None,
         speculation=generation_pb2.Speculation(**drafts) if drafts else None,
+        reasoning=generation_pb2.ReasoningOptions(budget=budget) if budget is not None else None,
     )
 
 
@@ -297,8 +304,9 @@ def _with_tools(prompt: prompt_pb2.Prompt, options: Mapping[str, Any]) -> prompt
     result.chat.tools.extend(map(to_tool, options.get("tools", ())))
     if "tool_choice" in options:
         result.chat.tool_choice.CopyFrom(to_choice(options["tool_choice"]))
-    if "enable_thinking" in options:
-        result.chat.enable_thinking = options["enable_thinking"]
+    for name in _CHAT_SWITCHES:
+        if name in options:
+            setattr(result.chat, name, options[name])
     return result
 
 

@@ -28,7 +28,7 @@ from pagewire.client.results import (
     continuation_scores,
     tokenized,
 )
-from pagewire.client.tools import ToolLoopError, functions_of
+from pagewire.client.tools import ToolLoopError, choice_after_calls, functions_of
 from pagewire.client.transport import channel, io_sync
 from pagewire.client.transport.channel import Method, Q, R
 from pagewire.client.transport.credentials import AccessOptions, Credentials
@@ -197,7 +197,8 @@ class Client:
 
         A call that cannot be made (an unknown tool, arguments that do not fit) is answered with what is
         wrong; an exception of a function is raised. timeout: of each answer. Raises ToolLoopError when the
-        model still calls tools after `max_rounds` answers.
+        model still calls tools after `max_rounds` answers. A tool_choice that requires calls is for the first
+        answer.
         """
         by_name, conversation = functions_of(functions), list(messages)
         options["tools"] = functions
@@ -206,6 +207,8 @@ class Client:
             if answer.finish_reason is not FinishReason.TOOL_CALLS:
                 return answer
             conversation.append(answer.outputs[0].message)
+            if "tool_choice" in options:
+                options["tool_choice"] = choice_after_calls(options["tool_choice"])
             for call in answer.tool_calls:
                 conversation.append(io_sync.call_tool(call, by_name))
         raise ToolLoopError(f"the model still calls tools after {max_rounds} answers")

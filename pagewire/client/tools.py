@@ -56,6 +56,11 @@ def to_choice(choice: str) -> prompt_pb2.ToolChoice:
     return prompt_pb2.ToolChoice(function=choice)
 
 
+def choice_after_calls(choice: str) -> str:
+    """Returns the choice for the answer that follows calls: one that required them is met."""
+    return choice if choice in ("auto", "none") else "auto"
+
+
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the JSON schema of a function's parameters. Raises TypeError."""
     hints = typing.get_type_hints(function)

@@ -35,7 +35,7 @@ FINISH_REASON_TOOL_CALLS: FinishReason
 FINISH_REASON_REPETITION: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "prompt", "sampling", "stopping", "structured_output", "output", "adapter", "priority", "cache", "routing", "continuation", "tenant", "extensions", "speculation")
+    __slots__ = ("request_id", "model", "prompt", "sampling", "stopping", "structured_output", "output", "adapter", "priority", "cache", "routing", "continuation", "tenant", "extensions", "speculation", "reasoning")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class GenerateRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     EXTENSIONS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt: _prompt_pb2.Prompt
@@ -66,7 +67,14 @@ class GenerateRequest(_message.Message):
     tenant: str
     extensions: _struct_pb2.Struct
     speculation: Speculation
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingCriteria, _Mapping]] = ..., structured_output: _Optional[_Union[StructuredOutput, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., cache: _Optional[_Union[CacheOptions, _Mapping]] = ..., routing: _Optional[_Union[RoutingHints, _Mapping]] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ..., tenant: _Optional[str] = ..., extensions: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ...) -> None: ...
+    reasoning: ReasoningOptions
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt: _Optional[_Union[_prompt_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingCriteria, _Mapping]] = ..., structured_output: _Optional[_Union[StructuredOutput, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., adapter: _Optional[str] = ..., priority: _Optional[int] = ..., cache: _Optional[_Union[CacheOptions, _Mapping]] = ..., routing: _Optional[_Union[RoutingHints, _Mapping]] = ..., continuation: _Optional[_Union[Continuation, _Mapping]] = ..., tenant: _Optional[str] = ..., extensions: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., reasoning: _Optional[_Union[ReasoningOptions, _Mapping]] = ...) -> None: ...
+
+class ReasoningOptions(_message.Message):
+    __slots__ = ("budget",)
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    budget: int
+    def __init__(self, budget: _Optional[int] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("max_draft_tokens",)

@@ -65,6 +65,8 @@ DEFAULTS: dict[str, str] = {
     "prompt.truncation_side": "left",
     "prompt.chat.add_generation_prompt": "true, unless continue_final_message",
     "prompt.chat.enable_thinking": "as the chat template has it",
+    "prompt.chat.parallel_tool_calls": "true",
+    "reasoning.budget": "any number",
     **{
         f"sampling.{name}": "the model's (Model.default_sampling)"
         for name in (

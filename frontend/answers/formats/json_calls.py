@@ -1,25 +1,45 @@
 """Formats in which a call is a JSON object with the name in it."""
 
-from frontend.answers.tables import TEXT, Go, JsonShape, State, Take, ToolFormat
+from frontend.answers.tables import NUMBER, TEXT, Go, JsonShape, State, Take, ToolFormat, Writing
 
 _CALLS = Go("calls")
 _SHAPE = JsonShape()
 
 
+_NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
+
+
+def _list(opens: str, closes: str = "", before: str = _NAME, behind: str = _ARGUMENTS) -> Writing:
+    """A list of JSON objects."""
+    return Writing(before, behind, "}", begin=f"{opens}[", between=", ", end=f"]{closes}")
+
+
 def _between(
-    name: str, opens: str, closes: str, *detect: tuple[str, ...], shape: JsonShape = _SHAPE
+    name: str,
+    opens: str,
+    closes: str,
+    *detect: tuple[str, ...],
+    shape: JsonShape = _SHAPE,
+    writing: Writing | None = None,
 ) -> ToolFormat:
-    """JSON objects, or a list of them, between two markers."""
+    """JSON objects, or a list of them, between two markers. writing: of calls; None: a list of them."""
     return ToolFormat(
         name,
         opens={opens: _CALLS},
         states={"calls": State(Take.JSON, {closes: Go(TEXT)})},
         detect=detect,
         json=shape,
+        writing=writing or _list(opens, closes),
     )
 
 
-HERMES = _between("hermes", "<tool_call>", "</tool_call>", ("<tool_call>", "arguments"))
+HERMES = _between(
+    "hermes",
+    "<tool_call>",
+    "</tool_call>",
+    ("<tool_call>", "arguments"),
+    writing=Writing(f"<tool_call>\n{_NAME}", _ARGUMENTS, "}\n</tool_call>", between="\n"),
+)
 """`<tool_call>{"name": "f", "arguments": {}}</tool_call>`: Hermes, Qwen 2.5, Qwen 3, Granite 4, SmolLM 3."""
 
 TOOL_CALLS_LIST = _between("tool-calls-list", "<tool_calls>", "</tool_calls>", ("<tool_calls>",))
@@ -37,6 +57,14 @@ COHERE = _between(
     "<|END_ACTION|>",
     ("<|START_ACTION|>",),
     shape=JsonShape(name="tool_name", arguments=("parameters",), id="tool_call_id"),
+    writing=Writing(
+        f'{{"tool_call_id": "{NUMBER}", "tool_name": "',
+        '", "parameters": ',
+        "}",
+        begin="<|START_ACTION|>[\n    ",
+        between=",\n    ",
+        end="\n]<|END_ACTION|>",
+    ),
 )
 """`<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>`: Command."""
 
@@ -46,6 +74,7 @@ APERTUS = _between(
     "<|tools_suffix|>",
     ("<|tools_prefix|>",),
     shape=JsonShape(keyed=True),
+    writing=_list("<|tools_prefix|>", "<|tools_suffix|>", '{"', '": '),
 )
 """`<|tools_prefix|>[{"f": {}}]<|tools_suffix|>`: Apertus."""
 
@@ -54,6 +83,7 @@ GRANITE = ToolFormat(
     opens={"<|tool_call|>": _CALLS},
     states={"calls": State(Take.JSON, {"<|tool_call|>": _CALLS})},
     detect=(("<|tool_call|>",),),
+    writing=_list("<|tool_call|>"),
 )
 """`<|tool_call|>[{"name": "f", "arguments": {}}]`: Granite 3."""
 
@@ -63,6 +93,7 @@ MISTRAL_LIST = ToolFormat(
     states={"calls": State(Take.JSON, {"[TOOL_CALLS]": _CALLS})},
     detect=(("[TOOL_CALLS]",),),
     short_ids=True,
+    writing=_list("[TOOL_CALLS]"),
 )
 """`[TOOL_CALLS][{"name": "f", "arguments": {}, "id": "abc123def"}]`: Mistral 7B 0.3, Nemo, Large 2407."""
 
@@ -73,5 +104,6 @@ LLAMA_3 = ToolFormat(
     detect=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     start="calls",
     json=JsonShape(arguments=("parameters", "arguments"), ignored=("type",)),
+    writing=Writing(_NAME, '", "parameters": ', "}", between="; "),
 )
 """The whole answer is `{"name": "f", "parameters": {}}`, or several with semicolons: Llama 3.1 to 3.3."""

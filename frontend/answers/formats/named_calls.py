@@ -1,6 +1,6 @@
 """Formats in which the name comes first, and then the arguments as JSON."""
 
-from frontend.answers.tables import REASONING, TEXT, Go, State, Take, ToolFormat
+from frontend.answers.tables import NUMBER, REASONING, TEXT, Frames, Go, State, Take, ToolFormat, Writing
 
 MISTRAL = ToolFormat(
     "mistral",
@@ -12,12 +12,14 @@ MISTRAL = ToolFormat(
     },
     detect=(("[TOOL_CALLS]", "[ARGS]"),),
     short_ids=True,
+    writing=Writing("[TOOL_CALLS]", "[ARGS]"),
 )
 """`[TOOL_CALLS]f[ARGS]{}`, in some versions with `[CALL_ID]abc123def` before the arguments."""
 
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-_DEEPSEEK_OPEN = {"<｜tool▁calls▁begin｜>": Go("calls")}
-_DEEPSEEK_CALLS = {_BEGIN: Go("type"), "<｜tool▁calls▁end｜>": Go(TEXT)}
+_CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_DEEPSEEK_OPEN = {_CALLS: Go("calls")}
+_DEEPSEEK_CALLS = {_BEGIN: Go("type"), _CALLS_END: Go(TEXT)}
 
 DEEPSEEK_V3 = ToolFormat(
     "deepseek-v3",
@@ -29,6 +31,14 @@ DEEPSEEK_V3 = ToolFormat(
         "arguments": State(Take.ARGUMENTS, {"```" + _END: Go("calls", ends=True)}),
     },
     detect=((_SEPARATOR, "```json"),),
+    writing=Writing(
+        f"{_BEGIN}function{_SEPARATOR}",
+        "\n```json\n",
+        f"\n```{_END}",
+        begin=_CALLS,
+        between="\n",
+        end=_CALLS_END,
+    ),
 )
 """Calls of a type, with the arguments in a block of code: DeepSeek V3, R1."""
 
@@ -41,6 +51,7 @@ DEEPSEEK_V31 = ToolFormat(
         "arguments": State(Take.ARGUMENTS, {_END: Go("calls", ends=True)}),
     },
     detect=((_SEPARATOR,),),
+    writing=Writing(_BEGIN, _SEPARATOR, _END, begin=_CALLS, end=_CALLS_END),
 )
 """Name, separator, arguments: DeepSeek V3.1."""
 
@@ -54,6 +65,13 @@ KIMI = ToolFormat(
     },
     detect=(("<|tool_call_argument_begin|>",),),
     call_name=r"(?P<id>(?:functions\.)?(?P<name>[\w.\-]+?):\d+)",
+    writing=Writing(
+        "<|tool_call_begin|>functions.",
+        f":{NUMBER}<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        begin="<|tool_calls_section_begin|>",
+        end="<|tool_calls_section_end|>",
+    ),
 )
 """The model writes the id, `functions.f:0`, and the name is in it: Kimi K2."""
 
@@ -65,6 +83,7 @@ FUNCTIONARY = ToolFormat(
         "arguments": State(Take.ARGUMENTS, {"</function>": Go(TEXT, ends=True)}),
     },
     detect=(("<function=", "</function>"),),
+    writing=Writing("<function=", ">", "</function>"),
 )
 """`<function=f>{}</function>`: Functionary 3.1, and Llama 3.1 with tools of its user's own."""
 
@@ -93,10 +112,18 @@ HARMONY = ToolFormat(
     detect=(("<|channel|>", "<|message|>", "analysis"),),
     start="header",
     routes=(
-        (r"to=(?:functions\.)?(?P<name>(?!assistant)[\w.\-]+)", "arguments"),
+        (r"to=(?!assistant)(?:functions\.)?(?P<name>[\w.\-]+)", "arguments"),
         (r"<\|channel\|>\s*analysis", REASONING),
     ),
     also=("<|constrain|>",),
     always=True,
+    writing=Writing(
+        "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", "<|call|>", once=True
+    ),
+    frames=Frames(
+        reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        aside=("<|channel|>commentary<|message|>", "<|end|><|start|>assistant"),
+        answer="<|channel|>final<|message|>",
+    ),
 )
 """Messages with a channel: `analysis` is reasoning, `commentary to=functions.f` a call: gpt-oss."""

@@ -1,6 +1,6 @@
 """Formats in which a call looks like one of a program."""
 
-from frontend.answers.tables import TEXT, Go, PairNotation, State, Take, ToolFormat
+from frontend.answers.tables import TEXT, Go, PairNotation, State, Take, ToolFormat, Writing
 
 _PYTHON = PairNotation(separator="=", close=")", quotes=('"', "'"), escapes=True)
 
@@ -21,6 +21,14 @@ def _python(name: str, opens: str, closes: str, *detect: tuple[str, ...], bare: 
         detect=detect,
         start="list" if bare else TEXT,
         pairs=_PYTHON,
+        writing=Writing(
+            "",
+            "(",
+            ")",
+            begin="[" if bare else f"{opens}[",
+            between=", ",
+            end="]" if bare else f"]{closes}",
+        ),
     )
 
 
@@ -41,5 +49,6 @@ GEMMA_4 = ToolFormat(
     detect=(("<|tool_call>call:",),),
     pairs=PairNotation(separator=":", close="}", quotes=('<|"|>',), escapes=False),
     also=('<|"|>',),
+    writing=Writing("<|tool_call>call:", "{", "}<tool_call|>"),
 )
 """`<|tool_call>call:f{k:<|"|>value<|"|>,n:1}<tool_call|>`, in which a token is the quote: Gemma 4."""

@@ -1,6 +1,6 @@
 """Formats in which each argument has tags of its own."""
 
-from frontend.answers.tables import TEXT, Go, State, Take, ToolFormat, ValueStyle
+from frontend.answers.tables import TEXT, Go, State, TagWriting, Take, ToolFormat, ValueStyle, Writing
 
 
 def _function_tags(name: str, opens: str, closes: str, *detect: tuple[str, ...]) -> ToolFormat:
@@ -18,6 +18,13 @@ def _function_tags(name: str, opens: str, closes: str, *detect: tuple[str, ...])
             "value": State(Take.VALUE, {"</parameter>": Go("parameters")}),
         },
         detect=detect,
+        writing=Writing(
+            f"{opens}\n<function=",
+            ">\n",
+            f"</function>\n{closes}",
+            between="\n",
+            tag=TagWriting("<parameter=", ">\n", "\n</parameter>"),
+        ),
     )
 
 
@@ -48,7 +55,25 @@ def _invocations(name: str, *wraps: tuple[str, str], prefix: str, detect: tuple[
     }
     if not typed:
         del states["string"]
-    return ToolFormat(name, {opens: Go("calls") for opens, _ in wraps}, states, (detect,))
+    begin, end = wraps[0]
+    tag = TagWriting(parameter, '">', f"</{prefix}parameter>")
+    if typed:
+        tag = TagWriting(parameter, '" string="false">', tag.close, '" string="true">')
+    return ToolFormat(
+        name,
+        {opens: Go("calls") for opens, _ in wraps},
+        states,
+        (detect,),
+        writing=Writing(
+            f'<{prefix}invoke name="',
+            '">\n',
+            f"</{prefix}invoke>",
+            begin=f"{begin}\n",
+            between="\n",
+            end=f"\n{end}",
+            tag=tag,
+        ),
+    )
 
 
 QWEN_CODER = _function_tags(
@@ -87,5 +112,12 @@ GLM = ToolFormat(
         "next": State(Take.GAP, {"<arg_key>": Go("key"), "</tool_call>": Go(TEXT, ends=True)}),
     },
     detect=(("<arg_key>", "<tool_call>"),),
+    writing=Writing(
+        "<tool_call>",
+        "\n",
+        "</tool_call>",
+        between="\n",
+        tag=TagWriting("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    ),
 )
 """`<tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5 to 5, Ling, Laguna."""

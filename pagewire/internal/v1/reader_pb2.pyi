@@ -1,6 +1,7 @@
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -9,16 +10,49 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReadRequest(_message.Message):
-    __slots__ = ("prompt", "words", "continuations", "structured_output")
+    __slots__ = ("prompt", "words", "continuations", "answer_form")
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
-    STRUCTURED_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FORM_FIELD_NUMBER: _ClassVar[int]
     prompt: ReadPrompt
     words: Texts
     continuations: Texts
+    answer_form: AnswerForm
+    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., answer_form: _Optional[_Union[AnswerForm, _Mapping]] = ...) -> None: ...
+
+class AnswerForm(_message.Message):
+    __slots__ = ("structured_output", "tools", "calls_required", "single_call", "reasoning", "reasoning_budget")
+    class Reasoning(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        REASONING_UNSPECIFIED: _ClassVar[AnswerForm.Reasoning]
+        REASONING_POSSIBLE: _ClassVar[AnswerForm.Reasoning]
+        REASONING_BEGUN: _ClassVar[AnswerForm.Reasoning]
+    REASONING_UNSPECIFIED: AnswerForm.Reasoning
+    REASONING_POSSIBLE: AnswerForm.Reasoning
+    REASONING_BEGUN: AnswerForm.Reasoning
+    class CallableTool(_message.Message):
+        __slots__ = ("name", "parameters", "place")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+        PLACE_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        parameters: str
+        place: int
+        def __init__(self, name: _Optional[str] = ..., parameters: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
+    STRUCTURED_OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_CALL_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    REASONING_BUDGET_FIELD_NUMBER: _ClassVar[int]
     structured_output: _generation_pb2.StructuredOutput
-    def __init__(self, prompt: _Optional[_Union[ReadPrompt, _Mapping]] = ..., words: _Optional[_Union[Texts, _Mapping]] = ..., continuations: _Optional[_Union[Texts, _Mapping]] = ..., structured_output: _Optional[_Union[_generation_pb2.StructuredOutput, _Mapping]] = ...) -> None: ...
+    tools: _containers.RepeatedCompositeFieldContainer[AnswerForm.CallableTool]
+    calls_required: bool
+    single_call: bool
+    reasoning: AnswerForm.Reasoning
+    reasoning_budget: int
+    def __init__(self, structured_output: _Optional[_Union[_generation_pb2.StructuredOutput, _Mapping]] = ..., tools: _Optional[_Iterable[_Union[AnswerForm.CallableTool, _Mapping]]] = ..., calls_required: _Optional[bool] = ..., single_call: _Optional[bool] = ..., reasoning: _Optional[_Union[AnswerForm.Reasoning, str]] = ..., reasoning_budget: _Optional[int] = ...) -> None: ...
 
 class ReadPrompt(_message.Message):
     __slots__ = ("prompt", "path", "vocab_size", "max_model_len", "offsets")

@@ -1,5 +1,6 @@
 """Tool calls and reasoning in OpenAI's shape, as the openai package puts them together."""
 
+import asyncio
 import json
 
 import openai
@@ -67,6 +68,7 @@ async def test_calls_of_a_stream_are_those_of_the_whole_answer(run_api):
     [
         ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0]"),
+        ({"extra_body": {"thinking_token_budget": 5}}, "thinking_token_budget"),
     ],
 )
 async def test_what_the_engine_has_not_is_named(run_api, fields, param):
@@ -74,3 +76,19 @@ async def test_what_the_engine_has_not_is_named(run_api, fields, param):
         with pytest.raises(openai.BadRequestError) as refused:
             await api.openai.chat.completions.create(model="fake", messages=ASK, **fields)
         assert refused.value.param.startswith(param), refused.value.body
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"tool_choice": "required"}, ("get_weather", "now")),
+        ({"tool_choice": {"type": "function", "function": {"name": "now"}}}, ("now",)),
+        ({"parallel_tool_calls": False}, ("get_weather", "now")),
+    ],
+)
+async def test_what_is_enforced_reaches_the_engine(run_api, fields, sent):
+    options = {"max_model_len": 2000, "grammar_engine": "llguidance"}
+    async with run_api(script, engine_options=options) as api:
+        await api.openai.chat.completions.create(model="fake", messages=ASK, tools=TOOLS, **fields)
+        grammar = (await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar
+        assert all(text in grammar for text in sent) and ("get_weather" in grammar) == ("get_weather" in sent)

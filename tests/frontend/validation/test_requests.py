@@ -57,6 +57,7 @@ BAD_VALUES = {
     "model": ["m" * 257],
     "priority": [1001, -1001, 2**31 - 1, -(2**31)],
     "speculation.max_draft_tokens": [9, 2**32 - 1],
+    "reasoning.budget": [MAX_COUNT + 1, 2**32 - 1],
     "tenant": ["t" * 257, "é" * 129, "a\nb"],
     "routing.data_parallel_rank": [1, 2**32 - 1],
     "routing.session_id": ["s" * 257, "a\nb"],

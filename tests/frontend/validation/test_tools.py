@@ -1,5 +1,7 @@
 """Tools of a conversation: every bad combination is refused by the name of its field."""
 
+from dataclasses import replace
+
 import pytest
 
 from frontend.errors import InvalidRequest, Unsupported
@@ -8,14 +10,15 @@ from frontend.validation.rules import Limits
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 LIMITS = Limits(512, 200, frozenset({2}), 8, 4)
+GRAMMARS = replace(LIMITS, has_grammars=True)
 TOOL = {"name": "f", "parameters": "{}"}
 MODES = prompt_pb2.ToolChoice
 
 
-def check(**chat) -> None:
+def check(limits: Limits = LIMITS, **chat) -> None:
     message = {"role": "user", "content": [{"text": "hi"}]}
     prompt = {"chat": {"messages": [message], **chat}}
-    check_generate(generation_pb2.GenerateRequest(prompt=prompt), LIMITS)
+    check_generate(generation_pb2.GenerateRequest(prompt=prompt), limits)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +57,48 @@ def test_bad_ones(chat: dict, path: str, problem: str) -> None:
     assert problem in caught.value.violations[f"prompt.chat.{path}"]
 
 
-@pytest.mark.parametrize(
-    ("choice", "path"),
-    [({"mode": MODES.MODE_REQUIRED}, "tool_choice.mode"), ({"function": "f"}, "tool_choice.function")],
-)
-def test_choices_that_need_a_grammar_are_refused_by_name(choice: dict, path: str) -> None:
+ENFORCED = [
+    ({"tool_choice": {"mode": MODES.MODE_REQUIRED}}, "prompt.chat.tool_choice"),
+    ({"tool_choice": {"function": "f"}}, "prompt.chat.tool_choice"),
+    ({"tools": [TOOL, {"name": "g", "strict": True}]}, "prompt.chat.tools[1].strict"),
+    ({"parallel_tool_calls": False}, "prompt.chat.parallel_tool_calls"),
+]
+
+
+@pytest.mark.parametrize(("chat", "path"), ENFORCED)
+def test_what_needs_a_grammar_is_refused_by_name_where_the_engine_has_none(chat: dict, path: str) -> None:
+    check(**{"tools": [TOOL], **chat}, limits=GRAMMARS)
     with pytest.raises(Unsupported) as caught:
-        check(tools=[TOOL], tool_choice=choice)
-    assert list(caught.value.violations) == [f"prompt.chat.{path}"]
+        check(**{"tools": [TOOL], **chat})
+    assert list(caught.value.violations) == [path]
+
+
+def test_what_only_looks_like_it_needs_none() -> None:
+    check(tools=[TOOL], parallel_tool_calls=True)
+    check(parallel_tool_calls=False)
+    check(tools=[{"name": "g", "strict": True}], tool_choice={"mode": MODES.MODE_NONE})
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "problem"),
+    [
+        ({"stopping": {"ignore_eos": True}}, "stopping.ignore_eos", "with prompt.chat.tool_choice: its end"),
+        ({"sampling": {"allowed_token_ids": [4]}}, "sampling.allowed_token_ids", "prompt.chat.tool_choice"),
+        ({"structured_output": {"regex": "a"}}, "prompt.chat.tool_choice", "the answer is a call"),
+    ],
+)
+def test_required_calls_go_with_no_other_form(changes: dict, path: str, problem: str) -> None:
+    request = generation_pb2.GenerateRequest(**changes)
+    request.prompt.chat.messages.add(role="user")
+    request.prompt.chat.tools.add(name="f")
+    request.prompt.chat.tool_choice.mode = MODES.MODE_REQUIRED
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(request, GRAMMARS)
+    assert problem in caught.value.violations[path]
+
+
+def test_a_budget_needs_a_conversation() -> None:
+    request = generation_pb2.GenerateRequest(prompt={"text": "hi"}, reasoning={"budget": 3})
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(request, GRAMMARS)
+    assert list(caught.value.violations) == ["reasoning.budget"]

@@ -17,6 +17,7 @@ from pagewire.client.results import FinishReason, Generation, ToolCall
 from pagewire.client.tools import (
     ToolLoopError,
     bound_call,
+    choice_after_calls,
     functions_of,
     result_message,
     schema_of,
@@ -98,6 +99,12 @@ def test_options_of_a_conversation(choice: str, expected: dict[str, Any]) -> Non
     assert [tool.name for tool in chat.tools] == ["get_weather"]
     assert chat.tool_choice == prompt_pb2.ToolChoice(**expected)
     assert chat.HasField("enable_thinking") and not chat.enable_thinking
+    more = {"parallel_tool_calls": False, "reasoning_budget": 9, "tools": [{"name": "f", "strict": True}]}
+    request = generate_request([{"role": "user", "content": "hi"}], None, more, "")
+    chat = request.prompt.chat
+    assert chat.HasField("parallel_tool_calls") and not chat.parallel_tool_calls and chat.tools[0].strict
+    assert request.reasoning.budget == 9
+    assert choice_after_calls(choice) == ("none" if choice == "none" else "auto")
     with pytest.raises(TypeError, match="tools is for a conversation"):
         generate_request("hi", None, options, "")
 

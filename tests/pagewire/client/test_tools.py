@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from tokenizers import AddedToken
 
 import pagewire
 from frontend.model_info import load_model
@@ -27,7 +28,7 @@ from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2
-from tests.frontend.fakes import END, Output, encode, run_service, write_checkpoint
+from tests.frontend.fakes import END, Output, byte_level_tokenizer, encode, run_service, write_checkpoint
 
 
 def get_weather(city: str, days: int = 1, *, unit: Literal["C", "F"] = "C") -> dict[str, Any]:
@@ -203,21 +204,24 @@ def reasoning_script(request: engine_pb2.AddRequest) -> list[Output]:
 @pytest.mark.parametrize(
     ("page", "script", "printed"),
     [
-        ("tools", weather_script, 'get_weather {"city": "Paris"}\nIt is sunny.\n'),
-        ("reasoning", reasoning_script, "7 * 13 | No. | 17\n"),
+        ("tools", weather_script, ['get_weather {"city": "Paris"}\nIt is sunny.\n', '{"city": "Paris"}\n']),
+        ("reasoning", reasoning_script, ["7 * 13 | No. | 17\n", "7 * 13 | No.\n"]),
     ],
 )
 async def test_the_examples_of_the_docs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, script: Callable, printed: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, script: Callable, printed: list[str]
 ) -> None:
     text = (Path(__file__).parents[3] / f"docs/{page}.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     template = "{{ '<think></think>' if enable_thinking is defined else '' }}" + TEMPLATE
-    folder = write_checkpoint(tmp_path, chat_template_jinja=template)
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_tokens([AddedToken("</think>", special=False)])
+    folder = write_checkpoint(tmp_path, chat_template_jinja=template, tokenizer_json=tokenizer.to_str())
     model = load_model(FrontendConfig(model=str(folder), served_model_name="fake"))
-    options = {"max_model_len": 2000}
+    options = {"max_model_len": 2000, "grammar_engine": "llguidance"}
     async with run_service(folder, script, model=model, engine_options=options) as service:
-        example = example.replace("127.0.0.1:50051", f"127.0.0.1:{service.port}")
-        code = compile(example, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        await eval(code, {"pagewire": pagewire})
-    assert capsys.readouterr().out == printed
+        for example, expected in zip(examples, printed, strict=True):
+            example = example.replace("127.0.0.1:50051", f"127.0.0.1:{service.port}")
+            code = compile(example, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            await eval(code, {"pagewire": pagewire})
+            assert capsys.readouterr().out == expected

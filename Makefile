@@ -38,7 +38,7 @@ rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
 
-chaos: $(STAMP) ## Kill processes under 64 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
+chaos: $(STAMP) ## Kill processes under 80 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
 
 fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')

@@ -4,6 +4,14 @@ import re
 
 ANY = r"/(.|\n)*/"
 """A pattern for any text. No special token is part of a text."""
+SPACED = {
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "whitespace_flexible": False,
+    "lenient": False,
+    "coerce_one_of": False,
+}
+"""Options of JSON grammars: one space may follow a comma or a colon, since most models write it."""
 
 
 class LarkWriter:

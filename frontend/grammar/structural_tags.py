@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.grammar.lark import SPACED, sequence
 from frontend.grammar.special_tokens import SpecialTokens
 
 PATH = "structured_output.structural_tag"
@@ -63,8 +64,9 @@ def structural_tags(document: Any, special: SpecialTokens) -> str:
 def _body(structure: Structure, trigger: str, special: SpecialTokens) -> str:
     """Returns what follows the trigger."""
     rest = special.in_lark(structure.begin[len(trigger) :])
-    schema = "{}" if structure.schema is True else json.dumps(structure.schema, ensure_ascii=False)
-    return " ".join(part for part in (rest, f"%json {schema}", special.in_lark(structure.end)) if part)
+    plain = structure.schema if isinstance(structure.schema, dict) else {}  # true; others are refused
+    schema = json.dumps({**plain, "x-guidance": SPACED}, ensure_ascii=False)
+    return sequence(rest, f"%json {schema}", special.in_lark(structure.end))
 
 
 def _read(document: Any) -> tuple[list[str], list[Structure]]:

@@ -1,12 +1,16 @@
-"""64 requests of all kinds, each with a seed, so that each has one answer."""
+"""80 requests of all kinds, each with a seed, so that each has one answer."""
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jsonschema
+
 from pagewire import SamplingParams
 
-NUM_CASES = 64
+NUM_CASES = 80
 PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d", "Give me JSON for Italy.", "ä 😀 € once")
 _COMMON = {"temperature": 1.0, "ignore_eos": True, "max_tokens": 140}
 _CHANGED_LENGTHS = 7
@@ -24,6 +28,40 @@ class Case:
     unary: bool = False
     needs_stop: bool = False
     """A stop string is to be found in its own text."""
+    calls: bool = False
+    """It is a conversation, whose answer is a call."""
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The arguments of generate() and stream()."""
+        if not self.calls:
+            return {"prompt": self.prompt, "params": self.params}
+        asked = [{"role": "user", "content": self.prompt}]
+        return {"prompt": asked, "params": self.params, "tools": [TOOL], "tool_choice": TOOL["name"]}
+
+    @property
+    def has_form(self) -> bool:
+        """Whether its output has a form."""
+        form = self.params
+        return self.calls or any(each is not None for each in (form.schema, form.regex, form.lark))
+
+    def problem(self, text: str) -> str | None:
+        """What is wrong with a whole text, in the form that it has to have; None: nothing."""
+        form = self.params
+        try:
+            if form.schema is not None:
+                jsonschema.validate(json.loads(text), form.schema)
+            elif self.calls:
+                call_id, name, arguments = text.split("|", 2)
+                assert call_id and name == TOOL["name"], text
+                jsonschema.validate(json.loads(arguments), TOOL["parameters"])
+            elif form.regex is not None:
+                assert re.fullmatch(form.regex, text), text
+            elif form.lark is not None:
+                assert re.fullmatch(r"(?s).*</end>[a-z ]{60,120}[.]", text), text
+        except (AssertionError, ValueError, jsonschema.ValidationError) as problem:
+            return str(problem)
+        return None
 
     @property
     def streams(self) -> bool:
@@ -35,6 +73,35 @@ class Case:
         return replace(self, params=replace(self.params, stop=[stop, "\x00 never"]), needs_stop=False)
 
 
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 90},
+        "codes": {"type": "array", "items": {"type": "integer"}, "minItems": 20, "maxItems": 30},
+    },
+    "required": ["name", "codes"],
+    "additionalProperties": False,
+}
+TOOL: dict[str, Any] = {
+    "name": "store",
+    "description": "a record",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 60, "maxLength": 90},
+            "kinds": {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 12, "maxItems": 14},
+        },
+        "required": ["name", "kinds"],
+        "additionalProperties": False,
+    },
+}
+_BUDGET = 'start: free "</end>" /[a-z ]{60,120}[.]/\nfree[max_tokens=40]: /(.|\n)*/\n'
+"""Free text of forty tokens at most, then a mark, as reasoning with a budget has it."""
+TEMPLATE = (
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    "{# calls are <tool_call>{'name', 'arguments'}</tool_call> #}"
+)
+"""The chat template of the service."""
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 1.2},
@@ -52,6 +119,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "unary": {"temperature": 1.3, "unary": True, "max_tokens": 50},
     "unary with log-probabilities": {"n": 2, "logprobs": 1, "unary": True, "max_tokens": 40},
     "best of": {"n": 2, "best_of": 4, "max_tokens": 30},
+    "schema": {"schema": _SCHEMA, "ignore_eos": False, "temperature": 1.2, "max_tokens": 200},
+    "calls": {"calls": True, "ignore_eos": False, "temperature": 1.2, "max_tokens": 220},
+    "budget": {"lark": _BUDGET, "ignore_eos": False, "temperature": 1.3, "max_tokens": 160},
+    "regular expression": {"regex": "[a-z ]{90,200}[.!]", "ignore_eos": False, "n": 2, "max_tokens": 120},
 }
 
 
@@ -60,10 +131,10 @@ def make_cases() -> Iterator[Case]:
     for number in range(NUM_CASES):
         kind = list(KINDS)[number % len(KINDS)]
         options = {"seed": 1000 + number, **_COMMON, **KINDS[kind]}
-        unary, needs_stop = options.pop("unary", False), options.pop("needs_stop", False)
+        ways = {name: options.pop(name, False) for name in ("unary", "needs_stop", "calls")}
         options["max_tokens"] += _CHANGED_LENGTHS * (number // len(KINDS))
         prompt = PROMPTS[number % len(PROMPTS)]
-        yield Case(number, kind, prompt, SamplingParams(**options), unary, needs_stop)
+        yield Case(number, kind, prompt, SamplingParams(**options), **ways)
 
 
 def choose_stop(texts: list[str]) -> str:

@@ -1,25 +1,27 @@
-"""One run: a service, 64 streams, strikes, and a history of it."""
+"""One run: a service, 80 streams, strikes, and a history of it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from pagewire import Client
+from pagewire.client.results import FinishReason
 from pagewire.client.transport import recovery
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
-from tests.chaos.cases import make_cases
-from tests.chaos.checker import Finding, check
+from tests.chaos.cases import TEMPLATE, make_cases
+from tests.chaos.checker import Finding, check, hold
 from tests.chaos.history import History, Writer, read
 from tests.chaos.killer import execute, plan
 from tests.chaos.load import PATIENCE_S, Load, Stuck
 from tests.e2e import services
 
 DEVICES: dict[str, dict[str, Any]] = {
-    # A step of the demo model takes 0.1 ms on an H200: here it shall be what 64 streams in Python can follow.
+    # A step of the demo model takes 0.1 ms on an H200: here it shall be what 80 streams in Python can follow.
     "simulated": {
         "device": "simulated",
         "profile": "h200",
@@ -65,10 +67,13 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     counts: strikes by victim, see killer.plan().
     """
     device = setting.device
+    template = path.with_suffix(".jinja")
+    template.write_text(TEMPLATE)
     service = services.start(
         frontends=FRONTENDS,
         data_parallel_size=setting.cores,
         no_standby=device != "simulated",  # where standbys cost little
+        chat_template=str(template),
         **DEVICES[device],
         **_NO_GIVING_UP,
     )
@@ -81,7 +86,7 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
             writer.close()
         trouble += _what_is_left(service)
     history = read(path)
-    return Result(history, check(history), trouble)
+    return Result(history, check(history), [*trouble, *malformed(history)])
 
 
 async def _strike_and_stream(
@@ -108,6 +113,22 @@ async def _strike_and_stream(
     finally:
         await load.close()
     return trouble
+
+
+def malformed(history: History) -> Iterator[str]:
+    """What does not have the form that its case asks for, of the undisturbed: all others equal them."""
+    cases = {case.number: case for case in make_cases()}
+    ended: Counter[str] = Counter()
+    for number, twin in history.twins.items():
+        if not cases[number].has_form:
+            continue
+        for held in hold(twin).values():
+            if held.finish in (FinishReason.EOS, FinishReason.TOOL_CALLS):
+                ended[cases[number].kind] += 1
+                if (problem := cases[number].problem(held.text)) is not None:
+                    yield f"case {number}, {cases[number].kind}: {problem}"
+    for kind in {case.kind for case in cases.values() if case.has_form} - ended.keys():
+        yield f"no output of the kind {kind!r} was complete"
 
 
 def _what_is_left(service: Service) -> list[str]:

@@ -56,7 +56,7 @@ def check(history: History) -> list[Finding]:
     tolerance = float(history.begin["tolerance"])
     for twin in twins.values():
         findings += _check_alone(twin)
-    expected = {case: _hold(twin) for case, twin in twins.items()}
+    expected = {case: hold(twin) for case, twin in twins.items()}
     for stream in history.disturbed:
         alone = list(_check_alone(stream))
         findings += alone
@@ -98,7 +98,7 @@ def _check_alone(stream: StreamRecord) -> Iterator[Finding]:
         yield Finding(Wrong.FAILED, stream.number, f"{stream.end.status} {stream.end.reason}".rstrip())
 
 
-def _hold(stream: StreamRecord) -> dict[int, Held]:
+def hold(stream: StreamRecord) -> dict[int, Held]:
     """All sequences, joined."""
     sequences: dict[int, Held] = {}
     for message in stream.messages:
@@ -118,7 +118,7 @@ def _compare(
     stream: StreamRecord, twin: StreamRecord, expected: dict[int, Held], tolerance: float
 ) -> Iterator[Finding]:
     """Against the twin."""
-    found = _hold(stream)
+    found = hold(stream)
     assert stream.end is not None and twin.end is not None
     for index in sorted(found.keys() | expected.keys()):
         here, there = found.get(index), expected.get(index)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from pagewire.client.results import Delta, Generation, TokenLogprob
+from pagewire.client.results import Delta, Generation, TokenLogprob, ToolCall
 
 OK = "OK"
 REFUSED = "REFUSED"
@@ -149,7 +149,7 @@ class Writer:
             index=delta.index,
             position=delta.position,
             token_ids=delta.token_ids,
-            text=delta.text,
+            text=delta.text + "".join(map(_call_text, delta.tool_calls)),
             finish=delta.finish_reason,
             stop=delta.stop,
             scores=[_score(score) for score in delta.logprobs],
@@ -219,6 +219,11 @@ def _take(history: History, line: dict[str, Any]) -> None:
             line["prompt_scores"] = [score and _read_score(score) for score in line["prompt_scores"]]
             line["usage"] = tuple(line["usage"])
             stream.end = End(now, **line)
+
+
+def _call_text(call: ToolCall) -> str:
+    """Parts of calls count as text, of which the whole is the same wherever it was cut."""
+    return (f"{call.id}|{call.name}|" if call.id else "") + call.arguments
 
 
 def _score(score: TokenLogprob) -> Score:

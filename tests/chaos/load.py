@@ -126,7 +126,7 @@ class Load:
 
     async def _text_parts(self, case: Case) -> list[str]:
         client = self._clients[case.number % NUM_CLIENTS]
-        async with client.stream(case.prompt, case.params) as stream:
+        async with client.stream(**case.request) as stream:
             return [delta.text async for delta in stream if delta.index == 0]
 
     async def _run(self, case: Case, *, twin: bool = False) -> float | None:
@@ -142,10 +142,10 @@ class Load:
             self._whole[number] = 0
         try:
             if case.unary:
-                result = await client.generate(case.prompt, case.params)
+                result = await client.generate(**case.request)
                 self._write_whole(number, result)
             else:
-                async with client.stream(case.prompt, case.params) as stream:
+                async with client.stream(**case.request) as stream:
                     result = stream.generation
                     async for delta in stream:
                         self._writer.message(number, delta)
@@ -177,6 +177,7 @@ class Load:
                 output.finish_reason,
                 output.stop,
                 output.logprobs,
+                tool_calls=output.tool_calls,
             )
             self._writer.message(number, delta)
 

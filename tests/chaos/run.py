@@ -13,7 +13,7 @@ from tests.chaos.history import read
 from tests.chaos.pauses import Pauses, table
 
 ROUND = 80
-"""Strikes under one service and its 64 streams; then another one starts, with the next seed."""
+"""Strikes under one service and its 80 streams; then another one starts, with the next seed."""
 SHARES = {"engine": 25, "worker": 25, "frontend": 30}
 KEPT = Path("build/chaos")
 _LINES = 20

@@ -1,4 +1,4 @@
-"""Eighty strikes under 64 streams: nothing is lost, repeated or changed. docs/testing.md has the rest."""
+"""Eighty strikes under 80 streams: nothing is lost, repeated or changed. docs/testing.md has the rest."""
 
 from pathlib import Path
 

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from pagewire.client.results import FinishReason
 from pagewire.v1 import generation_pb2
-from tests.frontend.fakes import END, SPECIAL
+from tests.frontend.fakes import SPECIAL
+from tests.simulation.grammars import Twin
+from tests.simulation.vocabulary import EOS, VOCAB_SIZE
 from worker.simulated.tokens import token_reference
-
-VOCAB_SIZE = len(SPECIAL) + 256
-"""The special tokens, then one token for each byte."""
-EOS = END
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,20 @@ def expect(
     stops = eos | frozenset(stopping.stop_token_ids)
     candidates = candidates_of(request, stops)
     limit = min(stopping.max_tokens, max_model_len) if stopping.HasField("max_tokens") else max_model_len
+    twin = Twin(request) if request.HasField("structured_output") else None
     output: list[int] = []
     while True:
+        if twin is not None:
+            candidates = twin.candidates(len(output))
         output.append(token_reference(prompt, seed, number, len(output), candidates))
+        if twin is not None:
+            twin.advance(output[-1])
         text = text_of(output)
         found = [stop for stop in stopping.stop if stop in text] if len(output) > stopping.min_tokens else []
         if found:
             return Expected(output, text[: text.index(found[0])], FinishReason.STOP, found[0])
-        if len(output) > stopping.min_tokens and output[-1] in stops:
+        is_complete = twin is not None and output[-1] == EOS
+        if (is_complete or len(output) > stopping.min_tokens) and output[-1] in stops:
             kept = output if stopping.include_stop else output[:-1]
             reason = FinishReason.EOS if output[-1] in eos else FinishReason.STOP
             return Expected(output, text_of(kept), reason, output[-1])

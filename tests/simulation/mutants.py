@@ -38,6 +38,7 @@ from frontend.streams import stream
 from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from tests.simulation.world import Failed, simulate
+from worker.grammar.matcher import RowMatcher
 
 MAX_SEEDS = 80
 """Each of them is found by one of the first so many."""
@@ -297,6 +298,12 @@ def _struck(suspect: Suspect, span: Span, death: int) -> Suspect:
 
 
 _struck.__module__ = ""  # no mutant
+
+
+def _grammars_forget_what_was_delivered(patch: Callable[..., None]) -> None:
+    """The matcher of a row that is resumed begins anew."""
+    begin = RowMatcher.begin
+    patch(RowMatcher, "begin", lambda self, output_ids: begin(self, []))
 
 
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {

@@ -6,7 +6,8 @@ from random import Random
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import SPECIAL, encode
 from tests.simulation.choices import expect_all, expect_sampled
-from tests.simulation.expected import EOS, VOCAB_SIZE
+from tests.simulation.grammars import GrammarDraw
+from tests.simulation.vocabulary import EOS, VOCAB_SIZE
 from tests.simulation.workload import Job, Workload
 
 LETTERS = encode("abcdefgh")
@@ -24,6 +25,7 @@ class RequestWriter:
         config = workload.config
         self._max_model_len = min(config.max_model_len, config.num_blocks * config.block_size)
         self._max_n = min(4, config.max_num_seqs, config.max_num_batched_tokens)
+        self._grammars = GrammarDraw(workload.seed)
         self._documents = [self._tokens(60) for _ in range(2)]
 
     def job(self, number: int) -> Job:
@@ -94,6 +96,7 @@ class RequestWriter:
         self._score(request, len(prompt))
         self._end_early(request)
         self._choose(request)
+        self._grammars.constrain(request)
         way = random.choice(["", "", "", "session", "rank"])
         if way == "session":
             request.routing.session_id = random.choice("st")

@@ -5,7 +5,7 @@ from functools import cache
 from math import isnan, log
 
 from pagewire.v1 import generation_pb2
-from tests.simulation.expected import VOCAB_SIZE
+from tests.simulation.vocabulary import VOCAB_SIZE
 from worker.simulated.tokens import GAMMA, mix
 
 TOLERANCE = 1e-5

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pagewire.config import EngineConfig
 from pagewire.v1 import generation_pb2
-from tests.simulation.expected import EOS, VOCAB_SIZE, Expected
+from tests.simulation.expected import Expected
 from tests.simulation.poison import Poison
+from tests.simulation.vocabulary import EOS, VOCAB_SIZE, tokenizer_json
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -113,6 +114,7 @@ def checkpoint() -> Path:
     _folders.append(tempfile.TemporaryDirectory(prefix="pagewire-simulation-"))
     folder = Path(_folders[-1].name)
     (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "tokenizer.json").write_text(tokenizer_json())
     return folder
 
 

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from frontend.answers.tables import PairNotation, TagWriting, ToolFormat
-from frontend.grammar.calls.members import SPACED, BadSchema, Member, arguments_schema, members
+from frontend.grammar.calls.members import BadSchema, Member, arguments_schema, members
 from frontend.grammar.calls.strings import string_pattern
 from frontend.grammar.calls.unquoted import NAME, UnquotedValues, pairs
-from frontend.grammar.lark import LarkWriter, optional, sequence
+from frontend.grammar.lark import SPACED, LarkWriter, optional, sequence
 from frontend.grammar.special_tokens import SpecialTokens
 
 NEW_LINE = r'"\n"'

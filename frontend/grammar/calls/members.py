@@ -18,14 +18,6 @@ ANNOTATIONS = frozenset(
 )
 """Keywords that allow and forbid nothing."""
 DEFINITIONS = ("$defs", "definitions")
-SPACED = {
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "whitespace_flexible": False,
-    "lenient": False,
-    "coerce_one_of": False,
-}
-"""Options of JSON grammars: one space may follow a comma or a colon, since most models write it."""
 _OBJECT = {"type", "properties", "required", "additionalProperties", *DEFINITIONS} | ANNOTATIONS
 _OPEN = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if")
 """Keywords that may name arguments besides `properties`."""

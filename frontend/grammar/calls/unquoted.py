@@ -8,7 +8,6 @@ from typing import Any
 from frontend.grammar.calls.members import (
     ANNOTATIONS,
     DEFINITIONS,
-    SPACED,
     BadSchema,
     Member,
     as_schema,
@@ -16,7 +15,7 @@ from frontend.grammar.calls.members import (
     refuse_others,
 )
 from frontend.grammar.calls.strings import string_pattern
-from frontend.grammar.lark import LarkWriter, one_of, optional, sequence
+from frontend.grammar.lark import SPACED, LarkWriter, one_of, optional, sequence
 from frontend.grammar.special_tokens import SpecialTokens
 
 NAME = re.compile(r"[\w$][\w$.\-]{0,127}")

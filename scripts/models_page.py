@@ -65,6 +65,7 @@ _PARTS = {
     "experts": "experts",
     "gated": "plain feed-forward",
     "head_norms": "norms of queries and keys ({})",
+    "latent": "latent attention (on CPUs alone)",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
     "mlp_bias": "feed-forward biases",

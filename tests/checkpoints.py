@@ -36,6 +36,22 @@ _COMMON = {
 _RANDOM = _GATED | {"initializer_range": INITIALIZER_RANGE}
 _HEADS_OF_16 = {"head_dim": 16, "query_pre_attn_scalar": 20}
 _ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
+_LATENTS = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 40,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "mscale": 1.4,
+        "mscale_all_dim": 0.7,
+    },
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _RANDOM),
     "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
@@ -60,6 +76,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("Olmo3", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
     "cohere2": ("Cohere2", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING, "logit_scale": 0.3}),
     "exaone4": ("Exaone4", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
+    "youtu": ("Youtu", _RANDOM | _LATENTS),
     "opt": ("OPT", _SHAPE | {"init_std": INITIALIZER_RANGE, "ffn_dim": 80, "word_embed_proj_dim": 48}),
     "gpt2": (
         "GPT2",

@@ -82,6 +82,7 @@ def logits(folder: Path, group: ParallelGroup) -> torch.Tensor:
         ("glm4", {}),
         ("cohere2", {"attention_bias": True}),
         ("gemma3", {}),
+        ("youtu", {"attention_bias": True}),
     ],
 )
 def test_ranks_together_compute_what_one_does(

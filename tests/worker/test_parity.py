@@ -110,6 +110,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "exaone4",
         {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
     ),
+    "youtu, queries as they are, neighbours apart, biases": (
+        "youtu",
+        {
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+            "v_head_dim": 17,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "youtu, an odd latent, one head": (
+        "youtu",
+        {"kv_lora_rank": 27, "num_attention_heads": 1, "num_key_value_heads": 1, "qk_nope_head_dim": 5},
+    ),
     "llama, tied, all biases, head size of its own": (
         "llama",
         {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 20},

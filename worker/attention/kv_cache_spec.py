@@ -12,7 +12,9 @@ from typing import Protocol
 
 import torch
 
-from kernels.cpu.attention.block_attention import block_plan
+from kernels.cpu.attention.block_attention import block_kernels, block_plan
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
 from kernels.ops.attention.paged_attention import CacheShape, plan_attention
 from worker.attention.block_plan import BlockAttentionPlan, BlockStep
 from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
@@ -52,8 +54,28 @@ class CacheLayout:
 class KVCacheSpec(Protocol):
     """One kind of layer. Hashable; equal specs mean equal plans."""
 
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of a token that are stored apart, of those that this rank holds."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Values of a query, and of a key."""
+        ...
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that a query sees, itself included; None: all."""
+        ...
+
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """The tensors of one layer's cache, in the order in which a LayerCache has them."""
+        ...
+
+    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
+        """Returns the CPU's compiled kernels for such layers; None if they do not fit. group: query heads per
+        KV head. Call only if kernels.cpu.requirements.why_not() is None."""
         ...
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
@@ -65,7 +87,8 @@ class KVCacheSpec(Protocol):
         ...
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
-        """Returns the plan of a step that Triton's kernels compute."""
+        """Returns the plan of a step that Triton's kernels compute. Raises StartupError if there are none for
+        such layers."""
         ...
 
 
@@ -82,20 +105,13 @@ class AttentionSpec:
         plane = Plane((self.num_kv_heads, block_size, self.head_dim), dtype)
         return plane, plane
 
+    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
+        """See KVCacheSpec."""
+        return block_kernels(dtype, block_size, self.head_dim, group)
+
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
         """See KVCacheSpec."""
-        shape = CacheShape(
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
-            block_size=layout.block_size,
-            pad_block=layout.pad_block,
-            dtype=layout.dtype,
-            device=layout.device,
-            each_alone=layout.each_alone,
-        )
-        plan = plan_attention(step.starts, step.counts, step.block_tables, self.window, shape)
-        rows = step.slot_rows(self.num_kv_heads, layout.block_size, layout.device)
-        return TorchAttentionPlan(plan, rows)
+        return TorchAttentionPlan(*gathering_plan(self, step, layout))
 
     def block_plan(self, step: BlockStep) -> AttentionPlan:
         """See KVCacheSpec."""
@@ -109,6 +125,21 @@ class AttentionSpec:
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
         """See KVCacheSpec."""
         return PagedAttentionPlan(step, self.window)
+
+
+def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tuple[GatherPlan, torch.Tensor]:
+    """Returns what torch gathers in a step, and the rows of its slots (kernels.ops.attention.store_kv)."""
+    shape = CacheShape(
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=layout.block_size,
+        pad_block=layout.pad_block,
+        dtype=layout.dtype,
+        device=layout.device,
+        each_alone=layout.each_alone,
+    )
+    plan = plan_attention(step.starts, step.counts, step.block_tables, spec.window, shape)
+    return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
 
 
 def bytes_per_block(spec: KVCacheSpec, block_size: int, dtype: torch.dtype) -> int:

@@ -38,6 +38,19 @@ class HeadNormKind(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentConfig:
+    """Sizes of latent attention (worker.layers.latent.attention). Such a model has one KV head for the cache,
+    and its `head_dim` is that of the rotary parts."""
+
+    rank: int  # R: of the latent that stands for keys and values
+    query_rank: int | None  # of the latent of queries; None: they are not compressed
+    plain_dim: int  # N: values of a query's head that are not rotated
+    rotary_dim: int  # P: those that are
+    value_dim: int  # D: of a head's value
+    norm_eps: float  # of the norms of latents
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig(ModelConfig):
     """A decoder of rotary attention and feed-forward parts. Defaults are those of Llama."""
 
@@ -53,6 +66,7 @@ class DecoderConfig(ModelConfig):
     norm_kind: NormKind = NormKind.RMS
     norm_offset: float = 0.0  # is added to all norm weights; 1: they are stored as their distance from 1
     head_norms: HeadNormKind = HeadNormKind.NONE
+    latent: LatentConfig | None = None  # None: attention over keys and values
     attention_scale: float | None = None  # of scores; None: D ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
     embedding_scale: float = 1.0
@@ -60,6 +74,16 @@ class DecoderConfig(ModelConfig):
     residual_scale: float = 1.0  # of what a block adds to the residual stream
     logit_scale: float = 1.0
     logit_cap: float | None = None  # logits become cap * tanh(logit / cap)
+
+    @property
+    def kv_values(self) -> int:
+        """See ModelConfig."""
+        return super().kv_values if self.latent is None else self.latent.rank + self.latent.rotary_dim
+
+    @property
+    def pair_values(self) -> int:
+        """See ModelConfig."""
+        return super().pair_values if self.latent is None else self.latent.rank + self.kv_values
 
     @property
     def depends_on_prompt_len(self) -> bool:

@@ -196,6 +196,16 @@ class ModelConfig:
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
 
     @property
+    def kv_values(self) -> int:
+        """Values that a layer keeps of a token in the KV cache."""
+        return 2 * self.num_kv_heads * self.head_dim
+
+    @property
+    def pair_values(self) -> int:
+        """Products of a head for a token and a position that it attends to."""
+        return 2 * self.head_dim
+
+    @property
     def depends_on_prompt_len(self) -> bool:
         """True if keys and values of a token depend on the length of its whole prompt."""
         return False

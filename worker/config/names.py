@@ -28,6 +28,18 @@ HEAD_NORMS: dict[str, tuple[str, ...]] = {
     "blocks.{layer}.attention.key_norm": (f"{_ATTENTION}.k_norm",),
 }
 
+LATENT: dict[str, tuple[str, ...]] = {
+    "blocks.{layer}.attention.queries": (f"{_ATTENTION}.q_proj",),
+    "blocks.{layer}.attention.queries.down": (f"{_ATTENTION}.q_a_proj",),
+    "blocks.{layer}.attention.queries.norm": (f"{_ATTENTION}.q_a_layernorm",),
+    "blocks.{layer}.attention.queries.up": (f"{_ATTENTION}.q_b_proj",),
+    "blocks.{layer}.attention.latent": (f"{_ATTENTION}.kv_a_proj_with_mqa",),
+    "blocks.{layer}.attention.latent_norm": (f"{_ATTENTION}.kv_a_layernorm",),
+    "blocks.{layer}.attention.key_up.{expert}": (f"{_ATTENTION}.kv_b_proj",),
+    "blocks.{layer}.attention.value_up.{expert}": (f"{_ATTENTION}.kv_b_proj",),
+}
+"""Latent attention, in place of query, key and value."""
+
 FUSED: dict[str, tuple[str, ...]] = {
     "blocks.{layer}.attention.qkv": (f"{_ATTENTION}.qkv_proj",),
     "blocks.{layer}.mlp.gate_up": (f"{_MLP}.gate_up_proj",),

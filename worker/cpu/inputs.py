@@ -16,7 +16,7 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob
 from worker.attention.block_plan import BlockStep
-from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
+from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.model_input import StepBatch, build_input_batch, with_all_positions
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
@@ -36,7 +36,7 @@ def input_builder(
     reads and writes the cache; None: torch."""
     kinds = tuple(dict.fromkeys(specs))
     if kernels is not None:
-        return BlockInputs(rows, [kind for kind in kinds if isinstance(kind, AttentionSpec)], kernels).build
+        return BlockInputs(rows, kinds, kernels).build
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
@@ -62,7 +62,7 @@ class _Layout(NamedTuple):
 class BlockInputs:
     """Makes the inputs of one backend's steps."""
 
-    def __init__(self, rows: RowTable, specs: Sequence[AttentionSpec], kernels: BlockKernels) -> None:
+    def __init__(self, rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels) -> None:
         """specs: each kind of layer once; they have the same heads, and differ in their windows."""
         from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
 

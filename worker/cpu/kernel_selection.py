@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
 from kernels.cpu.instruction_sets import target_set
@@ -75,7 +74,8 @@ def use_cpu_kernels(
         return CPUKernels()
     report("kernels", 0.0)
     start_kernel_threads(torch.get_num_threads(), pinned)
-    blocks = block_kernels(dtype, block_size, *heads) if heads else None
+    spec = model.kv_cache_specs()[0]
+    blocks = spec.block_kernels(dtype, block_size, heads[1]) if heads else None
     rows = row_kernels(quantized, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):

@@ -27,6 +27,7 @@ from worker.families.dense.seed_oss import SEED_OSS
 from worker.families.dense.smollm3 import SMOLLM3
 from worker.families.dense.stablelm import STABLELM
 from worker.families.dense.starcoder2 import STARCODER2
+from worker.families.latent.youtu import YOUTU
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
 from worker.families.normed.gemma import GEMMA2, GEMMA3
@@ -52,6 +53,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "SmolLM3ForCausalLM": SMOLLM3,
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
+    "YoutuForCausalLM": YOUTU,
 }
 """Families that worker.models.transformer builds."""
 

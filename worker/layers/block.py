@@ -7,7 +7,7 @@ from worker.layers.base import Layer
 from worker.layers.mlp import FeedForward
 from worker.layers.norm import Norm
 from worker.layers.scaled_add import ScaledAdd
-from worker.layers.self_attention import SelfAttention
+from worker.layers.self_attention import AttentionPart
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
@@ -25,7 +25,7 @@ class Block(Layer):
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention,
+        attention: AttentionPart,
         mlp_norm: Norm,
         mlp: FeedForward,
     ) -> None:
@@ -68,7 +68,7 @@ class AroundNormBlock(Block):
     def __init__(
         self,
         attention_norm: Norm,
-        attention: SelfAttention,
+        attention: AttentionPart,
         attention_output_norm: Norm,
         mlp_norm: Norm,
         mlp: FeedForward,
@@ -112,7 +112,7 @@ class OutputNormBlock(Layer):
 
     def __init__(
         self,
-        attention: SelfAttention,
+        attention: AttentionPart,
         attention_output_norm: Norm,
         mlp: FeedForward,
         mlp_output_norm: Norm,
@@ -156,7 +156,7 @@ class ParallelBlock(Layer):
     """Attention and feed-forward side by side, behind one norm."""
 
     def __init__(
-        self, attention_norm: Norm, attention: SelfAttention, mlp: FeedForward, add: ScaledAdd
+        self, attention_norm: Norm, attention: AttentionPart, mlp: FeedForward, add: ScaledAdd
     ) -> None:
         super().__init__()
         self.attention_norm, self.attention, self.mlp, self.add = attention_norm, attention, mlp, add

@@ -1,5 +1,7 @@
 """The attention part of a block: projections, attention, projection back."""
 
+from abc import ABC, abstractmethod
+
 import torch
 
 from worker.attention.plan import LayerCache, Rotation
@@ -12,7 +14,27 @@ from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
 
-class SelfAttention(Layer):
+class AttentionPart(Layer, ABC):
+    """A block's first part, of any kind of attention."""
+
+    @abstractmethod
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]. rotation: None where positions change nothing."""
+
+    @abstractmethod
+    def lower(
+        self,
+        builder: ProgramBuilder,
+        x: torch.Tensor,
+        cache: LayerCache,
+        rotation: LoweredRotation | None = None,
+    ) -> torch.Tensor:
+        """See forward()."""
+
+
+class SelfAttention(AttentionPart):
     """output(attention(qkv(x))), with norms of queries and keys where a family has them."""
 
     def __init__(

@@ -142,7 +142,9 @@ class ProgramBuilder:
 
     def prefetch(self, specs: Iterable[KVCacheSpec], cache: LayerCache, batch: InputBatch) -> None:
         """Has products prefetch the keys and values of the attention behind them. Call before anything is
-        put. cache: of any layer. batch: of any step."""
+        put. cache: of any layer; latents are few bytes, and nothing is done for them. batch: of any step."""
+        if len(cache) < 2:
+            return
         for spec in dict.fromkeys(specs):
             records, prefetch = self.attention(spec), KVPrefetch()
             record = prefetch.record(records.plan_of(batch).plan, (cache[0], cache[1]))

@@ -12,6 +12,7 @@ from worker.attention.plan import LayerCache
 from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
+from worker.layers.latent.attention import LatentAttention
 from worker.model_input import InputBatch
 from worker.parallel import Placement
 
@@ -25,7 +26,7 @@ class LanguageModel(Layer, ABC):
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """What each layer keeps in the KV cache, in the order of forward()'s caches."""
-        return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention))
+        return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention | LatentAttention))
 
     @property
     def looked_up(self) -> Layer | None:
@@ -42,7 +43,7 @@ class LanguageModel(Layer, ABC):
 
     def attention_heads(self) -> tuple[int, int] | None:
         """Returns the head size and the query heads per KV head that all layers have; None: they differ."""
-        layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
+        layers = [layer for layer in self.modules() if isinstance(layer, Attention | LatentAttention)]
         sizes = {(each.spec.head_dim, each.num_heads // each.spec.num_kv_heads) for each in layers}
         return sizes.pop() if len(sizes) == 1 else None
 

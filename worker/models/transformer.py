@@ -13,10 +13,11 @@ from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import LayerNorm, Norm, RMSNorm
 from worker.layers.rotary import Rotary, rotary_order
 from worker.layers.scaled_add import ScaledAdd
-from worker.layers.self_attention import SelfAttention
+from worker.layers.self_attention import AttentionPart, SelfAttention
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.decoder import AnyBlock, Decoder
+from worker.models.latent_attention import latent_attention
 from worker.parallel import Placement
 
 
@@ -104,8 +105,10 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
     )
 
 
-def attention(config: DecoderConfig, layer: int, place: Placement) -> SelfAttention:
+def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionPart:
     """Returns the attention part of a block."""
+    if config.latent is not None:
+        return latent_attention(config, config.latent, layer, place)
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,
         config.num_heads,

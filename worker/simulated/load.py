@@ -99,7 +99,7 @@ def make_speculator(options: Speculation | None, rows: RowTable, tokens: TokenSo
 
 def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:
     """Returns the bytes of one token's keys and values in all layers."""
-    return 2 * value_bytes * model.num_layers * model.num_kv_heads * model.head_dim
+    return value_bytes * model.num_layers * model.kv_values
 
 
 def choose_num_blocks(

@@ -10,8 +10,9 @@ resource. For a step of R rows that compute T tokens, A of which are sampled:
 
     W            bytes of the matrices: b * (layers * P + (P_head if A > 0)), read once whatever T is
     F_linear     2 * T * layers * P + 2 * A * P_head               FLOP
-    C            bytes of keys and values that the rows attend to: 2 * b * K * D per token and layer
-    F_attention  4 * H * D per layer, for each token and position that it attends to    FLOP
+    C            bytes of keys and values that the rows attend to: 2 * b * K * D per token and layer, or those
+                 of a latent, b * (R + P)
+    F_attention  4 * H * D per layer, for each token and position that it attends to, or 2 * H * (2 * R + P)
 
 b is the size of a weight and of a KV value in bytes, P and P_head the weights of one layer's matrices and of
 the output head. A row that computes the positions s to e - 1 attends to e tokens; with a window of w tokens
@@ -44,8 +45,8 @@ class Roofline:
         self._peak = profile.peak * 2 / value_bytes
         self._overhead = config.num_layers * profile.layer_overhead
         self._windows = Counter(config.windows)  # window -> layers that have it
-        self._kv_token_bytes = 2 * value_bytes * config.num_kv_heads * config.head_dim
-        self._pair_flops = 4 * config.num_heads * config.head_dim
+        self._kv_token_bytes = value_bytes * config.kv_values
+        self._pair_flops = 2 * config.num_heads * config.pair_values
 
     def seconds(self, starts: Integers, counts: Integers, num_sampled: int) -> float:
         """Returns the duration of a step. starts, counts: [R] first position and number of positions of each

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
+from worker.config.decoder import DecoderConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
 from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
 from worker.config.opt import POSITION_OFFSET, OPTConfig
@@ -28,15 +28,45 @@ def count_weights(config: ModelConfig) -> WeightCounts:
 
 
 def _count_decoder(config: DecoderConfig) -> WeightCounts:
-    e, i, d, v = config.hidden_size, config.intermediate_size, config.head_dim, config.vocab_size
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    qkv, ups = (heads + 2 * kv_heads) * d, 2 if config.gated else 1
-    matrices = e * qkv + heads * d * e + (ups + 1) * e * i
-    biases = config.qkv_bias * qkv + config.output_bias * e + config.mlp_bias * (ups * i + e)
+    e, i, v = config.hidden_size, config.intermediate_size, config.vocab_size
+    ups = 2 if config.gated else 1
+    of_attention = _count_attention(config) if config.latent is None else _count_latent(config, config.latent)
+    matrices = of_attention.matrices + (ups + 1) * e * i
+    biases = of_attention.biases + config.mlp_bias * (ups * i + e)
     norm = 2 * e if config.norm_kind is NormKind.LAYER else e
-    norms = _NORMS[config.norm_place] * norm + _HEADS_NORMED[config.head_norms](heads, kv_heads) * d
+    norms = _NORMS[config.norm_place] * norm + of_attention.norms
     tables = v * e * (1 if config.tied else 2)
     return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases + norms) + norm + tables)
+
+
+class _AttentionCounts(NamedTuple):
+    """Numbers of weights of one layer's attention."""
+
+    matrices: int
+    biases: int
+    norms: int
+
+
+def _count_attention(config: DecoderConfig) -> _AttentionCounts:
+    e, d, heads, kv_heads = config.hidden_size, config.head_dim, config.num_heads, config.num_kv_heads
+    qkv = (heads + 2 * kv_heads) * d
+    return _AttentionCounts(
+        e * qkv + heads * d * e,
+        config.qkv_bias * qkv + config.output_bias * e,
+        _HEADS_NORMED[config.head_norms](heads, kv_heads) * d,
+    )
+
+
+def _count_latent(config: DecoderConfig, latent: LatentConfig) -> _AttentionCounts:
+    e, heads, compressed = config.hidden_size, config.num_heads, latent.query_rank or 0
+    kept, queries = latent.rank + latent.rotary_dim, heads * (latent.plain_dim + latent.rotary_dim)
+    ups = latent.rank * heads * (latent.plain_dim + latent.value_dim)
+    to_queries = compressed * (e + queries) if compressed else e * queries
+    return _AttentionCounts(
+        to_queries + e * kept + ups + heads * latent.value_dim * e,
+        config.output_bias * (compressed + kept + e),
+        compressed + latent.rank,
+    )
 
 
 _NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.PARALLEL: 1}

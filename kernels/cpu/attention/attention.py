@@ -44,24 +44,33 @@ from kernels.cpu.attention.vector_loops import (
 )
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static
+from kernels.cpu.isa.simd import store_f32
 from kernels.cpu.isa.vectors import read_i64, read_u32, write_u32
 from kernels.cpu.runtime.program import next_unit
 
 _QUERIES = QUERIES * SCORES
-_SEEN = _QUERIES + QUERIES * QUERY
-_RESULTS = _SEEN + 64
-"""Where things are in a thread's scratch memory: an item's queries, the first position that each of them sees
-and the last one, two results."""
+"""Where an item's queries are in a thread's scratch memory. Behind them are the first position that each of
+them sees and the last one, then two results."""
 
 
-def scratch_bytes(head_dim: int) -> int:
-    """What one thread needs: two places, scores, queries, two results, the last pair. A multiple of 256."""
-    size = 2 * PLACE + _RESULTS + 2 * partial_bytes(head_dim) + 4 * row_values(head_dim) + 64
+def _seen(loops: Static[Loops], scratch: int) -> int:
+    return scratch + _QUERIES + QUERIES * loops.query
+
+
+def _results(loops: Static[Loops], scratch: int) -> int:
+    return _seen(loops, scratch) + 64
+
+
+def scratch_bytes(head_dim: int, query: int = QUERY) -> int:
+    """What one thread needs: two places, scores, queries, two results, the last pair. A multiple of 256.
+    query: bytes from one query of an item to the next."""
+    size = 2 * PLACE + _QUERIES + QUERIES * query + 64
+    size += 2 * partial_bytes(head_dim) + 4 * row_values(head_dim) + 64
     return -(-size // 256) * 256
 
 
 def _copy_queries(
-    size: Static[int],
+    loops: Static[Loops],
     plan: PlanRecord,
     record: AttentionRecord,
     item: AttentionItem,
@@ -71,13 +80,13 @@ def _copy_queries(
 ) -> None:
     """Of an item, and which positions they see. lane: which pair the first one is."""
     stride, group, window = record.query_stride, record.group, plan.window
-    first, pairs, query_bytes = item.first, item.pairs, size * record.head_dim
+    first, pairs, query_bytes = item.first, item.pairs, loops.size * record.head_dim
     query = record.query + (item.token + first // group) * stride + head * group * query_bytes
     in_group, own = first % group, item.start + first // group
     for m in range(lane, lane + pairs):
-        _copy_query(query + in_group * query_bytes, scratch + _QUERIES + m * QUERY, query_bytes)
-        write_u32(scratch + _SEEN + 4 * m, 0 if window == 0 else max(0, own - window + 1))
-        write_u32(scratch + _SEEN + 32 + 4 * m, own)
+        _copy_query(loops, query + in_group * query_bytes, scratch + _QUERIES + m * loops.query, query_bytes)
+        write_u32(_seen(loops, scratch) + 4 * m, 0 if window == 0 else max(0, own - window + 1))
+        write_u32(_seen(loops, scratch) + 32 + 4 * m, own)
         in_group += 1
         if in_group == group:
             in_group = 0
@@ -85,13 +94,17 @@ def _copy_queries(
             query += stride
 
 
-def _copy_query(query: int, to: int, query_bytes: int) -> None:
-    """So many bytes, a multiple of 4."""
-    lines = query_bytes // 64
-    if lines:
-        copy(query, to, lines)
-    for at in range(64 * lines, query_bytes, 4):
-        write_u32(to + at, read_u32(query + at))
+def _copy_query(loops: Static[Loops], query: int, to: int, query_bytes: int) -> None:
+    """So many bytes, a multiple of 4; of 16 values, where they are widened."""
+    if loops.widens:
+        for value in range(0, query_bytes // loops.size, 16):
+            store_f32(to + 4 * value, loops.element.load(query + loops.size * value))
+    else:
+        lines = query_bytes // 64
+        if lines:
+            copy(query, to, lines)
+        for at in range(64 * lines, query_bytes, 4):
+            write_u32(to + at, read_u32(query + at))
 
 
 def _ask_for_item(size: Static[int], record: AttentionRecord, place: PartPlace) -> None:
@@ -121,13 +134,13 @@ def _compute_part(
     _score(loops, place, pairs, head_dim, scratch)
     if record.scoring and ScoringRecord.at(record.scoring).soft_cap > 0:
         cap_scores(scratch, most, of_both, record.scale, ScoringRecord.at(record.scoring).soft_cap)
-    _hide_unseen(plan, record, place, most, of_both, scratch)
+    _hide_unseen(plan, record, place, most, of_both, scratch, _seen(loops, scratch))
     # Queries of several tokens compute for so long that memory need not be asked for in between.
     soon = place.address + LIST + 8 * (tiles + AHEAD) if pairs <= record.group else 0
-    totals = 32 * row_values(head_dim)
+    totals = 32 * row_values(record.value_dim)
     weigh_tiles(loops, scratch, most, of_both, record.scale, to + totals, soon)
     clear(to, totals // 64)
-    _mix(loops, place, pairs, head_dim, scratch, to)
+    _mix(loops, record, place, pairs, scratch, to)
 
 
 def _score(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
@@ -141,12 +154,18 @@ def _score(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, sc
     if own > 0:
         score_tiles(loops, queries, keys + 8 * shared, own, pairs, words, to)
     if others > 0:
-        queries += QUERY * pairs
+        queries += loops.query * pairs
         score_tiles(loops, queries, keys + 8 * (shared + own), others, pairs, words, to + SCORES * pairs)
 
 
 def _hide_unseen(
-    plan: PlanRecord, record: AttentionRecord, place: PartPlace, tiles: int, pairs: int, scratch: int
+    plan: PlanRecord,
+    record: AttentionRecord,
+    place: PartPlace,
+    tiles: int,
+    pairs: int,
+    scratch: int,
+    seen: int,
 ) -> None:
     """Of the scores in scratch memory: positions after the first query, and before the last one's window; and
     what is not there, where one of two rows ends before the other."""
@@ -156,29 +175,34 @@ def _hide_unseen(
         own = min(own, AttentionItem.at(item.paired).start - base)
     seen_by_all = max(0, (own + 1) // 16)
     if seen_by_all < tiles:
-        hide_unseen(scratch, seen_by_all, tiles - seen_by_all, pairs, base, scratch + _SEEN)
+        hide_unseen(scratch, seen_by_all, tiles - seen_by_all, pairs, base, seen)
     if window > 0:
         least = item.start + (item.first + pairs - 1) // group - window + 1 - base
         if least > 0:
-            hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, scratch + _SEEN)
+            hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, seen)
 
 
-def _mix(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int, sums: int) -> None:
+def _mix(
+    loops: Static[Loops], record: AttentionRecord, place: PartPlace, pairs: int, scratch: int, sums: int
+) -> None:
     """As _score(), with the weights in scratch memory."""
     tiles, shared, own = place.tiles, place.shared, place.own
+    head_dim, value_dim = record.head_dim, record.value_dim
     values, weights = place.address + LIST + 8 * tiles, scratch + 16 * loops.size * shared
-    one_pair = scratch + _RESULTS + 2 * partial_bytes(head_dim)
+    one_pair = _results(loops, scratch) + 2 * partial_bytes(record.value_dim)
     before = place.begin + 16 * shared
     if shared > 0:
-        mix_tiles(loops, values, scratch, 16 * shared, 2 * pairs, head_dim, sums, one_pair)
+        mix_tiles(loops, values, scratch, 16 * shared, 2 * pairs, head_dim, value_dim, sums, one_pair)
+    values += 8 * shared
     if own > 0:
-        mix_tiles(loops, values + 8 * shared, weights, place.end - before, pairs, head_dim, sums, one_pair)
+        positions = place.end - before
+        mix_tiles(loops, values, weights, positions, pairs, head_dim, value_dim, sums, one_pair)
     if tiles > shared + own:
-        values += 8 * (shared + own)
+        values += 8 * own
         weights += SCORES * pairs
         positions = place.paired_end - before
-        sums += 4 * row_values(head_dim) * pairs
-        mix_tiles(loops, values, weights, positions, pairs, head_dim, sums, one_pair)
+        sums += 4 * row_values(record.value_dim) * pairs
+        mix_tiles(loops, values, weights, positions, pairs, head_dim, value_dim, sums, one_pair)
 
 
 def _attend(
@@ -190,23 +214,23 @@ def _attend(
     scratch: int,
 ) -> None:
     """A part of a unit, merged with those before it; the last one writes the result."""
-    group, head_dim = record.group, record.head_dim
-    item, head, before = AttentionItem.at(place.item), place.head, scratch + _RESULTS
-    own = before + partial_bytes(head_dim)
+    group, value_dim = record.group, record.value_dim
+    item, head, before = AttentionItem.at(place.item), place.head, _results(loops, scratch)
+    own = before + partial_bytes(value_dim)
     if item.part >= 0:
         if place.tiles > 0:
-            _copy_queries(loops.size, plan, record, item, head, scratch, 0)
+            _copy_queries(loops, plan, record, item, head, scratch, 0)
             to = place_of_part(plan, record, item, head, part)
             _compute_part(loops, plan, record, place, scratch, to)
         return
     if part == first_part(plan, item, group):
-        _copy_queries(loops.size, plan, record, item, head, scratch, 0)
+        _copy_queries(loops, plan, record, item, head, scratch, 0)
         if item.paired:
-            _copy_queries(loops.size, plan, record, AttentionItem.at(item.paired), head, scratch, item.pairs)
+            _copy_queries(loops, plan, record, AttentionItem.at(item.paired), head, scratch, item.pairs)
         _compute_part(loops, plan, record, place, scratch, before)
     else:
         _compute_part(loops, plan, record, place, scratch, own)
-        merge_part(before, own, head_dim)
+        merge_part(before, own, value_dim)
     if part == last_part(item, group):
         write_result(loops.element, record, item, head, before, 0)
         if item.paired:

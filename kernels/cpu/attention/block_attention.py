@@ -134,12 +134,13 @@ def attention_record(
     scale: float,
     places: int = 0,
     scoring: ScoringRecord | None = None,
+    value_dim: int | None = None,
 ) -> AttentionRecord:
     """Returns the record of attention() and of combine_parts() after it.
 
     query, out, plan: addresses. cache: keys and values, [B, K, S, D]. strides: bytes from token to token of
     queries and results. places: which set of PlanRecord.partials the layer has. scoring: must live as long as
-    the record.
+    the record. value_dim: see AttentionRecord; None: D.
     """
     _, num_kv_heads, block_size, head_dim = cache[0].shape
     return AttentionRecord(
@@ -151,6 +152,7 @@ def attention_record(
         query_stride=strides[0],
         out_stride=strides[1],
         kv_heads=num_kv_heads,
+        value_dim=value_dim or head_dim,
         group=num_heads // num_kv_heads,
         head_dim=head_dim,
         scoring=0 if scoring is None else scoring.address,

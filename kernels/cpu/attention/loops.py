@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernels.cpu.attention.softmax import make_softmax
-from kernels.cpu.attention.vector_loops import make_mix, make_scores
+from kernels.cpu.attention.vector_loops import QUERY, make_mix, make_scores
 from kernels.cpu.elementwise import elements
 from kernels.cpu.elementwise.elements import Element
 from kernels.cpu.isa.selected import OPERATIONS
@@ -33,6 +33,8 @@ class Loops:
     element: Element
     size: int  # bytes of a value
     in_word: int  # values of a word, and positions of a step of mixing
+    query: int  # bytes from one query of an item to the next, in a thread's scratch memory
+    widens: bool  # whether queries become float32 there
     scores_3: Scores
     scores_4: Scores
     scores_6: Scores
@@ -56,7 +58,7 @@ def _make(element: Element) -> Loops:
     mixes = [make_mix(dot, 16 // in_word, rows, _vectors.get(rows, 1)) for rows in (3, 4, 6, 8)]
     softmaxes = [make_softmax(size, rows) for rows in (3, 4, 6, 8)]
     quiet = [make_softmax(size, rows, False) for rows in (4, 8)]
-    return Loops(element, size, in_word, *scores, *mixes, *softmaxes, *quiet)
+    return Loops(element, size, in_word, QUERY, False, *scores, *mixes, *softmaxes, *quiet)
 
 
 BFLOAT16, FLOAT32 = _make(elements.BFLOAT16), _make(elements.FLOAT32)

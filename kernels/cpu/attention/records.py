@@ -43,7 +43,8 @@ class ScoringRecord(Record):
 class AttentionRecord(OperationRecord):
     """kernels.cpu.attention.attention.attention and kernels.cpu.attention.split_kv.combine_parts.
 
-    rows: items * kv_heads. query, out: [T, H, head_dim] bfloat16, the heads of a token contiguous.
+    rows: items * kv_heads. query: [T, H, head_dim] bfloat16, out: [T, H, value_dim], the heads of a token
+    contiguous.
     """
 
     query: Address
@@ -53,7 +54,8 @@ class AttentionRecord(OperationRecord):
     plan: Address  # of PlanRecord
     query_stride: i64  # from token to token
     out_stride: i64
-    kv_heads: i64
+    kv_heads: u32
+    value_dim: u32  # of head_dim values of a key's place, those that are mixed; else head_dim
     head_dim: i64
     scoring: Address = 0  # of ScoringRecord; 0: neither cap nor sinks
     group: u32  # query heads per KV head
@@ -74,6 +76,21 @@ class StoreKVRecord(OperationRecord):
     stride: i64  # of key and value, from token to token
     heads: i64
     head_dim: i64
+
+
+@record
+class CopyHeadsRecord(OperationRecord):
+    """kernels.cpu.attention.latent.copy_heads.copy_heads. x, out: [rows, heads], of different memory. Strides
+    are from row to row, pitches from head to head."""
+
+    x: Address
+    out: Address
+    heads: i64
+    head_bytes: i64  # a multiple of 4
+    x_stride: i64
+    x_pitch: i64
+    out_stride: i64
+    out_pitch: i64
 
 
 @record

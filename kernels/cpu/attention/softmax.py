@@ -97,7 +97,7 @@ def make_softmax(size: int, rows: int, asking: bool = True) -> Any:
             return after
 
         found = repeat(builder, tiles, [ir.Constant(F32S, [NOTHING] * LANES)] * rows, find_largest)
-        largest = builder.fmul(_of_lanes(builder, found, _larger), broadcast(builder, scale))
+        largest = builder.fmul(of_lanes(builder, found, _larger), broadcast(builder, scale))
         store_lanes(builder, largest, builder.add(totals, word(64)), _first(rows))
         weights_of = (_rough_weights if size == 2 else _precise_weights)(builder, scale, largest)
 
@@ -112,7 +112,7 @@ def make_softmax(size: int, rows: int, asking: bool = True) -> Any:
             return after
 
         sums = repeat(builder, tiles, zeros(rows), weigh)
-        store_lanes(builder, _of_lanes(builder, sums, _sum), totals, _first(rows))
+        store_lanes(builder, of_lanes(builder, sums, add_vectors), totals, _first(rows))
 
     return softmax
 
@@ -165,7 +165,7 @@ def _larger(builder: Any, one: Any, other: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
-def _sum(builder: Any, one: Any, other: Any) -> Any:
+def add_vectors(builder: Any, one: Any, other: Any) -> Any:
     return builder.fadd(one, other)
 
 
@@ -179,7 +179,7 @@ def _shuffled(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
     return builder.shuffle_vector(one, other, ir.Constant(I32S, lanes))
 
 
-def _of_lanes(builder: Any, rows: list[Any], join: Callable[[Any, Any, Any], Any]) -> Any:
+def of_lanes(builder: Any, rows: list[Any], join: Callable[[Any, Any, Any], Any]) -> Any:
     """All lanes of each row as one, in lane m that of row m. Halves of a row are joined, halves of these, ...
     until one lane is left: those of two rows at a time, which then share a vector.
 

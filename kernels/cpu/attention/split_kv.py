@@ -2,7 +2,8 @@
 
 A part is PART positions, counted from the row's first one. Its result, of up to 8 (query, head) pairs:
 
-    0           sums     [8, W] float32    of p * v, with p = exp(scale * score - largest); W: row_values(D)
+    0           sums     [8, W] float32    of p * v, with p = exp(scale * score - largest); W: row_values() of
+                                           the values that are mixed
     32 W        totals   [16] float32      of p
     32 W + 64   largest  [16] float32      of scale * score; -inf where the pair sees nothing
 
@@ -90,14 +91,14 @@ def _write_nothing(builder: Any, to: Any) -> None:
     store(builder, ir.Constant(F32S, [NOTHING] * 16), to)
 
 
-def partial_bytes(head_dim: int) -> int:
+def partial_bytes(value_dim: int) -> int:
     """Of a part's result."""
-    return 32 * row_values(head_dim) + 128
+    return 32 * row_values(value_dim) + 128
 
 
-def merge_part(to: int, part: int, head_dim: int) -> None:
+def merge_part(to: int, part: int, value_dim: int) -> None:
     """Addresses of results: of the parts before, and of this one."""
-    values = row_values(head_dim)
+    values = row_values(value_dim)
     _merge(to, part, 32 * values, values // 16)
 
 
@@ -110,15 +111,15 @@ def write_result(
     lane: int,
 ) -> None:
     """Of all parts, rounded: what the item's queries get. lane: the first one's number in the result."""
-    stride, group, head_dim, first = record.out_stride, record.group, record.head_dim, item.first
-    out = record.out + item.token * stride + element.size * head * group * head_dim
-    width = 4 * row_values(head_dim)
+    stride, group, value_dim, first = record.out_stride, record.group, record.value_dim, item.first
+    out = record.out + item.token * stride + element.size * head * group * value_dim
+    width = 4 * row_values(value_dim)
     if record.scoring and ScoringRecord.at(record.scoring).sinks:
         _add_sinks(record, item, head, partial + 8 * width, lane)
     for m in range(item.pairs):
-        to = out + (first + m) // group * stride + element.size * ((first + m) % group * head_dim)
+        to = out + (first + m) // group * stride + element.size * ((first + m) % group * value_dim)
         total = partial + 8 * width + 4 * (lane + m)
-        _divide(element, partial + width * (lane + m), total, to, head_dim)
+        _divide(element, partial + width * (lane + m), total, to, value_dim)
 
 
 def _add_sinks(record: AttentionRecord, item: AttentionItem, head: int, totals: int, lane: int) -> None:
@@ -145,7 +146,7 @@ def place_of_part(
 ) -> int:
     """Address of the result of a part of a row that is split. item: of any of its parts."""
     index = (item.slot - item.part + part) * record.kv_heads + head
-    return plan.partials + record.partial_set * plan.set_bytes + index * partial_bytes(record.head_dim)
+    return plan.partials + record.partial_set * plan.set_bytes + index * partial_bytes(record.value_dim)
 
 
 def combine_rows(
@@ -157,8 +158,8 @@ def combine_rows(
     Nothing is changed in place: the sums are in the thread's scratch memory.
     """
     plan = PlanRecord.at(record.plan)
-    kv_heads, group, head_dim = record.kv_heads, record.group, record.head_dim
-    sums, totals = plan.scratch + thread * plan.scratch_bytes, 32 * row_values(head_dim)
+    kv_heads, group, value_dim = record.kv_heads, record.group, record.value_dim
+    sums, totals = plan.scratch + thread * plan.scratch_bytes, 32 * row_values(value_dim)
     for unit in range(first, first + count):
         item, head = AttentionItem.at(plan.items, unit // kv_heads), unit % kv_heads
         last = last_part(item, group)
@@ -168,7 +169,7 @@ def combine_rows(
         _write_nothing(sums + totals + 64)
         for part in range(first_part(plan, item, group), last + 1):
             other = place_of_part(plan, record, item, head, part)
-            merge_part(sums, other, head_dim)
+            merge_part(sums, other, value_dim)
         write_result(element, record, item, head, sums, 0)
 
 

@@ -13,7 +13,7 @@ from kernels.cpu.attention.loops import (
     SCORES_OF_8,
     Loops,
 )
-from kernels.cpu.attention.vector_loops import QUERY, SCORES, copy_first_halves, row_values
+from kernels.cpu.attention.vector_loops import SCORES, copy_first_halves, row_values
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
@@ -32,7 +32,7 @@ def score_tiles(
             loops.scores_8(queries, keys, tiles, ahead, scores, words)
         else:
             loops.scores_4(queries, keys, tiles, ahead, scores, words)
-            loops.scores_4(queries + 4 * QUERY, keys, tiles, ahead, scores + 4 * SCORES, words)
+            loops.scores_4(queries + 4 * loops.query, keys, tiles, ahead, scores + 4 * SCORES, words)
     elif pairs > 4:
         loops.scores_6(queries, keys, tiles, ahead, scores, words)
     elif pairs > 3:
@@ -69,12 +69,14 @@ def mix_tiles(
     positions: int,
     pairs: int,
     head_dim: int,
+    value_dim: int,
     sums: int,
     pair: int,
 ) -> None:
     """Adds so many positions to the sums of so many pairs, and anything to those of others. values:
-    address of the list of their tiles. pair: of memory for a pair of values, and 16 bytes."""
-    stride, width = 4 * head_dim, 4 * row_values(head_dim)
+    address of the list of their tiles, of which the first value_dim of head_dim values are mixed. pair: of
+    memory for a pair of values, and 16 bytes."""
+    stride, width = 4 * head_dim, 4 * row_values(value_dim)
     if loops.in_word == 1:
         _mix(loops, values, weights, positions, pairs, stride, width, sums, 8 * AHEAD)
     else:
@@ -83,7 +85,7 @@ def mix_tiles(
         if positions % 2:
             # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
             tile, inside = positions // 16, positions % 16 // 2
-            copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, (head_dim + 15) // 16)
+            copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, (value_dim + 15) // 16)
             write_i64(pair + width, pair)
             _mix(loops, pair + width, weights + 4 * (positions // 2), 1, pairs, stride, width, sums, 0)
 

@@ -38,6 +38,10 @@ OPT = {
 QWEN2, PHI3, SMOLLM3, GEMMA2 = (
     LLAMA | {"architectures": [f"{name}ForCausalLM"]} for name in ("Qwen2", "Phi3", "SmolLM3", "Gemma2")
 )
+YOUTU = {key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "head_dim")} | {
+    "architectures": ["YoutuForCausalLM"],
+    "qk_rope_head_dim": 8,
+}
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"],
     "vocab_size": 320,
@@ -246,6 +250,11 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
         {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4, "high_freq_factor": 4},
         "must be greater than low_freq_factor",
     ),
+    (YOUTU, "num_key_value_heads", 2, "num_key_value_heads is 2, but a latent has keys of all heads (4)"),
+    (YOUTU, "head_dim", 12, "head_dim is 12, but 8 follows from qk_nope_head_dim and qk_rope_head_dim"),
+    (YOUTU, "qk_rope_head_dim", 7, "the head size is 7"),
+    (YOUTU, "q_lora_rank", 0, "q_lora_rank is 0, but must be an integer of at least 1"),
+    (YOUTU, "mlp_bias", True, "mlp_bias is true, but nothing else is supported"),
     (OPT, "num_attention_heads", 5, "must divide hidden_size"),
     (OPT, "ffn_dim", WITHOUT, "config.json has no field ffn_dim"),
     (OPT, "activation_function", "mish", "only these are known"),

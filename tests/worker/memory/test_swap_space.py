@@ -26,7 +26,7 @@ def swap_plan(**columns: list[int]) -> worker_pb2.StepPlan:
     return worker_pb2.StepPlan(**{name: pack_u32(values) for name, values in columns.items()})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "youtu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint: Checkpoints):
     """Out, overwritten, back into other blocks: the same logits, bit for bit, as without."""

@@ -81,6 +81,8 @@ def test_matrices_of_a_model(tmp_path: Path):
         ("olmo2", {}),
         ("cohere2", {"attention_bias": True}),
         ("qwen3", {"attention_bias": True}),
+        ("youtu", {"attention_bias": True}),
+        ("youtu", {"q_lora_rank": None}),
         ("gpt2", {}),
         ("gpt2", {"tie_word_embeddings": False, "n_inner": 50}),
         ("opt", {}),

@@ -53,6 +53,7 @@ import numpy as np
 import torch
 from kernels.cpu.instruction_sets import select
 select(sys.argv[1])
+from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels
 from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
 from kernels.cpu.elementwise.row_kernels import row_kernels
 from kernels.cpu.matmul.int8 import quantize_weight
@@ -90,6 +91,9 @@ for dtype, group in [(torch.bfloat16, 1), (torch.bfloat16, 7), *((torch.float32,
     plan = plan_blocks(block_kernels(dtype, 16, 72, group), starts, counts, tables, None, 72, 2)
     query = random(44, 2 * group, 72, dtype=dtype)
     tell("attention", block_attention(query, keys, values, plan, 0.125))
+    plan = plan_blocks(latent_kernels(dtype, 16, 80, group), starts, counts, tables, None, 80, 1)
+    latents = random(70, 1, 16, 80, dtype=dtype)
+    tell("latents", latent_attention(random(44, group, 80, dtype=dtype), latents, plan, 0.125, 72))
 for group in (3, 4):
     keys, values = random(70, 2, 16, 64), random(70, 2, 16, 64)
     plan = plan_blocks(block_kernels(torch.bfloat16, 16, 64, group), starts, counts, tables, None, 64, 2)
@@ -102,7 +106,7 @@ def test_bits_are_the_same():
     digests = {one.name: run("-c", DIGESTS, one.name).splitlines() for one in host_sets()}
     best, *others = digests.values()
     for other in others:
-        assert len(best) == len(other) == 56
+        assert len(best) == len(other) == 62
         for line, expected in zip(other, others[-1], strict=True):
             assert line == expected
         for line, expected in zip(other, best, strict=True):

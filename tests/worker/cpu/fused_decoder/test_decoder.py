@@ -46,6 +46,10 @@ FAMILIES = {
     "olmo3": {"hidden_size": 128},
     "cohere2": {"hidden_size": 128},
     "exaone4": {"hidden_size": 128},
+    "youtu": {
+        **{"hidden_size": 128, "attention_bias": True, "q_lora_rank": 32, "kv_lora_rank": 48},
+        **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16},
+    },
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
     "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
 }
@@ -67,7 +71,7 @@ def run(folder: Path, dtype: str = "bfloat16", **changes: str) -> tuple[Driver, 
     [
         *((family, "bfloat16", "") for family in FAMILIES),
         *((family, "float32", "") for family in FAMILIES),
-        *((family, "bfloat16", "int8") for family in ("llama", "gemma2", "gpt2")),
+        *((family, "bfloat16", "int8") for family in ("llama", "gemma2", "gpt2", "youtu")),
     ],
 )
 def test_the_same_bits(

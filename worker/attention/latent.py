@@ -1,0 +1,127 @@
+"""What layers of latent attention keep of a token, and how they plan a step on a CPU: one vector that is
+the key of all heads, and whose first values are their value.
+
+    plane [B, 1, S, R + P]: a compressed latent of R values, and a rotary key of P behind it
+
+Their plans take heads [T, H + 1, R + P]: queries as the latent is read with (worker.layers.latent.attention),
+rotated, and behind them the token's latent. They return [T, H, R].
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.cpu.attention.block_attention import block_plan
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
+from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
+from kernels.ops.attention.paged_attention import paged_attention
+from pagewire.errors import StartupError
+from worker.attention.block_plan import BlockAttentionPlan, BlockStep
+from worker.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
+from worker.attention.paged_plan import DeviceStep
+from worker.attention.plan import AttentionPlan, HeadNorms, LayerCache, Rotation, Scoring
+from worker.attention.torch_plan import HostStep
+
+NO_CUDA_KERNEL = "attention over latents (kv_lora_rank) has no kernel for CUDA yet"
+"""Why a worker on CUDA refuses such models: before anything is loaded, if it is asked then."""
+
+
+@dataclass(frozen=True)
+class LatentSpec:
+    """A latent of every token, which all queries see."""
+
+    rank: int  # R: values of the latent, which are its value too
+    rotary_dim: int  # P: values of the rotary key
+
+    @property
+    def num_kv_heads(self) -> int:
+        """One for all heads, on every rank."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """R + P."""
+        return self.rank + self.rotary_dim
+
+    @property
+    def window(self) -> int | None:
+        """None: all tokens are seen."""
+        return None
+
+    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
+        """See KVCacheSpec."""
+        return (Plane((1, block_size, self.head_dim), dtype),)
+
+    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
+        """See KVCacheSpec."""
+        return latent_kernels(dtype, block_size, self.head_dim, group)
+
+    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
+        """See KVCacheSpec."""
+        return TorchLatentPlan(*gathering_plan(self, step, layout), self.rank)
+
+    def block_plan(self, step: BlockStep) -> AttentionPlan:
+        """See KVCacheSpec."""
+        plan = block_plan(
+            *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
+            window=None,
+            shape=(1, self.head_dim),
+        )
+        return BlockLatentPlan(plan, step.slot_rows, self.rank)
+
+    def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+        """See KVCacheSpec."""
+        raise StartupError("cannot use this device", NO_CUDA_KERNEL, "use --device cpu")
+
+
+def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T, H + 1, R + P] -> views of queries [T, H, R + P] and latents [T, R + P]."""
+    return qkv[:, :-1], qkv[:, -1]
+
+
+@dataclass(frozen=True)
+class TorchLatentPlan:
+    """An AttentionPlan of kernels.ops.attention.paged_attention, on latents."""
+
+    plan: GatherPlan
+    slot_rows: torch.Tensor  # [T] int64: see kernels.ops.attention.store_kv
+    rank: int  # R
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scoring: Scoring,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """See the module."""
+        assert rotation is None and norms is None
+        query, latents = _split(qkv)
+        (plane,) = cache
+        plane.view(-1, plane.shape[3]).index_copy_(0, self.slot_rows, latents)
+        mixed = paged_attention(query, plane, plane, self.plan, scoring.scale)
+        return mixed[..., : self.rank].contiguous()
+
+
+@dataclass(frozen=True)
+class BlockLatentPlan(BlockAttentionPlan):
+    """An AttentionPlan of kernels.cpu.attention.latent.attention."""
+
+    rank: int  # R
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scoring: Scoring,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """See the module."""
+        assert rotation is None and norms is None
+        query, latents = _split(qkv)
+        (plane,) = cache
+        store_latents(self.plan.kernels, latents, plane, self.slot_rows)
+        return latent_attention(query, plane, self.plan, scoring.scale, self.rank)

@@ -81,6 +81,12 @@ class ChatConfig(SamplingConfig):
     tools: str = flag(
         "", "Python file whose public functions the model may call", common=True, metavar="FILE"
     )
+    tool_choice: str = flag(
+        "auto",
+        "auto, none, or for the first answer to a question: required, or the name of a function",
+        metavar="CHOICE",
+    )
+    reasoning_budget: int | None = flag(None, "tokens of reasoning, at most", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

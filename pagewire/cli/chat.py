@@ -2,20 +2,19 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from pagewire.cli.common.connect import connect
 from pagewire.cli.common.interrupts import interruptible
 from pagewire.cli.common.sampling import sampling_params
 from pagewire.cli.common.tool_file import functions_in
 from pagewire.client.errors import RpcError
-from pagewire.client.params import Message, SamplingParams
+from pagewire.client.params import GenerateOptions, Message, SamplingParams
 from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.client.sync import Client
-from pagewire.client.tools import functions_of
+from pagewire.client.tools import choice_after_calls, functions_of
 from pagewire.client.transport import io_sync
 from pagewire.command_config import ChatConfig
+from pagewire.flags import UsageError
 
 CONFIG = ChatConfig
 _MAX_ROUNDS = 8
@@ -25,7 +24,7 @@ _MAX_ROUNDS = 8
 def run(config: ChatConfig) -> int:
     """Reads lines and streams answers until the end of input. Ctrl-C ends an answer, not the conversation; an
     error drops its question. Returns 1 if a question in a script failed."""
-    params, functions = sampling_params(config), functions_in(config.tools)
+    params, options = sampling_params(config), _options(config)
     messages: list[Message] = []
     failed = False
     if config.system:
@@ -43,7 +42,7 @@ def run(config: ChatConfig) -> int:
             before = len(messages)
             messages.append({"role": "user", "content": line})
             try:
-                _answer(client, messages, params, functions)
+                _answer(client, messages, params, options)
             except RpcError as error:
                 failed = True
                 del messages[before:]
@@ -53,18 +52,35 @@ def run(config: ChatConfig) -> int:
                 )
 
 
+def _options(config: ChatConfig) -> GenerateOptions:
+    """Returns the options of each answer. Raises UsageError for tools that cannot be read, and for a choice
+    without tools."""
+    options: GenerateOptions = {}
+    if config.tool_choice != "auto" and not config.tools:
+        raise UsageError("--tool-choice needs --tools")
+    if config.tools:
+        options["tools"] = functions_in(config.tools)
+        options["tool_choice"] = config.tool_choice
+    if config.reasoning_budget is not None:
+        options["reasoning_budget"] = config.reasoning_budget
+    return options
+
+
 def _answer(
-    client: Client, messages: list[Message], params: SamplingParams, functions: list[Callable[..., Any]]
+    client: Client, messages: list[Message], params: SamplingParams, options: GenerateOptions
 ) -> None:
     """Prints an answer as it is generated, with calls of functions, and appends it to the messages. Raises
     RpcError."""
-    callable_by_name = functions_of(functions)
+    callable_by_name = functions_of(options.get("tools", ()))
+    options = {**options}
     for _ in range(_MAX_ROUNDS):
-        answer = _stream(client, messages, params, functions)
+        answer = _stream(client, messages, params, options)
         output = answer.outputs[0] if answer.outputs else Output(0)
         messages.append(output.message)
         if output.finish_reason is not FinishReason.TOOL_CALLS:
             return
+        if "tool_choice" in options:
+            options["tool_choice"] = choice_after_calls(options["tool_choice"])
         for call in output.tool_calls:
             print(f"[{call.name}({call.arguments})]", file=sys.stderr)
             messages.append(io_sync.call_tool(call, callable_by_name))
@@ -72,12 +88,10 @@ def _answer(
 
 
 def _stream(
-    client: Client, messages: list[Message], params: SamplingParams, functions: list[Callable[..., Any]]
+    client: Client, messages: list[Message], params: SamplingParams, options: GenerateOptions
 ) -> Generation:
     """Prints an answer as it is generated, and returns it. Raises RpcError."""
-    stream = (
-        client.stream(messages, params, tools=functions) if functions else client.stream(messages, params)
-    )
+    stream = client.stream(messages, params, **options)
     try:
         for delta in interruptible(stream):
             print(delta.text, end="", flush=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pagewire import AsyncClient, Client, SamplingParams
+from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.local_service import Service
@@ -50,9 +50,17 @@ TAG = {
 }
 
 
+TEMPLATE = (
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    "{# calls are <tool_call>{'name', 'arguments'}</tool_call> #}"
+)
+
+
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with services.start(frontends=2, max_deaths=99) as service:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    template = tmp_path_factory.mktemp("template") / "chat.jinja"
+    template.write_text(TEMPLATE)
+    with services.start(frontends=2, max_deaths=99, chat_template=str(template)) as service:
         yield service
 
 
@@ -88,6 +96,48 @@ def test_a_class_comes_back_as_its_object(client: Client):
     assert result.finish_reason is FinishReason.MAX_TOKENS
     with pytest.raises(ValueError, match="max_tokens"):
         _ = result.parsed
+
+
+def test_with_everything_else(client: Client):
+    """n, penalties, bias, bad words, min_tokens, log-probabilities, stop strings, beams."""
+    regex = "[a-z ]{1,200}[0-9]"
+    mixed = SamplingParams(
+        regex=regex, n=3, seed=8, temperature=1.2, top_p=0.95, repetition_penalty=1.2, min_tokens=20,
+        bad_words=["the"], logprobs=2, max_tokens=300,
+    )  # fmt: skip
+    outputs = client.generate(PROMPT, mixed).outputs
+    assert len({output.text for output in outputs}) == 3
+    for output in outputs:
+        assert re.fullmatch(regex, output.text)
+        assert len(output.token_ids) >= 20 and len(output.logprobs) == len(output.token_ids)
+        assert any(score.rank > 3 for score in output.logprobs)  # of the model, before the mask
+    cut = client.generate(PROMPT, regex="ab{5}c", stop="bb")
+    assert (cut.text, cut.finish_reason) == ("a", FinishReason.STOP)
+    short = client.generate(PROMPT, regex="ab", min_tokens=50, max_tokens=60)
+    assert (short.text, short.finish_reason) == ("ab", FinishReason.EOS)
+    banned = client.generate(PROMPT, regex="ab", bad_words=["b"], bad_token_ids=short.token_ids)
+    assert banned.text == "ab"
+    beams = client.generate(PROMPT, regex="[a-c]{3}x", n=3, beam_search=BeamSearch(4))
+    texts = [output.text for output in beams.outputs]
+    assert len(set(texts)) == 3 and all(re.fullmatch("[a-c]{3}x", text) for text in texts)
+
+
+def test_required_calls(client: Client):
+    """A model that was never trained to call writes calls that fit the schemas."""
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "name": {"const": "x"}}}
+    tools = [{"name": "store", "parameters": schema}, {"name": "now"}]
+    question = [{"role": "user", "content": PROMPT}]
+    params = SamplingParams(seed=4, temperature=1.2, max_tokens=400)
+    for choice in ("required", "store"):
+        answer = client.chat(question, params, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        (call,) = answer.tool_calls
+        assert (answer.finish_reason, answer.text) == (FinishReason.TOOL_CALLS, "")
+        assert call.name == choice or choice == "required"
+        arguments = json.loads(call.arguments)
+        assert arguments == {} if call.name == "now" else arguments["kind"] in "ab"
+    with pytest.raises(InvalidArgument) as caught:
+        client.chat(question, tools=[{"name": "f", "parameters": {"not": {}}}], tool_choice="required")
+    assert caught.value.field == "prompt.chat.tools[0].parameters"
 
 
 def test_a_refusal_comes_before_anything_starts(client: Client):

@@ -1,0 +1,23 @@
+"""`pagewire chat`: what its flags become."""
+
+from pathlib import Path
+
+import pytest
+
+from pagewire.cli.chat import _options
+from pagewire.command_config import ChatConfig
+from pagewire.flags import UsageError
+
+
+def test_flags_become_options_of_each_answer(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.py"
+    tools.write_text("def now() -> str:\n    return 'noon'\n")
+    assert _options(ChatConfig()) == {}
+    options = _options(ChatConfig(tools=str(tools), tool_choice="required", reasoning_budget=0))
+    assert [function.__name__ for function in options.pop("tools")] == ["now"]
+    assert options == {"tool_choice": "required", "reasoning_budget": 0}
+
+
+def test_a_choice_needs_tools() -> None:
+    with pytest.raises(UsageError, match="--tool-choice needs --tools"):
+        _options(ChatConfig(tool_choice="required"))

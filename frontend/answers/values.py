@@ -2,6 +2,8 @@
 
 import ast
 import json
+import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +30,7 @@ def value_of(text: str, style: ValueStyle, schema: Mapping[str, Any] | None) -> 
     if style is ValueStyle.BY_SCHEMA and kind == "string":
         return text
     try:
-        return json.loads(text.strip(), parse_constant=_refuse)
+        return _json(text.strip())
     except (ValueError, RecursionError):
         pass
     if style is ValueStyle.BY_SCHEMA and (kind is None or (isinstance(kind, list) and "string" in kind)):
@@ -53,13 +55,11 @@ def literal(text: str) -> Any:
 def _convert(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=str() | int() | float() | None as value):
-            if isinstance(value, float) and value - value != 0:
-                raise ValueError("no JSON number")
-            return value
+            return _finite(repr(value)) if isinstance(value, float) else value
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as number):
+            return -_convert(number)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_convert(item) for item in items]
         case ast.Dict(keys=keys, values=values):
@@ -71,6 +71,16 @@ def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     raise ValueError("no name")
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    """Returns a number, and the largest one for those beyond it, which JSON has no way to write."""
+    value = float(text)
+    return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
 
 
 def _refuse(name: str) -> None:
@@ -104,7 +114,7 @@ def _unescaped(text: str, at: int, quote: str, separator: str) -> tuple[Any, int
     while end < len(text) and text[end] not in ",]}":
         end += 1
     word = text[at:end].strip()
-    return (_NAMES[word] if word in _NAMES else json.loads(word, parse_constant=_refuse)), end
+    return (_NAMES[word] if word in _NAMES else _json(word)), end
 
 
 def _unescaped_list(text: str, at: int, quote: str, separator: str) -> tuple[list[Any], int]:

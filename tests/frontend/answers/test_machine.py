@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -156,6 +157,19 @@ def test_values_are_cast_by_the_schema() -> None:
     found = read(bound("qwen3-coder"), [text])
     expected = {"city": "7", "days": "x", "opts": {"a": None}, "other": [1]}
     assert found.meaning == [("get_weather", expected)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qwen3-coder", "<tool_call><function=f><parameter=x>{}</parameter></function></tool_call>"),
+        ("llama-4", "[f(x={})]"),
+        ("gemma-4", "<|tool_call>call:f{{x:{}}}<tool_call|>"),
+    ],
+)
+def test_numbers_beyond_all_are_the_largest(name: str, text: str) -> None:
+    for written, meant in (("-1e999", -sys.float_info.max), ("2.5", 2.5), ("1e999", sys.float_info.max)):
+        assert read(bound(name), [text.format(written)]).meaning == [("f", {"x": meant})]
 
 
 _SPLIT = re.compile(r"(<[^>]*>|\[\w+\]|[{}\[\]\",=:])")

@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, InvariantError, Refused
+from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.intake.validation import Limits, is_too_long
@@ -44,8 +45,8 @@ _IDLE_CHECK_INTERVAL_S = 60.0
 """check_invariants() visits every block (10 ms for 200,000), and a request may be about to arrive."""
 
 
-class Worker(Protocol):
-    """Executes plans in order."""
+class Worker(Compiler, Protocol):
+    """Executes plans in order, and compiles grammars beside them."""
 
     on_wait: Callable[[], None]
     """Set by the engine core. Every method that waits calls it a few times a second: a step may be long."""
@@ -105,6 +106,7 @@ class EngineCore:
         self._epoch = identity.epoch
         self._replies = ErrorReplies(identity.epoch, send, self.counters)
         self._worker = worker
+        self._grammars = GrammarPreparation(scheduler, worker)
         self._inbox = inbox
         self._send = send
         self._clock = clock
@@ -134,6 +136,7 @@ class EngineCore:
         if delay := self._pace.delay(self._clock()) or self.scheduler.idle_sleep:
             self._worker.await_result(delay)
         self._take_events()
+        self._grammars.review()
         now = self._clock()
         plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
@@ -226,7 +229,7 @@ class EngineCore:
             self._replies.refuse(frontend, message.handle, refusal)
         else:
             self.counters.requests += 1
-            self.scheduler.add(request)
+            self._grammars.add(request)
             if message.ended_indexes:
                 self.scheduler.abort(request, frozenset(message.ended_indexes))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from worker.loop import StepRunner
+from worker.loop import Compilation, StepRunner
 from worker.step.rows import column
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,10 @@ class FaultyRunner:
         """See worker.loop.StepRunner."""
         self._faults.strike(plan)
         self._runner.launch(plan)
+
+    def compile_grammar(self, grammar: str) -> Compilation:
+        """See worker.loop.StepRunner."""
+        return self._runner.compile_grammar(grammar)
 
     def seconds_left(self) -> float | None:
         """See worker.loop.StepRunner."""

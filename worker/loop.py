@@ -2,11 +2,19 @@
 
 A plan is launched when it arrives, also while earlier steps are still running: a device that computes by
 itself then begins it as soon as it is free. A result that is ready is sent before anything else is done.
+Grammars are compiled in threads meanwhile; that one is compiled is told between steps.
 """
 
 from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
+
+
+class Compilation(Protocol):
+    """A grammar that is being compiled."""
+
+    def done(self) -> bool:
+        """Returns whether it is compiled, or cannot be."""
 
 
 class StepRunner(Protocol):
@@ -21,6 +29,9 @@ class StepRunner(Protocol):
     def finish(self) -> worker_pb2.StepResult:
         """Returns the result of the oldest step; blocks until it is done."""
 
+    def compile_grammar(self, grammar: str) -> Compilation:
+        """Compiles a grammar that rows will have, in a thread."""
+
 
 class Commands(Protocol):
     """The connection to the core, as far as the loop needs it."""
@@ -32,16 +43,30 @@ class Commands(Protocol):
         """Returns the next command; an empty one when none arrives in time. None: no time limit."""
 
 
+LOOK_S = 0.002
+"""Seconds between two looks at grammars that are being compiled, while nothing else happens."""
+
+
 def execute_steps(commands: Commands, runner: StepRunner) -> None:
     """Executes plans until Shutdown."""
+    compiling: dict[int, Compilation] = {}  # by number
     while True:
         left = runner.seconds_left()
         if left == 0:
             commands.send(worker_pb2.WorkerMessage(step_result=runner.finish()))
             continue
+        for number in [number for number, grammar in compiling.items() if grammar.done()]:
+            del compiling[number]
+            compiled = worker_pb2.GrammarCompiled(number=number)
+            commands.send(worker_pb2.WorkerMessage(grammar_compiled=compiled))
+        if compiling:
+            left = LOOK_S if left is None else min(left, LOOK_S)
         command = commands.receive(left)
         kind = command.WhichOneof("command")
         if kind == "shutdown":
             return
         if kind == "step_plan":
             runner.launch(command.step_plan)
+        elif kind == "compile_grammar":
+            order = command.compile_grammar
+            compiling[order.number] = runner.compile_grammar(order.grammar)

@@ -69,7 +69,8 @@ class Overload:
         """Raises Refused if a request that arrives now finds the queue full. Very cheap: see intake.py."""
         waiting, bounds = self._scheduler.waiting, self._bounds
         own = len(message.prompt_token_ids) // _TOKEN_BYTES
-        requests = len(waiting) + 1 - len(self._scheduler.rows.free)
+        preparing = len(self._scheduler.states.preparing)
+        requests = len(waiting) + preparing + 1 - len(self._scheduler.rows.free)
         # A prompt that is longer than the bound is admitted into an empty queue.
         tokens = waiting.num_tokens + own if len(waiting) else 0
         self._is_light = _is_light(requests, bounds.requests) and _is_light(tokens, bounds.tokens)

@@ -41,6 +41,8 @@ class RankSocket:
         """Binds. key: for tcp. on_wait: called by look(). Raises StartupError."""
         self.address = address
         self.ranks: list[Rank] = []
+        self.compiled: list[int] = []
+        """Numbers of grammars that rank 0 has compiled."""
         self.num_bad_frames = 0
         self.on_wait = on_wait
         self._socket = transport.bind_router(context, address, key)
@@ -53,6 +55,11 @@ class RankSocket:
         self._connection: WorkerConnection | None = None
         self.watch(self.descriptor)
         self.watch(stop.fileno())
+
+    @property
+    def has_news(self) -> bool:
+        """Every rank has sent a message, or a grammar is compiled."""
+        return bool(self.compiled) or all(rank.messages for rank in self.ranks)
 
     def watch(self, descriptor: int) -> None:
         """Adds a descriptor to those that end a poll()."""
@@ -150,4 +157,7 @@ class RankSocket:
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
             raise WorkerDied.reported(message.failed)
         rank.hang_detector.heard()
-        rank.messages.append(message)
+        if kind != "grammar_compiled":
+            rank.messages.append(message)
+        elif rank.number == 0:
+            self.compiled.append(message.grammar_compiled.number)

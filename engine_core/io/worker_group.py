@@ -19,6 +19,7 @@ from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
 from pagewire.internal.v1.worker_pb2 import (
+    CompileGrammar,
     Initialize,
     Ready,
     Shutdown,
@@ -115,6 +116,17 @@ class WorkerGroup:
             rank.hang_detector.sent(num_tokens)
         self._submitted.append(plan)
 
+    def compile_grammar(self, number: int, grammar: str) -> None:
+        """Tells all ranks to compile a grammar, whenever they get to it. Raises WorkerDied."""
+        frame = pack(WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar)))
+        for rank in self._ranks:
+            self._socket.send(rank, frame)
+
+    def take_compiled(self) -> list[int]:
+        """Returns the numbers of grammars that rank 0 has compiled since the last call."""
+        compiled, self._socket.compiled = self._socket.compiled, []
+        return compiled
+
     def collect(self) -> Result:
         """Waits until all ranks have executed the oldest plan without a result; returns that of rank 0.
 
@@ -139,7 +151,7 @@ class WorkerGroup:
     def await_result(self, seconds: float) -> None:
         """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not all(rank.messages for rank in self._ranks):
+        while (left := until - time.monotonic()) > 0 and not self._socket.has_news:
             if self._socket.descriptor in self._socket.poll(min(left, LOOK_S)):
                 self._socket.receive()
             elif left >= LOOK_S:  # a shorter wait is followed by a look anyway

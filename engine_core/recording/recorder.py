@@ -74,12 +74,13 @@ class RecordedScheduler(Scheduler):
             self._recording.add().verdict.suspect = self._suspects[key]
         return refused
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, prepared: bool = True) -> None:
         self._num_requests += 1
         first, sequences = request.sequences[0], request.sequences.copy()
         arrival = self._recording.add().arrival
         self._write_arrival(request, arrival)
-        super().add(request)
+        arrival.preparing = not prepared
+        super().add(request, prepared)
         num_hashes = min(max(len(first.hashes) - 1, 0), len(request.prompt) // self.tables.block_size)
         arrival.block_hashes = _shortened(first.hashes[1 : 1 + num_hashes])
         if arrival.delivered:
@@ -89,6 +90,10 @@ class RecordedScheduler(Scheduler):
             arrival.namespace = int.from_bytes(_shortened(first.hashes[:1]), "little")
         self._recorded[id(request.parameters)] = _Recorded(self._num_requests, num_hashes, sequences)
         self._record_ends(request)
+
+    def prepared(self, request: Request) -> None:
+        self._recording.add().prepared.number = self._recorded[id(request.parameters)].number
+        super().prepared(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
         if request.num_live and not self._in_step:

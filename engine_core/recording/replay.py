@@ -69,7 +69,8 @@ class Replay:
     def run(self) -> Outcome:
         """Replays up to the end or the first difference."""
         handlers: dict[str, Callable[[Any], None]] = {
-            "arrival": lambda arrival: self._add(arrival.number),
+            "arrival": lambda arrival: self._add(arrival.number, not arrival.preparing),
+            "prepared": lambda prepared: self._scheduler.prepared(self._requests[prepared.number]),
             "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
             "finish": lambda finish: self._finish(finish.number, finish.reason),
             "reset": lambda _: self._scheduler.reset_cache(),
@@ -100,11 +101,11 @@ class Replay:
     def _refuse(self, record: RecordedVerdict) -> None:
         assert self._scheduler.refuses(record.suspect), "the recorded suspects quarantine it"
 
-    def _add(self, number: int) -> None:
+    def _add(self, number: int, prepared: bool) -> None:
         request = self._recorded.request(number)
         self._requests[number] = request
         self._worker.expect(request)
-        self._scheduler.add(request)
+        self._scheduler.add(request, prepared)
 
     def _finish(self, number: int, reason: int) -> None:
         self._scheduler.finish(self._requests[number], FinishReason(reason))

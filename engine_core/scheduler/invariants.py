@@ -24,12 +24,18 @@ def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:
         states.prefix_cache.check_invariants(sequence)
     if any(sequence.num_new_tokens > 1 for sequence in running[:-1]):
         raise InvariantError("a sequence was admitted behind a prompt that is not complete")
-    for sequence in waiting:
+    preparing = [
+        sequence
+        for request in states.preparing
+        for sequence in request.sequences
+        if sequence.status is Status.WAITING
+    ]
+    for sequence in waiting + preparing:
         _check_waiting(sequence)
     for request in states.requests:
         _check_request(request)
         states.groups[request].check_invariants()
-    _check_states(running + waiting + forking, states)
+    _check_states(running + waiting + preparing + forking, states)
     _check_rows(running + forking, states)
     states.waiting.check_invariants(len(running))
     states.throughput.check_invariants(len(running))

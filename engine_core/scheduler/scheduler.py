@@ -118,7 +118,10 @@ class Scheduler:
     @property
     def idle_sleep(self) -> float:
         """Seconds that the caller may sleep because nothing runs and nothing may begin; 0: there is work."""
-        return IDLE_SLEEP_S if self.waiting and not self.running and self.quarantine.waits else 0.0
+        if self.running or self.in_flight:
+            return 0.0
+        may_begin = not self.quarantine.waits if self.waiting else not self.states.preparing
+        return 0.0 if may_begin else IDLE_SLEEP_S
 
     @property
     def num_running_requests(self) -> int:
@@ -135,13 +138,20 @@ class Scheduler:
         """Whether an arriving request is quarantined: the caller rejects it and does not add it."""
         return self.quarantine.refuses(key)
 
-    def add(self, request: Request) -> None:
-        """Adds a valid request (intake/validation.py) whose ids are not in use."""
-        self.states.add(request)
+    def add(self, request: Request, prepared: bool = True) -> None:
+        """Adds a valid request (intake/validation.py) whose ids are not in use.
+
+        prepared: False: it must not begin before prepared() is called, because its grammar is being compiled.
+        """
+        self.states.add(request, prepared)
         for sequence in _followers_first(request):
             reason, token = sequence.finish()
             if reason is not FinishReason.NONE:  # what was delivered before is all there is
                 self._finish(sequence, reason, token)
+
+    def prepared(self, request: Request) -> None:
+        """Lets a live request begin that was added as one that is not prepared."""
+        self.states.prepared(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
         """Ends some sequences of a request (none named: all) without output."""

@@ -50,6 +50,8 @@ class SequenceStates:
         self.groups: dict[Request, SequenceGroup] = {}
         self.leaders: dict[Sequence, SequenceGroup] = {}  # that run, and may have followers
         self.wait_causes = WaitCauses()
+        self.preparing: set[Request] = set()
+        """Requests whose grammar is being compiled: their sequences wait, but not in the queue yet."""
         self.num_running_requests = 0
         self.num_preemptions = 0
         self.num_ended = 0
@@ -61,14 +63,21 @@ class SequenceStates:
         self.prefix_cache = prefix_cache
         self.swap = swap
 
-    def add(self, request: Request) -> None:
-        """A request arrives."""
+    def add(self, request: Request, prepared: bool = True) -> None:
+        """A request arrives. prepared: False: it must not begin before prepared() is called."""
         self.groups[request] = (
             ParallelSampling(request) if request.beam_search is None else BeamGroup(request)
         )
         self.requests.add(request)
         self.timeouts.add(request)
         self.wait_causes.arrived(request)
+        self.preparing.add(request)
+        if prepared:
+            self.prepared(request)
+
+    def prepared(self, request: Request) -> None:
+        """A request may begin: it takes its turn in the queue."""
+        self.preparing.remove(request)
         self.quarantine.arrived(request)
         for sequence in request.sequences:
             if sequence.status is Status.WAITING:
@@ -138,7 +147,7 @@ class SequenceStates:
         elif sequence.status is Status.FORKING:
             del request.forking[sequence]
             self._take_reserved_row(sequence)
-        else:
+        elif request not in self.preparing:
             self.waiting.remove(sequence)
             self.swap.drop(sequence)
         sequence.status = Status.ENDED
@@ -151,6 +160,7 @@ class SequenceStates:
             self.quarantine.ended(request, self.groups[request].is_finished)
             self.requests.remove(request)
             self.timeouts.remove(request)
+            self.preparing.discard(request)
             self.wait_causes.ended(request)
             request.sequences.clear()  # a reference cycle: without this only the garbage collector frees them
             self.groups.pop(request).clear()
@@ -214,7 +224,8 @@ class SequenceStates:
         del request.forking[sibling]
         sibling.leads = True
         sibling.status = Status.WAITING
-        self.waiting.add_front(sibling, self._num_kept_tokens(sibling))
+        if request not in self.preparing:
+            self.waiting.add_front(sibling, self._num_kept_tokens(sibling))
 
     def _num_kept_tokens(self, sequence: Sequence) -> int:
         """Tokens of a waiting sequence that are cached or in the swap space now."""

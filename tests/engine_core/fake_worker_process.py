@@ -18,6 +18,7 @@ from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     Failed,
+    GrammarCompiled,
     LoadProgress,
     Ready,
     StepResult,
@@ -67,6 +68,9 @@ def main(arguments: list[str]) -> None:
     )
     send(ready=Ready(model=facts, num_blocks=worker.num_blocks, device="cpu"))
     while (command := receive()).WhichOneof("command") != "shutdown":
+        if command.HasField("compile_grammar"):
+            send(grammar_compiled=GrammarCompiled(number=command.compile_grammar.number))
+            continue
         _misbehave(fault, "step", send)
         tokens = worker.execute(decode_plan(command.step_plan))
         worker.plans.clear()

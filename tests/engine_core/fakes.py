@@ -238,6 +238,7 @@ class FakeWorker:
         self.plans: list[Plan] = []
         self.num_drafts = 0  # tokens that it would draft for every row
         self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
+        self.compiled: list[int] = []  # grammars, which take no time here
         self._results: deque[Result] = deque()
         self._sample_counts: list[int] = []  # of the last plan
         self._scores: list[Scored] = []
@@ -260,6 +261,15 @@ class FakeWorker:
                 beam_logprobs=[logprob for _, logprob in self._offers],
             )
         )
+
+    def compile_grammar(self, number: int, grammar: str) -> None:
+        """See engine_core.core.Worker."""
+        self.compiled.append(number)
+
+    def take_compiled(self) -> list[int]:
+        """See engine_core.core.Worker."""
+        compiled, self.compiled = self.compiled, []
+        return compiled
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""

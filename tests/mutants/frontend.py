@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         name="of two attempts to match an expression the younger one counts",
         file="frontend/text/regex_automaton.py",
-        old="                found = _lowest(complete), index\n",
-        new="                found = _lowest(complete), -index\n",
+        old="matched = found if matched is None else min(matched, found)\n",
+        new="matched = found if matched is None else max(matched, found)\n",
         tests=("tests/frontend/text/test_regex_automaton.py", "tests/frontend/text/test_stop_regexes.py"),
     ),
     Mutant(

@@ -47,6 +47,7 @@ class Device:
             self.ready.prefill_us_per_token, self.ready.swap_us_per_block = workload.settings.swap_costs
         self._memory = TaggedMemory(self._runner.rows, self.ready.num_host_blocks, workload.namespace)
         self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
+        self._compiling: list[tuple[float, int]] = []  # grammars, and when they are compiled
         self.dies = False  # in the step that comes next
         self._death: float | None = None
         self._kills_core = False  # so that its own death is not noticed
@@ -68,6 +69,18 @@ class Device:
             self._death = end - 1e-6 * result.duration_us * self._random.random()
             return
         self.under_way.append((end + self._hop * self._random.random(), plan, result))
+
+    def compile_grammar(self, number: int, grammar: str) -> None:
+        """See engine_core.core.Worker."""
+        delay = 2 * self._hop * self._random.random() + 0.02 * self._random.random() ** 3
+        self._compiling.append((self._machine.loop.time() + delay, number))
+
+    def take_compiled(self) -> list[int]:
+        """See engine_core.core.Worker."""
+        now = self._machine.loop.time()
+        compiled = [number for at, number in self._compiling if at <= now]
+        self._compiling = [(at, number) for at, number in self._compiling if at > now]
+        return compiled
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""

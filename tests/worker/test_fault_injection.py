@@ -1,6 +1,7 @@
 """Faults around a real device's runner. The simulated device's are in simulated/test_backend.py."""
 
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -21,6 +22,9 @@ class Runner:
     def launch(self, plan: worker_pb2.StepPlan) -> None:
         self.launched.append(plan.step)
         self._left.append(plan.step)
+
+    def compile_grammar(self, grammar: str) -> Future[object]:
+        raise AssertionError("no row has a grammar")
 
     def seconds_left(self) -> float | None:
         return 0.5 if self._left else None

@@ -1,6 +1,7 @@
 """The execute loop: when a plan is launched, and when a result is handed over."""
 
 from collections import deque
+from concurrent.futures import Future
 
 from pagewire.internal.v1 import worker_pb2
 from worker.loop import StepRunner, execute_steps
@@ -14,12 +15,17 @@ class Device:
     def __init__(self) -> None:
         self.now = 0.0
         self.spans: list[tuple[float, float]] = []  # of steps
+        self.compiling: dict[str, Future[object]] = {}
         self._num_finished = 0
 
     def launch(self, plan: worker_pb2.StepPlan) -> None:
         free = self.spans[-1][1] if self.spans else 0.0
         start = max(self.now, free)
         self.spans.append((start, start + SECONDS))
+
+    def compile_grammar(self, grammar: str) -> "Future[object]":
+        self.compiling[grammar] = Future()
+        return self.compiling[grammar]
 
     def seconds_left(self) -> float | None:
         if self._num_finished == len(self.spans):
@@ -93,6 +99,9 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
             log.append(f"execute {plan.step}")
             self.results.append(worker_pb2.StepResult(step=plan.step))
 
+        def compile_grammar(self, grammar: str) -> "Future[object]":
+            raise AssertionError("no row has a grammar")
+
         def seconds_left(self) -> float | None:
             return 0.0 if self.results else None
 
@@ -114,3 +123,39 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
     runner: StepRunner = Blocking()
     execute_steps(Commands(), runner)
     assert log == ["execute 1", "send 1", "execute 2", "send 2", "execute 3", "send 3"]
+
+
+def test_steps_go_on_while_a_grammar_is_compiled() -> None:
+    """That it is compiled, or cannot be, is told between steps, with its number."""
+    device, log = Device(), list[str]()
+
+    class Core:
+        """Sends two grammars, then plans; the grammars are done during the second and the third step."""
+
+        def __init__(self) -> None:
+            commands = [worker_pb2.CompileGrammar(number=number, grammar=f"g{number}") for number in (7, 8)]
+            self._left = deque(worker_pb2.WorkerCommand(compile_grammar=command) for command in commands)
+            self._left.extend(worker_pb2.WorkerCommand(step_plan=worker_pb2.StepPlan()) for _ in range(4))
+
+        def send(self, message: worker_pb2.WorkerMessage) -> None:
+            if message.HasField("step_result"):
+                log.append(f"step {message.step_result.step}")
+                if message.step_result.step == 2:
+                    device.compiling["g8"].set_exception(ValueError("no grammar"))
+                if message.step_result.step == 3:
+                    device.compiling["g7"].set_result(None)
+            else:
+                log.append(f"compiled {message.grammar_compiled.number}")
+
+        def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
+            if len(device.compiling) == 2 and not all(each.done() for each in device.compiling.values()):
+                assert seconds is not None, "it looks at what is being compiled"
+            if len(log) == 6:
+                return worker_pb2.WorkerCommand(shutdown=worker_pb2.Shutdown())
+            if device.seconds_left() is not None:
+                device.now += seconds or 0.0
+                return worker_pb2.WorkerCommand()
+            return self._left.popleft()
+
+    execute_steps(Core(), device)
+    assert log == ["step 1", "step 2", "compiled 8", "step 3", "compiled 7", "step 4"]

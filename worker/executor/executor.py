@@ -13,6 +13,7 @@ A device that computes by itself may still be busy with earlier steps while a la
 """
 
 from collections import deque
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
 from worker.executor.pending_step import PendingStep
 from worker.executor.verification import Verification
+from worker.grammar.matcher import Matcher
 from worker.sampling.logprobs.requests import LogprobRequests
 from worker.speculation.drafts import StepDrafts
 from worker.speculation.speculator import Speculator
@@ -74,6 +76,10 @@ class StepExecutor(Generic[B]):
     def finish(self) -> worker_pb2.StepResult:
         """See worker.loop.StepRunner."""
         return self._pending.popleft().result()
+
+    def compile_grammar(self, grammar: str) -> "Future[Matcher]":
+        """See worker.loop.StepRunner."""
+        return self.backend.grammars.compile(grammar)
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step to its end, with no other step in flight."""

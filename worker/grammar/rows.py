@@ -1,8 +1,8 @@
 """Rows that have grammars, and the masks of their next tokens.
 
 A mask is computed in a thread as soon as the token before it is known, while the model computes the next
-logits; compiling a grammar and re-reading the output of a resumed row take place while its prompt is
-computed. words() waits for what is not ready.
+logits; the output of a resumed row is re-read while its prompt is computed. words() waits for what is not
+ready; the core sends rows whose grammars are compiled.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,6 +56,14 @@ class GrammarRows:
 
     def __contains__(self, row: object) -> bool:
         return row in self._rows
+
+    def compile(self, grammar: str) -> "Future[Matcher]":
+        """Compiles a grammar that rows will have; its future raises GrammarError."""
+        if self._compiler is not None:
+            return self._compiler.compile(grammar)
+        none: Future[Matcher] = Future()
+        none.set_exception(GrammarError(NO_ENGINE))
+        return none
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. output_ids: output that the sequence already has."""

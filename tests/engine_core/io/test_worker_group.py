@@ -81,6 +81,19 @@ def test_a_worker_from_start_to_end(
     assert child._process.returncode == 0, "it left by itself"
 
 
+def test_grammars_are_compiled_beside_steps(link: WorkerGroup) -> None:
+    """The answer is no result, and ends a wait for nothing."""
+    start(link)
+    assert link.take_compiled() == []
+    link.compile_grammar(5, "start: /a/")
+    link.await_result(60.0)
+    assert link.take_compiled() == [5] and link.take_compiled() == []
+    link.compile_grammar(6, "start: /b/")
+    one_step(link)
+    link.await_result(60.0)
+    assert link.take_compiled() == [6]
+
+
 @pytest.mark.parametrize(
     ("fault", "what", "why"),
     [

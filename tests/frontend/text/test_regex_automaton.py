@@ -29,6 +29,7 @@ SUPPORTED = (
     "((a|b)*c)+?d*?e??f",
     "^ab",
     "(?m)^ab|c",
+    "abc|bc|(a|b)c+",
     "{",
 )
 ALPHABET = "abcdeABC éßs!.*\\\n-]19x_{,2}"

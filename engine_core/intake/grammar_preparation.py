@@ -1,7 +1,8 @@
 """Grammars that the worker compiles before their requests may begin, so that no step waits for one.
 
 A grammar that was asked for lately is not asked for again: the worker keeps more of them than this. If it has
-dropped one all the same, it compiles it with the row that comes, and a step may wait.
+dropped one all the same, it compiles it with the row that comes, and a step may wait. So it does for suspects
+of a death of the engine (quarantine/), which must be known when they arrive, and run before all others.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class GrammarPreparation:
         digest = blake2b(grammar.encode(), digest_size=16).digest()
         if digest in self._known:
             self._known.move_to_end(digest)
+            self._scheduler.add(request)
+            return
+        if self._scheduler.quarantine.is_suspect(request.key):
             self._scheduler.add(request)
             return
         self._scheduler.add(request, prepared=False)

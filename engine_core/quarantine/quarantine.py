@@ -72,6 +72,10 @@ class Quarantine:
         self._journal.change_suspect(key, release(suspect))
         return True
 
+    def is_suspect(self, key: int) -> bool:
+        """Returns whether a request with this key is a suspect that has not been cleared."""
+        return key in self._journal.suspects
+
     # Requests come and go.
 
     def arrived(self, request: Request) -> None:

@@ -89,6 +89,14 @@ def test_old_grammars_are_asked_for_again(house: SlowCompiler) -> None:
     house.run()
 
 
+def test_a_suspect_is_known_at_once(house: SlowCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quarantine decides when it runs: the worker compiles its grammar with its row."""
+    monkeypatch.setattr(house.scheduler.quarantine, "is_suspect", lambda key: True)
+    house.put(with_grammar(1))
+    house.run()
+    assert not house.asked and {*house.outputs_of(b"a").ends} == {(1, 0)}
+
+
 def test_ends_while_it_is_compiled(house: SlowCompiler) -> None:
     """By the client, in part and in whole, by a time limit, with its frontend: nothing is left of it."""
     house.put(with_grammar(1))

@@ -247,4 +247,32 @@ MUTANTS = (
         new="            pass\n",
         tests=("tests/pagewire/client/transport/test_recovery.py",),
     ),
+    Mutant(
+        name="a budget of reasoning counts one token too many",
+        file="frontend/grammar/calls/answer.py",
+        old="            most = form.reasoning_budget\n",
+        new="            most = form.reasoning_budget + 1\n",
+        tests=("tests/frontend/grammar/calls/test_answer.py",),
+    ),
+    Mutant(
+        name="tools that are required are not checked against their schemas",
+        file="frontend/answers/form.py",
+        old="            if tool.strict or form.calls_required:\n",
+        new="            if tool.strict:\n",
+        tests=("tests/frontend/answers/test_form.py",),
+    ),
+    Mutant(
+        name="a bare string may contain the mark behind it",
+        file="frontend/grammar/calls/strings.py",
+        old="is not None else [without(barred)]\n",
+        new="is not None else []\n",
+        tests=("tests/frontend/grammar/calls/test_calls.py",),
+    ),
+    Mutant(
+        name="a mark in a string of arguments ends the call",
+        file="frontend/answers/machine.py",
+        old="        is_quoted = found is not None and self._is_quoted(found)\n",
+        new="        is_quoted = False\n",
+        tests=("tests/frontend/grammar/calls/test_calls.py",),
+    ),
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from frontend.answers.tables import PairNotation, TagWriting, ToolFormat
 from frontend.grammar.calls.members import BadSchema, Member, arguments_schema, members
-from frontend.grammar.calls.strings import string_pattern
+from frontend.grammar.calls.strings import marked_text, string_pattern
 from frontend.grammar.calls.unquoted import NAME, UnquotedValues, pairs
 from frontend.grammar.lark import SPACED, LarkWriter, optional, sequence
 from frontend.grammar.special_tokens import SpecialTokens
@@ -62,11 +62,8 @@ class ArgumentsWriter:
         return sequence(json_value(schema), self._special.in_lark(tag.close))
 
     def _string(self, schema: dict[str, Any], tag: TagWriting) -> str:
-        """The text up to a mark of characters is one terminal with it: else the text would take its begin."""
-        text, mark = self._special.split(tag.close)
         pattern = string_pattern(schema, tag.close.strip(), padded=tag.close.startswith("\n"))
-        closing = f"({pattern}) {json.dumps(text, ensure_ascii=False)}" if text else pattern
-        return sequence(self._lark.terminal(closing), self._special.in_lark(mark))
+        return marked_text(self._lark, self._special, pattern, tag.close)
 
     def _paired(self, written: list[Member], notation: PairNotation) -> str:
         if not notation.escapes:

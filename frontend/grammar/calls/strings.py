@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 from frontend.grammar.calls.members import ANNOTATIONS, DEFINITIONS, BadSchema, refuse_others
-from frontend.grammar.lark import ANY, without
+from frontend.grammar.lark import ANY, LarkWriter, sequence, without
+from frontend.grammar.special_tokens import SpecialTokens
 
 _KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", *DEFINITIONS} | ANNOTATIONS
 _HARMLESS = re.compile(r"\\[^bBAzZ]|\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -29,6 +30,17 @@ def string_pattern(schema: dict[str, Any], barred: str, *, padded: bool) -> str:
     if not padded:
         parts += [r"~/\n(.|\n)*/", r"~/(.|\n)*\n/"]
     return " & ".join([ANY, *parts])
+
+
+def marked_text(lark: LarkWriter, special: SpecialTokens, pattern: str, mark: str) -> str:
+    """Returns an expression for a text of a pattern, and the mark behind it.
+
+    The characters of a mark are one terminal with the text, which would else take the first of them.
+    """
+    characters, token = special.split(mark)
+    if characters:
+        pattern = f"({pattern}) {json.dumps(characters, ensure_ascii=False)}"
+    return sequence(lark.terminal(pattern), special.in_lark(token))
 
 
 def _choices(choices: Any, barred: str) -> str:

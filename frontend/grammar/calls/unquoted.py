@@ -14,7 +14,7 @@ from frontend.grammar.calls.members import (
     members,
     refuse_others,
 )
-from frontend.grammar.calls.strings import string_pattern
+from frontend.grammar.calls.strings import marked_text, string_pattern
 from frontend.grammar.lark import SPACED, LarkWriter, one_of, optional, sequence
 from frontend.grammar.special_tokens import SpecialTokens
 
@@ -30,6 +30,7 @@ class UnquotedValues:
 
     def __init__(self, lark: LarkWriter, special: SpecialTokens, quote: str, separator: str) -> None:
         self._lark = lark
+        self._special = special
         self._quote = quote
         self._marks = special.in_lark(quote)
         self._separator = json.dumps(separator)
@@ -53,8 +54,8 @@ class UnquotedValues:
 
     def _of_type(self, kind: str, schema: dict[str, Any]) -> str:
         if kind == "string":
-            text = self._lark.terminal(string_pattern(schema, self._quote, padded=True))
-            return sequence(self._marks, text, self._marks)
+            pattern = string_pattern(schema, self._quote, padded=True)
+            return sequence(self._marks, marked_text(self._lark, self._special, pattern, self._quote))
         if kind == "array":
             return self._array(schema)
         if kind == "object":

@@ -121,3 +121,35 @@ def test_what_cannot_be_enforced_is_refused_by_its_tool(name: str, schema: Any, 
         RandomModel(name).grammar(asked)
     ((path, said),) = refusal.value.violations.items()
     assert path == "prompt.chat.tools[2].parameters" and problem in said
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm-4.5", "minimax-m2", "gemma-4"])
+def test_a_bare_string_cannot_contain_the_mark_behind_it(name: str) -> None:
+    """Also where the mark is text: what was written before it would be the value, and the rest no call."""
+    model = RandomModel(name, special=False)
+    one = reader_pb2.AnswerForm(calls_required=True, single_call=True)
+    one.tools.add(name="f", parameters='{"properties":{"a":{"type":"string"}},"required":["a"]}')
+    grammar, mark = model.grammar(one), _MARKS[name]
+    for value, fits in (("x < y </para", True), (f"x{mark}y", False)):
+        matcher = model.matcher(grammar)
+        text = _WHOLE[name].format(value)
+        assert (matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()) == fits, text
+        if fits:
+            assert model.read(list(text.encode())).meaning == [("f", {"a": value})]
+
+
+_MARKS = {
+    "qwen3-coder": "</parameter>",
+    "glm-4.5": "</arg_value>",
+    "minimax-m2": "</parameter>",
+    "gemma-4": '<|"|>',
+}
+_WHOLE = {
+    "qwen3-coder": ("<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"),
+    "glm-4.5": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+    "minimax-m2": (
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">{}</parameter>\n</invoke>\n'
+        "</minimax:tool_call>"
+    ),
+    "gemma-4": '<|tool_call>call:f{{a:<|"|>{}<|"|>}}<tool_call|>',
+}

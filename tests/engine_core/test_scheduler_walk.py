@@ -158,8 +158,16 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.ledger.tokens[self.handle, index] = output.copy()
         self.sent[self.handle] = message
         self.worker.namespaces[self.handle] = namespace(message)
-        self.scheduler.add(make(message, self.limits, frontend, self.now))
+        prepared = not data.draw(ONE_IN_FIVE, "preparing")
+        self.scheduler.add(make(message, self.limits, frontend, self.now), prepared)
         self.collect()
+
+    @precondition(lambda self: self.scheduler.states.preparing)
+    @rule()
+    def prepared(self) -> None:
+        """The oldest request whose grammar is being compiled may begin."""
+        preparing = self.scheduler.states.preparing
+        self.scheduler.prepared(next(request for request in self.scheduler.requests if request in preparing))
 
     def search(self, data: st.DataObject, message: AddRequest) -> None:
         """Makes it a beam search, if there is room for all beams."""
@@ -193,9 +201,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         under_way = self.scheduler.in_flight
         for _ in range(steps):
             plan = self.scheduler.schedule(self.now)
-            assert plan.rows or under_way or not self.scheduler.requests, (
-                "no sequence waits while the worker idles"
-            )
+            all_prepare = len(self.scheduler.requests) == len(self.scheduler.states.preparing)
+            assert plan.rows or under_way or all_prepare, "no sequence waits while the worker idles"
             assert sum(plan.counts) <= self.scheduler.max_num_batched_tokens
             self.scheduler.check_invariants()
             if plan.rows:
@@ -258,6 +265,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.collect()
+        while self.scheduler.states.preparing:
+            self.prepared()
         run(self.scheduler, self.worker, self.ledger, now=self.now, ahead=self.ahead)
         assert not self.scheduler.requests
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks

@@ -27,6 +27,10 @@ class _HeldByTenant:
         self.num_held = 0
         self._held_by: Counter[str] = Counter()
 
+    def serves_others(self, caller: Caller) -> bool:
+        """Whether something is held by tenants other than the caller's."""
+        return len(self._held_by) > (caller.tenant in self._held_by)
+
     def _count(self, tenant: str | None, change: int) -> None:
         self.num_held += change
         if tenant is not None:
@@ -113,6 +117,8 @@ class ConcurrencyLimits:
         self._controls = SlotPool("controls", MAX_CONTROL_CALLS, self.refused, clock)
         self.call = self._calls.slot
         """Holds a slot for a call that generates or tokenizes."""
+        self.serves_others = self._calls.serves_others
+        """Whether tenants other than a caller's have calls that generate or tokenize."""
         self.stream = self._streams.slot
         """Holds a slot for a stream that may stay open without doing anything."""
         self.control = self._controls.slot

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from frontend.auth.authenticator import AnonymousAuthenticator, Authenticator, TokenAuthenticator
 from frontend.auth.token_file import TokenFile
@@ -30,6 +29,7 @@ from frontend.rpc.interceptors.metrics import MetricsInterceptor
 from frontend.rpc.interceptors.tracing import TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
 from frontend.rpc.options import bind, server_options
+from frontend.rpc.reflection import add_reflection
 from frontend.rpc.shutdown import Shutdown
 from frontend.rpc.tls import certificates_of
 from frontend.servicers.admin import AdminServicer
@@ -101,7 +101,9 @@ class Frontend:
         addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
         key = read_client_key(config.curve_key) if config.curve_key else None
         make_socket = partial(EngineSocket, key=key)
-        self.engine = EngineClient(addresses, self.state, config.resume_timeout, make_socket)
+        self.engine = EngineClient(
+            addresses, self.state, config.resume_timeout, make_socket, ready_timeout=config.ready_timeout
+        )
         self.limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
         self.write_timeouts = WriteTimeouts(config.write_timeout)
         self.counters = Counters()
@@ -240,8 +242,7 @@ class Frontend:
         if self._vllm is not None:
             self._vllm.add_to(server)
         if self._reflects:
-            names = (*self._services, _HEALTH.full_name, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            add_reflection(server, (*self._services, _HEALTH.full_name))
         return server
 
     def _bind(self, server: grpc.aio.Server, port: int) -> int:

@@ -161,6 +161,9 @@ class FrontendConfig(ModelConfig):
     resume_timeout: float = flag(
         60.0, "seconds that streams wait for an engine that has died; 0: they fail at once", at_least=0
     )
+    ready_timeout: float = flag(
+        10.0, "seconds that new requests wait while no engine serves; 0: refused at once", at_least=0
+    )
     max_concurrent_requests: int = flag(
         4096, "concurrent requests per frontend; more are refused; 0: no limit", at_least=0
     )
@@ -287,6 +290,9 @@ class EngineConfig(ModelConfig):
     record_tokens: bool = flag(False, "with --record: also token ids, which reveal prompts and outputs")
     policy: Policy = flag(
         "fair", "queue order; fair: priority, then the tenant served least; fcfs: first come, first served"
+    )
+    preempt_rows: bool = flag(
+        False, "let requests of a better class take rows from running ones of a worse class"
     )
     tenant_weight: tuple[str, ...] = flag(
         (),

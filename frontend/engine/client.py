@@ -55,9 +55,12 @@ class EngineClient:
         resume_timeout: float = 0.0,
         make_socket: MakeSocket = EngineSocket,
         random: Random | None = None,
+        *,
+        ready_timeout: float = 0.0,
     ) -> None:
         """addresses: of the cores; a fixed one may be given as a string. resume_timeout: seconds that
-        requests wait for a core when theirs is lost and no other serves."""
+        requests wait for a core when theirs is lost and no other serves. ready_timeout: seconds that new
+        requests wait for one, once a core has served."""
         self.identity = new_identity()
         self.facts: engine_pb2.Welcome | None = None
         """What holds at every core that has ever served; None before the first."""
@@ -69,6 +72,7 @@ class EngineClient:
         self._random = random or Random()
         self._handles = itertools.count(1)  # for all cores: a handle names one attempt at one of them
         self._journal = Journal(resume_timeout)
+        self._ready_timeout = ready_timeout
         self._model: engine_pb2.ModelFacts | None = None
         self._known_addresses: list[str] = []
         self._leaving: list[EngineConnection] = []  # removed from the list, but still with requests in flight
@@ -112,15 +116,23 @@ class EngineClient:
             raise EngineNotReady(f"the engine is not ready: {name}")
         return self.facts
 
+    def require_known(self) -> engine_pb2.Welcome:
+        """Returns the facts that the engines agree on, as long as a request may be submitted: while no core
+        serves it waits. Raises EngineNotReady before the first core has served, and where nothing waits."""
+        return self.facts if self.facts is not None and self._ready_timeout else self.require()
+
     def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
-        """Sends a request whose outputs go to the sink, resending it as often as necessary. Returns a ticket
-        for release(). Raises EngineNotReady."""
-        self.require()
+        """Sends a request whose outputs go to the sink, resending it as often as necessary; while no core
+        takes it, it waits for up to ready_timeout. Returns a ticket for release(). Raises EngineNotReady."""
+        self.require_known()
         request.handle = next(self._handles)
         core = self._send(request, routing)
-        if core is None:
+        if core is not None:
+            self._journal.add(request, sink, core, routing)
+        elif self._ready_timeout:
+            self._journal.hold(request, sink, self._ready_timeout, routing)
+        else:
             raise EngineNotReady("the engine does not take requests")
-        self._journal.add(request, sink, core, routing)
         return request.handle
 
     def release(self, ticket: int) -> None:

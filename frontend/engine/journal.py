@@ -6,7 +6,7 @@ tokens so far travel as delivered output, and the next one follows them.
 
          add()              lose()                 resent()
     ──────────> in flight ─────────> waiting ─────────────────> in flight
-                    │                   │  too long, or too often without a new token
+                    │         hold() ─> │  too long, or too often without a new token
                     └─> remove()        └─> the sink fails
 """
 
@@ -21,7 +21,7 @@ from typing import Protocol
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.engine.routing import ANYWHERE, Routing
-from frontend.errors import EngineDead, ServiceError
+from frontend.errors import EngineDead, EngineNotReady, ServiceError
 from frontend.logprobs import Scores
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
@@ -142,6 +142,16 @@ class Journal:
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
         self.num_bytes += len(request.prompt_token_ids)
 
+    def hold(
+        self, request: engine_pb2.AddRequest, sink: Sink, patience: float, routing: Routing = ANYWHERE
+    ) -> None:
+        """Records a request that no core takes yet. It waits for one as a lost request does, for so many
+        seconds, then fails with EngineNotReady."""
+        entry = JournalEntry(request, sink, time.monotonic(), 0, None, routing)
+        self._by_ticket[entry.ticket] = entry
+        self.num_bytes += len(request.prompt_token_ids)
+        self._wait(entry, patience, EngineNotReady())
+
     def remove(self, ticket: int) -> JournalEntry | None:
         """Removes and returns an entry; None when there is none."""
         entry = self._by_ticket.get(ticket)
@@ -199,13 +209,7 @@ class Journal:
         if entry.num_losses > MAX_RESENT or entry.num_deaths > MAX_DEATHS:
             self.fail(entry, too_often)
             return
-        self._waiting[entry.ticket] = entry
-        stopping, loop = entry.request.stopping, asyncio.get_running_loop()
-        limit = self._left(entry, stopping.time_limit) if stopping.HasField("time_limit") else inf
-        if limit < self._patience:
-            entry.timer = loop.call_later(limit, self._run_out, entry)
-        else:
-            entry.timer = loop.call_later(self._patience, self.fail, entry, EngineDead())
+        self._wait(entry, self._patience, EngineDead())
 
     def fail(self, entry: JournalEntry, error: ServiceError) -> None:
         """Ends an entry with an error."""
@@ -244,6 +248,16 @@ class Journal:
         self.num_resent += 1
         entry.core, entry.handle = core, handle
         core.in_flight[handle] = entry
+
+    def _wait(self, entry: JournalEntry, patience: float, error: ServiceError) -> None:
+        """Lets an entry wait for a core, for so many seconds or until its time limit."""
+        self._waiting[entry.ticket] = entry
+        stopping, loop = entry.request.stopping, asyncio.get_running_loop()
+        limit = self._left(entry, stopping.time_limit) if stopping.HasField("time_limit") else inf
+        if limit < patience:
+            entry.timer = loop.call_later(limit, self._run_out, entry)
+        else:
+            entry.timer = loop.call_later(patience, self.fail, entry, error)
 
     def _left(self, entry: JournalEntry, span: Duration) -> float:
         """Returns the seconds left of a duration that was granted when the request was first sent."""

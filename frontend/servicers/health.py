@@ -28,6 +28,14 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
+    async def List(
+        self, request: health_pb2.HealthListRequest, context: Context
+    ) -> health_pb2.HealthListResponse:
+        statuses = {
+            name: health_pb2.HealthCheckResponse(status=self._status(name)) for name in sorted(self._services)
+        }
+        return health_pb2.HealthListResponse(statuses=statuses)
+
     @guarded
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         with self._write_timeouts.writer(sender(context)) as writer:

@@ -1,15 +1,15 @@
 """Scores continuations of a prompt: each is a request whose prompt ends with the continuation and which asks
 for log-probabilities from the continuation's first token on.
 
-All of them are sent at once; the prefix cache computes the prompt once, since requests that arrive together
-share the blocks that the first one computes. The one token that each of them samples is dropped.
+They are sent in turn (scoring_turns.py); the prefix cache computes the prompt once, since requests
+that arrive together share the blocks that the first one computes. The one token that each of them samples is
+dropped.
 """
 
 import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
-from frontend.auth.caller import Caller, Terms
 from frontend.call import Call
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
@@ -17,9 +17,9 @@ from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.scoring_turns import ScoringTurns
 from frontend.telemetry.log_fields import put_log_fields
 from frontend.validation.requests import check_continuations
-from frontend.validation.rules import MAX_COUNT
 from frontend.validation.terms import check_terms
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
@@ -47,13 +47,14 @@ class ContinuationScorer:
     ) -> None:
         self._config, self._model, self._prompts = config, model, prompts
         self._engine, self._generator, self._limits = engine, generator, limits
+        self._turns = ScoringTurns(limits.serves_others)
 
     async def score(
         self, request: pooling_pb2.ScoreContinuationsRequest, call: Call
     ) -> pooling_pb2.ScoreContinuationsResponse:
         """Scores all continuations. Raises ServiceError."""
         self._model.check_name(request.model)
-        limits = limits_of(self._engine.require(), self._config)
+        limits = limits_of(self._engine.require_known(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
         caller = call.caller
         tenant = caller.act_as(request.tenant)
@@ -82,13 +83,12 @@ class ContinuationScorer:
         request_ids: tuple[str, ...],
         ends: float | None,
     ) -> list[_ContinuationScore]:
-        """The first failure ends all requests. No more of them run at once than the tenant's quota allows."""
-        slots = asyncio.Semaphore(min(_most_at_once(call.caller), len(continuations)))
+        """The first failure ends all requests."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(
-                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends, slots)
+                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends)
                     )
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
@@ -101,9 +101,8 @@ class ContinuationScorer:
         request: generation_pb2.GenerateRequest,
         call: Call,
         ends: float | None,
-        slots: asyncio.Semaphore,
     ) -> _ContinuationScore:
-        async with slots:
+        async with self._turns.turn(call.caller):
             left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
             async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
                 message = await stream.take()
@@ -133,12 +132,6 @@ def _request(
         tenant=whole.tenant,
         cache=whole.cache,
     )
-
-
-def _most_at_once(caller: Caller) -> int:
-    """Returns how many requests of one sequence the caller's quotas allow at once."""
-    terms = caller.terms or Terms()
-    return min(quota or MAX_COUNT for quota in (terms.max_requests, terms.max_sequences))
 
 
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:

@@ -95,7 +95,7 @@ class Generator:
     ) -> AsyncIterator[Stream]:
         caller, timings = call.caller, span.timings
         self._model.check_name(request.model)
-        welcome = self._engine.require()
+        welcome = self._engine.require_known()
         limits = limits_of(welcome, self._config)
         check_generate(request, limits)
         tenant = caller.act_as(request.tenant)

@@ -16,7 +16,7 @@ def test_a_process_that_leaves_may_come_back(tmp_path: Path):
     folder, runtime, port = str(without_weights(tmp_path)), tmp_path / "run", free_port()
     runtime.mkdir(mode=0o700)
     arguments = {
-        "frontend": [folder, f"--port={port}"],
+        "frontend": [folder, f"--port={port}", "--ready-timeout=0"],
         "engine": [folder, "--device=simulated", "--profile=instant", "--external-workers"],
         "worker": [f"--engine=ipc://{runtime}/pagewire/workers.ipc"],
     }

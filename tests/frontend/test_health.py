@@ -31,6 +31,21 @@ async def test_check(checkpoint, model):
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
+async def test_list(checkpoint, model):
+    """The state of every service at once."""
+    async with run_service(checkpoint, model=model, wait=False) as service:
+        stub = health_pb2_grpc.HealthStub(service.channel)
+
+        async def listed() -> dict[str, int]:
+            statuses = (await stub.List(health_pb2.HealthListRequest())).statuses
+            return {name: one.status for name, one in statuses.items()}
+
+        assert await listed() == dict.fromkeys(("", *SERVICES), NOT_SERVING)
+        await service.engine.start()
+        await service.frontend.wait_until_serving()
+        assert await listed() == dict.fromkeys(("", *SERVICES), SERVING)
+
+
 @pytest.mark.parametrize("name", ["", SERVICES[0]])
 async def test_watch_follows_every_change(checkpoint, model, name):
     """Starting, serving, engine gone, another engine, shutting down."""

@@ -211,9 +211,12 @@ async def _unary(service) -> generation_pb2.GenerateResponse:
 
 
 async def test_the_core_says_itself_that_it_dies(checkpoint, model):
-    """Its worker has died: it fails everything with ENGINE_DEAD, then it is gone. New requests are
-    refused from its word on."""
-    async with run_service(checkpoint, model=model) as service, streaming(service) as (messages, task):
+    """Its worker has died: it fails everything with ENGINE_DEAD, then it is gone. From its word on new
+    requests are not sent to it, and where they do not wait they are refused."""
+    async with (
+        run_service(checkpoint, model=model, ready_timeout=0) as service,
+        streaming(service) as (messages, task),
+    ):
         request = await play(service, 2)
         await has(messages, 2)
         await service.engine.fail(request.handle, code_pb2.UNAVAILABLE, "ENGINE_DEAD", "dead")
@@ -308,6 +311,46 @@ async def test_no_core_returns(checkpoint, model):
         assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
         assert details_of(failure.value)["ErrorInfo"].reason == "ENGINE_DEAD"
         assert tokens_of(messages) == ANSWERS[0][:2]
+
+
+async def test_a_request_that_arrives_while_no_core_serves_waits_for_one(checkpoint, model):
+    """A kill costs a new request what it costs a stream: a pause."""
+    async with run_service(checkpoint, model=model) as service:
+        await service.engine.stop()
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        async with streaming(service) as (messages, task):
+            while not service.frontend.engine.num_streams:
+                await asyncio.sleep(0.002)
+            service.engine.epoch += 1
+            await service.engine.start()
+            assert not (await play(service)).again
+            await asyncio.wait_for(task, 30)
+            assert tokens_of(messages) == ANSWERS[0]
+
+
+async def test_a_request_that_arrives_waits_no_longer_than_its_deadline(checkpoint, model):
+    async with run_service(checkpoint, model=model) as service:
+        await service.engine.stop()
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await service.generation.GenerateUnary(make_request(), timeout=0.1)
+        assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        while service.frontend.engine.num_streams:
+            await asyncio.sleep(0.002)
+
+
+async def test_a_request_that_arrives_waits_no_longer_than_the_frontend_lets_it(checkpoint, model):
+    async with run_service(checkpoint, model=model, ready_timeout=0.05) as service:
+        await service.engine.stop()
+        while service.frontend.state.serves:
+            await service.frontend.state.changed()
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await service.generation.GenerateUnary(make_request(), timeout=30)
+        assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert details_of(failure.value)["ErrorInfo"].reason == "ENGINE_NOT_READY"
+        assert details_of(failure.value)["RetryInfo"].retry_delay.ToMilliseconds() > 0
 
 
 async def test_the_time_limit_passes_while_no_core_is_there(checkpoint, model):

@@ -4,8 +4,9 @@ import asyncio
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from frontend.model_info import load_model
 from frontend.server import SERVICES, Frontend
@@ -26,21 +27,29 @@ from tests.frontend.fakes import (
 )
 
 
-async def ask(service, request: reflection_pb2.ServerReflectionRequest):
-    stub = reflection_pb2_grpc.ServerReflectionStub(service.channel)
-    async for response in stub.ServerReflectionInfo(iter([request])):
+async def ask(service, request: reflection_pb2.ServerReflectionRequest, version: str = "v1"):
+    call = service.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    async for response in call(iter([request])):
         return response
 
 
-async def test_reflection_lists_everything(checkpoint, model):
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_lists_everything(checkpoint, model, version):
     async with run_service(checkpoint, model=model) as service:
-        response = await ask(service, reflection_pb2.ServerReflectionRequest(list_services=""))
+        response = await ask(service, reflection_pb2.ServerReflectionRequest(list_services=""), version)
         listed = {entry.name for entry in response.list_services_response.service}
-        others = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-        assert listed == {*SERVICES, *others}
+        reflections = {f"grpc.reflection.{each}.ServerReflection" for each in ("v1", "v1alpha")}
+        assert listed == {*SERVICES, "grpc.health.v1.Health", *reflections}
         for name in listed:
             request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
-            assert (await ask(service, request)).file_descriptor_response.file_descriptor_proto
+            files = (await ask(service, request, version)).file_descriptor_response.file_descriptor_proto
+            package = name.rpartition(".")[0]
+            packages = {descriptor_pb2.FileDescriptorProto.FromString(file).package for file in files}
+            assert package in packages
 
 
 async def test_reflection_can_be_switched_off(checkpoint, model):

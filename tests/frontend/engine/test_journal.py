@@ -6,7 +6,7 @@ from array import array
 import pytest
 
 from frontend.engine.journal import MAX_DEATHS, MAX_RESENT, Journal, JournalEntry, put_delivered
-from frontend.errors import EngineDead, InternalError, Quarantined, ServiceError
+from frontend.errors import EngineDead, EngineNotReady, InternalError, Quarantined, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 
@@ -69,6 +69,26 @@ async def test_patience_ends():
     journal.lose(entry_of(journal, core, sink), InternalError(), InternalError())
     await asyncio.sleep(0.1)
     assert isinstance(sink.error, EngineDead) and not journal.num_waiting
+
+
+async def test_a_new_entry_is_held_for_its_first_core():
+    """It is sent like any first one: it has lost nothing, and its age says how long it has waited."""
+    journal, core, sink = Journal(0.0), Core(), Sink()
+    journal.hold(engine_pb2.AddRequest(handle=1, prompt_token_ids=pack_u32([1, 2, 3])), sink, 60.0)
+    [entry] = journal.waiting()
+    await asyncio.sleep(0.01)
+    first = journal.again(entry, 5)
+    assert not first.again and not first.delivered and first.age_us >= 10_000
+    journal.resent(entry, core, 5)
+    assert core.in_flight == {5: entry} and not journal.num_waiting
+    assert journal.remove(1) is entry and not len(journal) and not journal.num_bytes
+
+
+async def test_no_core_takes_an_entry_that_is_held():
+    journal, sink = Journal(60.0), Sink()
+    journal.hold(engine_pb2.AddRequest(handle=1), sink, 0.02)
+    await asyncio.sleep(0.1)
+    assert isinstance(sink.error, EngineNotReady) and not len(journal)
 
 
 async def test_a_time_limit_runs_while_an_entry_waits():

@@ -298,7 +298,7 @@ async def test_a_client_that_leaves_a_unary_call(checkpoint, model):
 
 async def test_the_engine_dies_and_requests_do_not_wait(checkpoint, model):
     """The client gets what there was, then UNAVAILABLE. (test_resume.py has the streams that wait.)"""
-    async with run_service(checkpoint, model=model, resume_timeout=0) as service:
+    async with run_service(checkpoint, model=model, resume_timeout=0, ready_timeout=0) as service:
         call = service.generation.Generate(make_request())
         request = await next_of(service.engine.requests)
         await service.engine.output(request.handle, Output(encode("ab")))

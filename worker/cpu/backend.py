@@ -1,5 +1,6 @@
 """The CPU as a backend of the step executor: every method has done its work when it returns."""
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import input_builder
+from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
 from worker.memory.swap_space import SwapSpace
@@ -23,6 +25,8 @@ from worker.step.beams import BeamCandidates
 from worker.step.plan_check import compiled_check
 from worker.step.plan_reader import RowFeature, Step, Swaps
 from worker.step.rows import RowTable
+
+log = logging.getLogger(__name__)
 
 
 class CpuBackend:
@@ -46,6 +50,9 @@ class CpuBackend:
         self._swap_space, self._rows = swap_space, rows
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
         self._batch: StepBatch
+        self._step: Step
+        self._is_greedy = False
+        self._num_retried = 0
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """See Backend."""
@@ -66,13 +73,32 @@ class CpuBackend:
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
-        greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
-        self._batch = self._build_inputs(step, greedy)
+        self._step = step
+        self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
+        self._batch = self._build_inputs(step, self._is_greedy)
 
     def forward(self) -> StepOutputs:
-        """See Backend."""
-        hidden = self.model(self._batch, self.cache.layers)
-        return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
+        """See Backend. A step for which memory does not suffice is computed in pieces."""
+        try:
+            hidden = self.model(self._batch, self.cache.layers)
+            return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        self._num_retried += 1
+        if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...
+            log.warning(
+                "memory does not suffice for a step, which is computed in pieces (%d)", self._num_retried
+            )
+        compute_in_pieces(self._step, self._forward)
+        hidden = torch.empty(0)
+        if len(self._step.sample_rows):
+            self._batch = self._build_inputs(sampled_positions(self._step), self._is_greedy)
+            hidden = self.model(self._batch, self.cache.layers)
+        return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
+
+    def _forward(self, piece: Step) -> None:
+        self.model(self._build_inputs(piece, False), self.cache.layers)
 
     def submit(self, clock: LaunchClock) -> Completion:
         """See Backend."""
@@ -83,9 +109,17 @@ class CpuOutputs:
     """Hidden states of one step. A worker.executor.backend.StepOutputs."""
 
     def __init__(
-        self, model: LanguageModel, sampler: Sampler, rows: RowTable, batch: StepBatch, hidden: torch.Tensor
+        self,
+        model: LanguageModel,
+        sampler: Sampler,
+        rows: RowTable,
+        batch: StepBatch,
+        hidden: torch.Tensor,
+        *,
+        is_whole: bool = True,
     ) -> None:
-        """hidden: [T, E], of the batch."""
+        """hidden: [T, E], of the batch. is_whole: the batch is all that the plan computes."""
+        self._is_whole = is_whole
         self._model, self._sampler, self._rows = model, sampler, rows
         self._batch, self._hidden = batch, hidden
         self._all_logits: torch.Tensor | None = None  # [A, V]
@@ -93,7 +127,9 @@ class CpuOutputs:
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
-        """See StepOutputs."""
+        """See StepOutputs. Raises MemoryError when the step was computed in pieces."""
+        if not self._is_whole:
+            raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
         def logits_of(tokens: torch.Tensor) -> torch.Tensor:
             return self._model.logits(self._hidden[tokens])

@@ -12,6 +12,7 @@ from pagewire import cli, logs  # noqa: E402
 from pagewire.errors import PagewireError, StartupError  # noqa: E402
 from pagewire.flags import UsageError  # noqa: E402
 from pagewire.host import spawn as process  # noqa: E402
+from pagewire.host import stack_dump  # noqa: E402
 
 
 def main() -> int:
@@ -23,6 +24,8 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # A supervisor gets SIGTERM, so that it can remove its folder; its children die with it.
     process.die_with_parent(signal.SIGTERM if arguments[:1] == ["serve"] else signal.SIGKILL)
+    if process.is_child():
+        stack_dump.install()
     try:
         return cli.run(arguments)
     except StartupError as error:

@@ -46,6 +46,11 @@ class RequestFieldsFilter(logging.Filter):
         return True
 
 
+def quoted(value: str) -> str:
+    """Returns the value of a field as a line of text shows it: quoted where it could be taken for more."""
+    return value if _PLAIN.fullmatch(value) else ascii(value)
+
+
 def in_text(record: logging.LogRecord) -> str:
     """Returns a record's fields for a line of text, such as "[request_id=x tenant=a] "; "": it has none.
 
@@ -54,5 +59,5 @@ def in_text(record: logging.LogRecord) -> str:
     found = [(name, str(getattr(record, name))) for name in NAMES if getattr(record, name, None)]
     if not found:
         return ""
-    shown = (f"{name}={value if _PLAIN.fullmatch(value) else ascii(value)}" for name, value in found)
+    shown = (f"{name}={quoted(value)}" for name, value in found)
     return f"[{' '.join(shown)}] "

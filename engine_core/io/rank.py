@@ -6,6 +6,7 @@ from collections.abc import Collection
 from engine_core.io.hang_detector import HangDetector
 from engine_core.io.worker_process import SEE_ABOVE, WorkerChild, WorkerDied
 from pagewire.host.proc_stat import read_vitals
+from pagewire.host.stack_dump import log_stacks
 from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
 
 
@@ -42,6 +43,7 @@ class Rank:
             return
         name = self.name
         if self.child is not None:
+            log_stacks(name.removeprefix("the "), self.child.pid)
             self.child.kill()
             name, why = f"{name} (pid {self.child.pid})", why + "; it was killed"
         todo = "see the lines above; if it was only slow, raise --hang-timeout"

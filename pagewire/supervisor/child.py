@@ -12,6 +12,7 @@ from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import Liveness
 from pagewire.host.proc_stat import read_vitals
+from pagewire.host.stack_dump import log_stacks
 
 Facts = dict[str, str | int | float]
 
@@ -82,6 +83,7 @@ class Child:
         vitals, starts = read_vitals(self.process.pid), self.facts is None
         if self._liveness.hangs(awake_s, vitals, patience, starts=starts):
             self._hangs = True
+            log_stacks(self.name, self.process.pid)
             self._end()
 
     @property

@@ -225,6 +225,7 @@ def test_a_worker_that_hangs_at_the_same_step_of_each_life(folder: Path, serve: 
         (True, False),
         (False, True),
     ] * 2, words
+    assert words.count("makes no progress; its threads:") == 2, words
 
 
 def test_ten_times_slower_is_no_hang(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

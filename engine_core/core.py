@@ -135,6 +135,7 @@ class EngineCore:
         self._heartbeat()
         if delay := self._pace.delay(self._clock()) or self.scheduler.idle_sleep:
             self._worker.await_result(delay)
+        self.intake.exchange_quotas()
         self._take_events()
         self._grammars.review()
         now = self._clock()

@@ -11,11 +11,13 @@ from pathlib import Path
 import zmq
 
 from engine_core.core import EngineCore, Identity
+from engine_core.intake.quota_file import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
+from engine_core.last_steps import describe_last_steps
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
 from engine_core.quarantine.crash_journal_file import journal_path, open_journal
@@ -100,6 +102,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         heartbeat=process.heartbeat,
         bounds=queue_bounds(config),
     )
+    core.intake.share_quotas(QuotaFile(quota_path(endpoints.listen)), identity.epoch)
     watch = endpoints.watch
     watch_core(watch.board, Parts(core, endpoints.frontends, process.workers, ready))
     watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
@@ -199,6 +202,8 @@ def _step_until_the_end(core: EngineCore, status: Status) -> int:
     except WorkerDied as error:
         if not status.attached:  # otherwise the parent process logs it
             log.error("%s", error)
+        if last := describe_last_steps(core.scheduler):
+            log.warning("%s", last)
         reason = StartupError(error.what, error.why, error.todo, may_pass=error.may_pass)
     except Exception as error:
         log.exception("the step loop has failed")

@@ -135,6 +135,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         max_num_batched_tokens=config.max_num_batched_tokens,
         prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
         policy=config.policy,
+        preempt_rows=config.preempt_rows,
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),

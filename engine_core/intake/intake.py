@@ -12,6 +12,8 @@ from collections.abc import Callable
 from engine_core.errors import Code, Refused
 from engine_core.intake.deadlines import check_deadline, predicted_wait
 from engine_core.intake.overload import UNBOUNDED, Overload, QueueBounds, stretch
+from engine_core.intake.quota_exchange import QuotaExchange
+from engine_core.intake.quota_file import QuotaFile
 from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.intake.validation import Limits, make_request
@@ -42,7 +44,17 @@ class Intake:
         self._clock = clock
         self._overload = Overload(bounds, scheduler)
         self._quotas = Quotas(scheduler)
+        self._exchange: QuotaExchange | None = None
         scheduler.states.on_request_end = lambda request: self._quotas.ended(request, clock())
+
+    def share_quotas(self, file: QuotaFile, start: int) -> None:
+        """Makes quotas hold for all cores that have such files in a folder. start: number of this start."""
+        self._exchange = QuotaExchange(self._quotas, file, start)
+
+    def exchange_quotas(self) -> None:
+        """Exchanges charges with other cores, if it is time to. To be called in every step."""
+        if self._exchange is not None:
+            self._exchange.run(self._clock(), is_idle=not self._scheduler.requests)
 
     def admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
         """Returns the request of a message, for the scheduler. Raises Refused."""

@@ -68,6 +68,9 @@ class WaitingQueue(Protocol):
     def share(self, tenant: str) -> Share:
         """Returns what a tenant has in the queue."""
 
+    def claim(self, prompt: Sequence) -> float:
+        """Returns the fraction of a step's tokens, 0 to 1, that the head may take from a running prompt."""
+
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError if the counts are wrong. num_running: sequences that run."""
 

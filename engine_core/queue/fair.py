@@ -1,14 +1,15 @@
-"""The fair waiting queue: by class, then by the tenant that was served least, then by arrival.
+"""The fair waiting queue: by class, then by the tenant that was served least, then by deadline and arrival.
 
 Waiting sequences are ordered by
 
-    (priority of the request, counter of its tenant, turn)
+    (priority of the request, counter of its tenant, due time, turn)
 
-where turns count up with arrivals; a sequence whose turn had come before gets a turn below all others.
+where turns count up with arrivals; a sequence whose turn had come before gets a turn below all others, and is
+ahead of all that is due. A request is due at its deadline, or a minute after its arrival if that is sooner.
 Counters grow with every step (token_counters.py), so the order of the whole queue is not kept. Each class has
-a heap of its tenants' lines by (counter, turn of the first sequence), in which an entry may be too small but
-never too large: the top is updated until it is right. That moves only tenants that have run since, each once
-a step, in O(log tenants); the order within a line never changes.
+a heap of its tenants' lines by (counter, due time and turn of the first sequence), in which an entry may be
+too small but never too large: the top is updated until it is right. That moves only tenants that have run
+since, each once a step, in O(log tenants); the order within a line never changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 
 from engine_core.errors import InvariantError
 from engine_core.queue.base import Ahead, Share, check_counts, rows_of
@@ -29,7 +31,11 @@ _COMPACT_ABOVE = 64
 _SAMPLED_LINES = 32
 """Lines that ahead(), an estimate, looks at; where more tenants wait, these stand for all."""
 
-_Entry = tuple[float, int, "_Line"]
+_PATIENCE_S = 60.0
+"""Seconds from its arrival after which a request without an earlier deadline is due: it does not wait for
+all deadlines that come after it."""
+
+_Entry = tuple[float, float, int, "_Line"]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +48,34 @@ class _Line:
     num_tokens: int = 0  # to compute for all of them
     num_rows: int = 0  # that all of them take
     entry: _Entry | None = None  # its valid entry in the heap
+    due: list[tuple[float, int, Sequence]] = field(default_factory=list)
+    """A heap: when its sequences are due, and their turns; with some that have left."""
+
+    def add(self, sequence: Sequence, turn: int, num_tokens: int, num_rows: int) -> None:
+        """Adds a sequence. A turn below 0 comes before all others."""
+        self.entries[sequence] = turn, num_tokens, num_rows
+        self.num_tokens += num_tokens
+        self.num_rows += num_rows
+        if turn < 0:
+            self.entries.move_to_end(sequence, last=False)
+            return
+        if len(self.due) > _COMPACT_ABOVE + 2 * len(self.entries):
+            self.due = [entry for entry in self.due if self._has(entry)]
+            heapq.heapify(self.due)
+        heapq.heappush(self.due, (_due(sequence.request), turn, sequence))
+
+    def first(self) -> tuple[float, int, Sequence]:
+        """Returns when the sequence that is next is due, its turn, and itself."""
+        sequence, (turn, *_) = next(iter(self.entries.items()))
+        if turn < 0:
+            return -inf, turn, sequence
+        while not self._has(self.due[0]):
+            heapq.heappop(self.due)
+        return self.due[0]
+
+    def _has(self, entry: tuple[float, int, Sequence]) -> bool:
+        _, turn, sequence = entry
+        return sequence in self.entries and self.entries[sequence][0] == turn
 
     def cost(self, mean_output: float) -> float:
         """Returns what serving the whole line will add to its tenant's counter."""
@@ -63,7 +97,7 @@ class _Class:
             return next(iter(self.lines.values()))
         heap = self._heap
         while True:
-            line = heap[0][2]
+            line = heap[0][-1]
             if line.entry is not heap[0]:  # outdated: the line has a smaller entry, or none
                 heapq.heappop(heap)
                 continue
@@ -79,14 +113,14 @@ class _Class:
         if line.entry is not None and line.entry <= entry:
             return
         if len(self._heap) > _COMPACT_ABOVE + 2 * len(self.lines):
-            self._heap = [entry for entry in self._heap if entry[2].entry is entry]
+            self._heap = [entry for entry in self._heap if entry[-1].entry is entry]
             heapq.heapify(self._heap)
         line.entry = entry
         heapq.heappush(self._heap, entry)
 
     def _entry(self, line: _Line) -> _Entry:
-        turn, *_ = next(iter(line.entries.values()))
-        return self._tenants.counter(line.tenant), turn, line
+        due, turn, _ = line.first()
+        return self._tenants.counter(line.tenant), due, turn, line
 
     def check_invariants(self) -> None:
         """Raises InvariantError if a line could miss its turn."""
@@ -131,7 +165,7 @@ class FairQueue:
         """Returns the sequence that is next."""
         if not self._priorities:
             return None
-        return next(iter(self._classes[self._priorities[0]].first().entries))
+        return self._classes[self._priorities[0]].first().first()[-1]
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """Queues a sequence that arrives."""
@@ -141,15 +175,13 @@ class FairQueue:
         line = self._line(sequence)
         self._put(line, sequence, self._next_turn, num_cached_tokens)
         self._next_turn += 1
-        if line.entry is None:
-            self._classes[sequence.request.priority].move_up(line)
+        self._classes[request.priority].move_up(line)
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """Queues a sequence whose turn had come before, ahead of its equals."""
         line = self._line(sequence)
         self._put(line, sequence, self._next_first_turn, num_cached_tokens)
         self._next_first_turn -= 1
-        line.entries.move_to_end(sequence, last=False)
         self._classes[sequence.request.priority].move_up(line)
 
     def remove(self, sequence: Sequence) -> None:
@@ -214,6 +246,16 @@ class FairQueue:
         sequences, tokens = sum(len(line.entries) for line in lines), sum(line.num_tokens for line in lines)
         return Share(self.tenants.share(tenant), sequences, tokens)
 
+    def claim(self, prompt: Sequence) -> float:
+        """Returns what the tenants that wait may take from another's prompt of their class, by their weights;
+        all from one of a worse class, and nothing from one of a better class or of the head's own tenant."""
+        head, running = self.head(), prompt.request
+        if head is None or head.request.priority > running.priority:
+            return 0.0
+        if head.request.priority < running.priority:
+            return 1.0
+        return 0.0 if head.request.tenant == running.tenant else 1.0 - self.tenants.share(running.tenant)
+
     def check_invariants(self, num_running: int) -> None:
         """Raises InvariantError if the counts are wrong. Cost: all waiting sequences, all tenants."""
         self.tenants.check_invariants(num_running)
@@ -264,12 +306,15 @@ class FairQueue:
 
     def _put(self, line: _Line, sequence: Sequence, turn: int, num_cached_tokens: int) -> None:
         uncached = sequence.num_tokens - num_cached_tokens
-        rows = rows_of(sequence)
-        line.entries[sequence] = turn, uncached, rows
-        line.num_tokens += uncached
-        line.num_rows += rows
+        line.add(sequence, turn, uncached, rows_of(sequence))
         self.num_tokens += uncached
         self._num_sequences += 1
+
+
+def _due(request: Request) -> float:
+    """Returns when a request that begins to wait is due, on the clock of its arrival."""
+    late = request.arrival + _PATIENCE_S
+    return late if request.deadline_at is None else min(request.deadline_at, late)
 
 
 def _part(distance: float, cost: float) -> float:

@@ -36,7 +36,9 @@ from engine_core.scheduler.draft_room import DraftRoom
 from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs import Outputs, Start
+from engine_core.scheduler.overtaking import Overtaking
 from engine_core.scheduler.prompt_logprobs import PromptLogprobs, PromptRows
+from engine_core.scheduler.row_preemption import RowPreemption
 from engine_core.scheduler.running import SlotAllocator
 from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.scheduler.step_batch import Batch
@@ -78,9 +80,10 @@ class Scheduler:
         weights: Weights = EQUAL,
         samples_per_row: int = 1,
         speculative_tokens_per_step: int = 0,
+        preempt_rows: bool = False,
     ) -> None:
         """policy, weights: the order of admission; see queue/policies.py. samples_per_row,
-        speculative_tokens_per_step: see DraftRoom."""
+        speculative_tokens_per_step: see DraftRoom. preempt_rows: see RowPreemption."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -93,6 +96,10 @@ class Scheduler:
         self.slots = SlotAllocator(self.states, self.tables, self.prefix_cache)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(self.states, self.tables, self.prefix_cache)
+        self.row_preemption = RowPreemption(
+            self.states, self.admission, max_num_batched_tokens, enabled=preempt_rows
+        )
+        self.overtaking = Overtaking(self.waiting, self.swap, block_size)
         self.quarantine = self.states.quarantine
         self.rows = self.states.rows
         self.requests = self.states.requests
@@ -202,7 +209,7 @@ class Scheduler:
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self.draft_room.waits(self.in_flight[-1].plan if self.in_flight else None):
             return plan
-        if self._schedule_running(plan, batch):
+        if self._schedule_running(plan, batch, now):
             self._schedule_waiting(plan, batch, now)
         self.states.wait_causes.decide(self.states, batch.budget)
         sampling = batch.write_columns(plan)
@@ -315,9 +322,10 @@ class Scheduler:
             else:
                 self.abort(request)
 
-    def _schedule_running(self, plan: Plan, batch: Batch) -> bool:
+    def _schedule_running(self, plan: Plan, batch: Batch, now: float) -> bool:
         """Schedules the running sequences; returns whether none was preempted."""
         before = self.states.num_preemptions
+        self.row_preemption.make_room(plan)
         if needy := [sequence for sequence in self.running if sequence.num_tokens > sequence.num_slots]:
             self.slots.reserve_slots(needy, plan)
             going = self.slots.join_followers(plan)
@@ -325,27 +333,55 @@ class Scheduler:
         else:
             going = self.running
         if going:  # all but the last one have computed their prompts
-            decoding = going if going[-1].is_decoding else going[:-1]
-            if not self.draft_room.add(decoding, len(going) - len(decoding), plan, batch):
+            last = going[-1]
+            decoding = going if last.is_decoding else going[:-1]
+            drafts = self.draft_room.add(decoding, len(going) - len(decoding), plan, batch)
+            if not drafts:
                 batch.add_decoding(going[:-1])
-                batch.add(going[-1])
-            elif decoding is not going:
-                batch.add(going[-1])
+            if not drafts or decoding is not going:
+                if self.states.num_preemptions == before:
+                    self._schedule_overtakers(last, plan, batch, now)
+                batch.add(last)
             self._advance_prompt(plan, batch)
         return self.states.num_preemptions == before
+
+    def _schedule_overtakers(self, prompt: Sequence, plan: Plan, batch: Batch, now: float) -> None:
+        """Admits waiting sequences ahead of a running prompt that takes more than one step."""
+        room = self.overtaking.room(prompt, batch.budget)
+        while room and self.rows.free and not self.quarantine.isolates:
+            sequence = self.waiting.head()
+            if sequence is None or not self.waiting.claim(prompt):
+                return
+            most, before = room, batch.budget
+            if not self._schedule_next(sequence, plan, batch, now, most):
+                return
+            room -= before - batch.budget
+            if sequence.status is not Status.ENDED:
+                self.overtaking.num_overtakers += 1
+                self.states.overtaken(prompt)
 
     def _schedule_waiting(self, plan: Plan, batch: Batch, now: float) -> None:
         """Admits waiting sequences in their order while rows, blocks and budget suffice."""
         while batch.budget and self.rows.free and (sequence := self.quarantine.head(self.waiting)):
-            cached = None
-            with self.faults.of(sequence.request):
-                cached = self.admission.look(sequence)
-            if cached is not None:
-                self._admit(sequence, cached, plan, now)
-                batch.add(sequence)
-                self._advance_prompt(plan, batch)
-            elif sequence.status is not Status.ENDED:
+            if not self._schedule_next(sequence, plan, batch, now):
                 return  # it must wait, and so must those behind it
+
+    def _schedule_next(
+        self, sequence: Sequence, plan: Plan, batch: Batch, now: float, most: int | None = None
+    ) -> bool:
+        """Admits a waiting sequence, unless it must wait: then it returns False. most: tokens that it may
+        compute; None: what the budget has left, in this step and the next ones."""
+        cached = None
+        with self.faults.of(sequence.request):
+            cached = self.admission.look(sequence)
+        if cached is None:
+            return sequence.status is Status.ENDED
+        if most is not None and self.overtaking.cost(sequence, cached) > most:
+            return False
+        self._admit(sequence, cached, plan, now)
+        batch.add(sequence)
+        self._advance_prompt(plan, batch)
+        return True
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
         request = sequence.request

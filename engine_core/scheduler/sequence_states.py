@@ -46,7 +46,8 @@ class SequenceStates:
         self.timeouts = Timeouts()
         self.waiting = waiting
         self.throughput = Throughput()
-        self.running: list[Sequence] = []  # in order of admission; see drop_stopped()
+        self.running: list[Sequence] = []
+        """In order of admission, but for a prompt that others have overtaken; see drop_stopped()."""
         self.groups: dict[Request, SequenceGroup] = {}
         self.leaders: dict[Sequence, SequenceGroup] = {}  # that run, and may have followers
         self.wait_causes = WaitCauses()
@@ -98,6 +99,11 @@ class SequenceStates:
             each.row = self.rows.take()
         self._run(sequence)
         self.quarantine.admitted(sequence.request, [each.row for each in (sequence, *siblings)])
+
+    def overtaken(self, prompt: Sequence) -> None:
+        """Puts a running sequence behind those that were admitted after it."""
+        self.running.remove(prompt)
+        self.running.append(prompt)
 
     def holders(self) -> Iterator[Sequence]:
         """Sequences that hold blocks. To be called after drop_stopped()."""

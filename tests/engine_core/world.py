@@ -39,6 +39,7 @@ class World:
         weights: Weights = EQUAL,
         samples_per_row: int = 1,
         speculative_tokens_per_step: int = 0,
+        preempt_rows: bool = False,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -54,6 +55,7 @@ class World:
             weights=weights,
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
+            preempt_rows=preempt_rows,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0

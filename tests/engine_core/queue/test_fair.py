@@ -1,6 +1,7 @@
 """The fair queue against a naive reference, its corner cases, and the shares that result."""
 
 import dataclasses
+import math
 from collections import Counter
 
 from hypothesis import HealthCheck, settings
@@ -52,9 +53,10 @@ class Twin:
         return self.base[tenant] + cost / WEIGHTS.tenants.get(tenant, 1)
 
     def order(self) -> list[Sequence]:
-        def key(sequence: Sequence) -> tuple[int, float, int]:
-            request = sequence.request
-            return request.priority, self.counter(request.tenant), self.waiting[sequence]
+        def key(sequence: Sequence) -> tuple[int, float, float, int]:
+            request, turn = sequence.request, self.waiting[sequence]
+            due = min(request.deadline_at or math.inf, 60.0) if turn > 0 else -1.0
+            return request.priority, self.counter(request.tenant), due, turn
 
         return sorted(self.waiting, key=key)
 
@@ -108,11 +110,14 @@ class QueueWalk(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 5, -3]),
         prompt=st.integers(1, 20),
         cached=st.integers(0, 19),
+        deadline=st.sampled_from([None, None, 3.0, 7.0, 90.0]),
     )
-    def arrive(self, tenant: str, priority: int, prompt: int, cached: int) -> None:
+    def arrive(self, tenant: str, priority: int, prompt: int, cached: int, deadline: float | None) -> None:
         self.handle += 1
         message = add_request(self.handle, prompt, tenant=tenant, priority=priority)
-        sequence = make(message).sequences[0]
+        request = make(message)
+        request.deadline_at = deadline
+        sequence = request.sequences[0]
         self.queue.add(sequence, min(cached, prompt - 1))
         self.twin.add(sequence, in_front=False)
         self.compare()
@@ -245,3 +250,23 @@ def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:
         assert ahead == (own + others, 5 * (own + others))
     queue.tenants.find("b").charged = 1.0
     assert queue.ahead(make(add_request(3, tenant="a")), 0.0) == (1, 5)
+
+
+def test_what_is_due_first_is_served_first() -> None:
+    """Of a tenant and class; without a deadline after a minute. What had its turn comes first."""
+    queue, order = FairQueue(), []
+    deadlines = {1: None, 2: 100.0, 3: 30.0, 4: 20.0, 5: 70.0}
+    sequences = {}
+    for handle, deadline in deadlines.items():
+        request = make(add_request(handle, 5), arrival=float(handle == 5) * 8.0)
+        request.deadline_at = deadline
+        sequences[handle] = request.sequences[0]
+        if handle == 1:
+            preempted = make(add_request(9, 5)).sequences[0]
+            queue.add_front(preempted, 0)
+        queue.add(sequences[handle], 0)
+        queue.check_invariants(0)
+    while (head := queue.head()) is not None:
+        order.append(head.request.handle)
+        queue.remove(head)
+    assert order == [9, 4, 3, 1, 2, 5]

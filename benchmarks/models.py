@@ -1,6 +1,7 @@
-"""Writes the two models of the comparison: real shapes in bfloat16, weights drawn at random.
+"""Writes the models of the comparison: real shapes in bfloat16, weights drawn at random.
 
-    python benchmarks/models.py /data/models            # makes /data/models/M1 and /data/models/M2
+    python benchmarks/models.py /data/models            # makes /data/models/M1, M2 and M3
+    python benchmarks/models.py /data/models --only M3
 
 Speed does not depend on what the weights say, so nothing has to be downloaded. The tokenizer is made up as
 well, for peers that insist on one: byte pairs in order, one for every id, so that any id is a token. The
@@ -21,6 +22,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3MoeConfig,
 )
 
 END = "<|endoftext|>"
@@ -29,7 +31,8 @@ ROPE_THETA = 10_000.0
 
 
 def configs() -> dict[str, PretrainedConfig]:
-    """By name: M1, a Llama of 135 million parameters, and M2, the shape of Qwen2.5-0.5B."""
+    """By name: M1, a Llama of 135 million parameters, M2, the shape of Qwen2.5-0.5B, and M3, a Qwen3-MoE of
+    1.7 billion parameters, with 8 of 64 experts for each token."""
     return {
         "M1": LlamaConfig(
             vocab_size=49_152,
@@ -51,6 +54,24 @@ def configs() -> dict[str, PretrainedConfig]:
             num_hidden_layers=24,
             num_attention_heads=14,
             num_key_value_heads=2,
+            max_position_embeddings=32_768,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
+        ),
+        "M3": Qwen3MoeConfig(
+            vocab_size=32_768,
+            hidden_size=1024,
+            moe_intermediate_size=512,
+            intermediate_size=4096,
+            num_experts=64,
+            num_experts_per_tok=8,
+            norm_topk_prob=True,
+            num_hidden_layers=16,
+            num_attention_heads=16,
+            num_key_value_heads=4,
+            head_dim=64,
             max_position_embeddings=32_768,
             rms_norm_eps=1e-6,
             tie_word_embeddings=True,
@@ -111,8 +132,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="outside a repository: 1.3 GB")
-    parser.add_argument("--only", choices=sorted(configs()), help="one of the two")
+    parser.add_argument("folder", type=Path, help="outside a repository: 4.7 GB")
+    parser.add_argument("--only", choices=sorted(configs()), help="one of them")
     options = parser.parse_args()
     for name, config in configs().items():
         if options.only in (None, name):

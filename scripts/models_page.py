@@ -15,7 +15,8 @@ import transformers
 
 from tests.checkpoints import CONFIG_CLASSES, FAMILIES
 from tests.transformers_models import DRIVEN, REFUSED
-from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as IN_PROGRAMS
+from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
+from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
 from tests.worker.test_parity import VARIANTS
 from worker.config.decoder import DecoderConfig
@@ -33,8 +34,9 @@ is known by.
 ## Native families
 
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
-CPUs and CUDA devices, from safetensors, plain or in any of the [quantized formats](checkpoints.md), and
-from GGUF where that is said. `--quantization int8` takes all of them on a CPU.
+CPUs and CUDA devices (mixtures of experts on CPUs alone), from safetensors, plain or in any of the
+[quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
+on a CPU.
 
 `tests/worker/test_parity.py` makes random weights with `transformers` in several shapes of each family (the
 number is in the table) and compares logits (1e-4 of their range) and greedy tokens: cold, in odd chunks,
@@ -76,6 +78,7 @@ _PARTS = {
     "qkv_bias": "biases of queries, keys, values",
     "residual_scale": "scaled residuals",
     "score_cap": "soft cap of scores",
+    "sinks": "attention sinks",
 }
 """How the page calls the fields of DecoderConfig that differ from Llama's."""
 _UNSHOWN = {"rounds_embedding_scale"}
@@ -107,7 +110,9 @@ def row(family: str) -> str:
     shapes = 1 + Counter(name for name, _ in VARIANTS.values())[family]
     gguf = any(each.architecture == config.architecture for each in GGUF_FAMILIES.values())
     cuda = any(name == family for name, _ in ON_CUDA.values())
-    marks = ["yes" if held else "" for held in (family in IN_PROGRAMS, cuda, gguf)]
+    marks = [
+        "yes" if held else "" for held in (family in {*DENSE_IN_PROGRAMS, *EXPERTS_IN_PROGRAMS}, cuda, gguf)
+    ]
     return " | ".join([f"| `{config.architecture}`", ", ".join(parts(config)), str(shapes), *marks]) + " |"
 
 

@@ -52,6 +52,24 @@ _LATENTS = {
         "mscale_all_dim": 0.7,
     },
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "truncate": False,
+}
+_FEW_EXPERTS = {"moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 3}
+_GROUPED = {
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "n_shared_experts": 2,
+    "norm_topk_prob": True,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _RANDOM),
     "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
@@ -77,6 +95,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING, "logit_scale": 0.3}),
     "exaone4": ("Exaone4", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
     "youtu": ("Youtu", _RANDOM | _LATENTS),
+    "mixtral": ("Mixtral", _RANDOM | {"num_local_experts": 5}),
+    "qwen2_moe": ("Qwen2Moe", _RANDOM | _FEW_EXPERTS | {"shared_expert_intermediate_size": 56}),
+    "qwen3_moe": ("Qwen3Moe", _RANDOM | _FEW_EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
+    "olmoe": ("Olmoe", _RANDOM | {"num_experts": 7, "num_experts_per_tok": 2}),
+    "granitemoe": (
+        "GraniteMoe",
+        _RANDOM
+        | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "num_local_experts": 5}
+        | {"residual_multiplier": 0.22, "logits_scaling": 0.5},
+    ),
+    "glm4_moe": ("Glm4Moe", _RANDOM | _GROUPED | {"head_dim": 16}),
+    "dots1": ("Dots1", _RANDOM | _GROUPED | {"head_dim": 16, "first_k_dense_replace": 1}),
+    "minimax_m2": (
+        "MiniMaxM2",
+        _RANDOM | {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "gpt_oss": (
+        "GptOss",
+        _RANDOM
+        | {"head_dim": 16, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 3}
+        | {"swiglu_limit": 0.4, "rope_parameters": _YARN},
+    ),
     "opt": ("OPT", _SHAPE | {"init_std": INITIALIZER_RANGE, "ffn_dim": 80, "word_embed_proj_dim": 48}),
     "gpt2": (
         "GPT2",
@@ -97,8 +137,13 @@ def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) 
     config = config_class(**{**_COMMON, **fields, **overrides})
     model = getattr(transformers, prefix + head)(config)
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:  # transformers makes biases 0 and norms 1: say something instead
+        if parameter.dim() == 1 or name.endswith(
+            "bias"
+        ):  # transformers makes biases 0 and norms 1: say something instead
             torch.nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.1)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(folder)
     make_tokenizer(config.vocab_size).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(

@@ -26,7 +26,6 @@ DRIVEN: dict[str, dict[str, Any]] = {
     "BioGpt": {},
     "Cohere": {},
     "Cwm": {"head_dim": 12, "sliding_window": 9, "layer_types": _KINDS},
-    "Dots1": _EXPERTS | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
     "GPTBigCode": {},
     "GPTNeoX": {},
     "Gemma": {"head_dim": 16},

@@ -46,11 +46,15 @@ class Shape:
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """config: config.json of a Llama or one alike."""
+    """config: config.json of a Llama or one alike. Of experts as many count as a token has: of a batch's
+    steps more are read."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim") or hidden // heads
     attention, kv = heads * head_dim, config["num_key_value_heads"] * head_dim
-    layer = hidden * (2 * attention + 2 * kv + 3 * config["intermediate_size"])
+    inner = config["intermediate_size"]
+    if "moe_intermediate_size" in config:
+        inner = config["moe_intermediate_size"] * config["num_experts_per_tok"]
+    layer = hidden * (2 * attention + 2 * kv + 3 * inner)
     layers = config["num_hidden_layers"]
     return Shape(layers, attention, layers * layer, hidden * config["vocab_size"])
 

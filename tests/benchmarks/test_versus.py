@@ -36,6 +36,7 @@ def test_the_models_have_their_sizes() -> None:
     sizes = {name: shape.body + shape.head for name, shape in SHAPES.items()}
     assert sizes["M1"] == pytest.approx(134.5e6, rel=1e-3)
     assert sizes["M2"] == pytest.approx(494.0e6, rel=1e-3)
+    assert sizes["M3"] == pytest.approx(276.8e6, rel=1e-3), "8 of 64 experts"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,28 @@ BY_KIND = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
 }
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral, window, one expert of many": (
+        "mixtral",
+        {"sliding_window": 7, "num_local_experts": 17, "num_experts_per_tok": 1, "head_dim": 20},
+    ),
+    "qwen2_moe, some layers, normalized, windows": (
+        "qwen2_moe",
+        {"decoder_sparse_step": 2, "norm_topk_prob": True, "use_sliding_window": True}
+        | {"sliding_window": 7, "num_key_value_heads": 1},
+    ),
+    "qwen3_moe, all experts, a dense layer, biases": (
+        "qwen3_moe",
+        {"num_experts_per_tok": 6, "mlp_only_layers": [1], "attention_bias": True, "norm_topk_prob": False},
+    ),
+    "glm4_moe, norms, whole heads, weights that are not normalized": (
+        "glm4_moe",
+        {"use_qk_norm": True, "attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}},
+    ),
+    "olmoe, normalized, one KV head, tied": (
+        "olmoe",
+        {"norm_topk_prob": True, "num_key_value_heads": 1, "tie_word_embeddings": True},
+    ),
     "phi3, long rope of a part of each head": (
         "phi3",
         {

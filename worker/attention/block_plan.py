@@ -43,5 +43,5 @@ class BlockAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        record = scoring_record(scoring.soft_cap, None)
+        record = scoring_record(scoring.soft_cap, scoring.sinks)
         return block_attention(query, key_cache, value_cache, self.plan, scoring.scale, record)

@@ -54,7 +54,8 @@ class PagedAttentionPlan:
                 query, key, value, rotation.cos, rotation.sin, slots, key_cache, value_cache, fused
             )
         return kernels.attend(
-            *(query, key_cache, value_cache, self.step.batch, scoring.scale, self.window, scoring.soft_cap)
+            *(query, key_cache, value_cache, self.step.batch, scoring.scale, self.window, scoring.soft_cap),
+            sinks=scoring.sinks,
         )
 
 

@@ -65,6 +65,7 @@ class Scoring:
 
     scale: float
     soft_cap: float | None = None  # scores become soft_cap * tanh(score / soft_cap)
+    sinks: torch.Tensor | None = None  # [H] float32: the score of one more key of each head, without a value
 
 
 class AttentionPlan(Protocol):

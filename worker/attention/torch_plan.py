@@ -30,7 +30,8 @@ class TorchAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        return ops.paged_attention(query, key_cache, value_cache, self.plan, scoring.scale, scoring.soft_cap)
+        numbers = scoring.scale, scoring.soft_cap, scoring.sinks
+        return ops.paged_attention(query, key_cache, value_cache, self.plan, *numbers)
 
 
 @dataclass(frozen=True)

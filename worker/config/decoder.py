@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, head_fields, read_activation
 from worker.config.rope import LLAMA_ROPE, RopeConfig, RopeDefaults, read_rope, scaled_max_position
 
@@ -58,6 +59,7 @@ class DecoderConfig(ModelConfig):
     norm_eps: float
     activation: str
     ropes: tuple[RopeConfig | None, ...]  # by layer; None: positions change nothing (NoPE)
+    experts: tuple[ExpertsConfig | None, ...] = ()  # by layer, in place of one feed-forward part; empty: none
     gated: bool = True  # down(f(gate(x)) * up(x)), else down(f(up(x)))
     qkv_bias: bool = False
     output_bias: bool = False
@@ -69,6 +71,7 @@ class DecoderConfig(ModelConfig):
     latent: LatentConfig | None = None  # None: attention over keys and values
     attention_scale: float | None = None  # of scores; None: D ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    sinks: bool = False  # each head has a learned score that takes weight and has no value
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False  # to the dtype of the weights, before it multiplies
     residual_scale: float = 1.0  # of what a block adds to the residual stream
@@ -99,6 +102,8 @@ class DecoderFamily:
     """From config.json and the fields of ModelConfig that all families share. Raises StartupError."""
     names: Mapping[str, tuple[str, ...]]
     """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
+    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names in place of some of these, in checkpoints that have all tensors under these."""
     unused: str = (
         r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq|lm_head\.weight"
     )
@@ -118,6 +123,7 @@ class Spelling:
     head_dim: int | None = None  # None: hidden size / heads
     norm_eps: str = "rms_norm_eps"
     default_norm_eps: float = 1e-6
+    intermediate_size: str = "intermediate_size"
     activation: str = "hidden_act"
     default_activation: str = "silu"
     tied: bool = False
@@ -146,7 +152,7 @@ def read_sizes(fields: Fields, common: dict[str, Any], spelling: Spelling) -> di
         "windows": (None,) * num_layers,
         "max_position": fields.integer("max_position_embeddings", spelling.max_position),
         "tied": fields.boolean("tie_word_embeddings", spelling.tied),
-        "intermediate_size": fields.integer("intermediate_size"),
+        "intermediate_size": fields.integer(spelling.intermediate_size),
         "norm_eps": fields.number(spelling.norm_eps, spelling.default_norm_eps),
         "activation": read_activation(fields, spelling.activation, spelling.default_activation),
     }

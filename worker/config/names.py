@@ -62,3 +62,42 @@ AFTER: dict[str, tuple[str, ...]] = {
     "blocks.{layer}.mlp_output_norm": (f"{_LAYER}.post_feedforward_layernorm",),
 }
 """The norms of NormPlace.AFTER."""
+
+
+def expert_names(
+    module: str, router: str, gate: str, up: str, down: str, correction: str = ""
+) -> dict[str, tuple[str, ...]]:
+    """Returns the names of a mixture of experts with a module per expert. module: of a layer. router: in it.
+    gate, up, down: in it, `experts`, and a number. correction: the name of a tensor in it; empty: none."""
+    part = f"{_LAYER}.{module}"
+    return {
+        "blocks.{layer}.mlp.router": (f"{part}.{router}", *([f"{part}.{correction}"] if correction else ())),
+        "blocks.{layer}.mlp.expert_gate_up": tuple(
+            f"{part}.experts.{{expert}}.{name}" for name in (gate, up)
+        ),
+        "blocks.{layer}.mlp.expert_down": (f"{part}.experts.{{expert}}.{down}",),
+    }
+
+
+def stacked_names(gate_up: str, down: str, *biases: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of experts whose weights are one tensor each. Arguments: tensors of a layer; the
+    biases of gate_up and of down, where there are any."""
+    gate_up_bias, down_bias = ((f"{_LAYER}.{name}",) for name in biases) if biases else ((), ())
+    return {
+        "blocks.{layer}.mlp.expert_gate_up": (f"{_LAYER}.{gate_up}", *gate_up_bias),
+        "blocks.{layer}.mlp.expert_down": (f"{_LAYER}.{down}", *down_bias),
+    }
+
+
+def shared_names(module: str) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the experts that all tokens have. module: of a layer."""
+    part = f"{_LAYER}.{module}"
+    return {
+        "blocks.{layer}.mlp.shared.gate_up": (f"{part}.gate_proj", f"{part}.up_proj"),
+        "blocks.{layer}.mlp.shared.down": (f"{part}.down_proj",),
+    }
+
+
+EXPERTS = expert_names("mlp", "gate", "gate_proj", "up_proj", "down_proj")
+STACKED = stacked_names("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+"""As transformers writes Qwen's, and as its models hold them."""

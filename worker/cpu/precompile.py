@@ -22,7 +22,7 @@ SAMPLER, MODEL, FLOAT32, COMPACT = "sampler", "model", "float32", "compact"
 """Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, what float32 has of its own,
 and those of weights in 12 bits, which some instruction sets have."""
 KERNELS = {
-    SAMPLER: ("sampling.choose", "sampling.penalties"),
+    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
         *(
             "attention.attention",
@@ -31,8 +31,10 @@ KERNELS = {
             "attention.planning.kv_prefetch_list",
         ),
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
+        "elementwise.clamped_swiglu",
         *("elementwise.layer_norm", "elementwise.plain_activation", "elementwise.scaled_add"),
         *("elementwise.rms_norm", "elementwise.rotary"),
+        *("experts.combine", "experts.dispatch", "experts.grouped_product", "experts.route"),
         *("matmul.gemm", "matmul.quantize"),
         *("runtime.decide_rows", "runtime.program"),
         *("sampling.argmax", "step.check_step", "step.prepare_inputs"),

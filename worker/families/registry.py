@@ -27,6 +27,12 @@ from worker.families.dense.seed_oss import SEED_OSS
 from worker.families.dense.smollm3 import SMOLLM3
 from worker.families.dense.stablelm import STABLELM
 from worker.families.dense.starcoder2 import STARCODER2
+from worker.families.experts.glm4_moe import DOTS1, GLM4_MOE
+from worker.families.experts.gpt_oss import GPT_OSS
+from worker.families.experts.granite_moe import GRANITE_MOE
+from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL
+from worker.families.experts.olmoe import OLMOE
+from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from worker.families.latent.youtu import YOUTU
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
@@ -36,19 +42,28 @@ from worker.families.normed.olmo import OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
     "Cohere2ForCausalLM": COHERE2,
+    "Dots1ForCausalLM": DOTS1,
     "Exaone4ForCausalLM": EXAONE4,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Glm4ForCausalLM": GLM4,
+    "Glm4MoeForCausalLM": GLM4_MOE,
+    "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
+    "GraniteMoeForCausalLM": GRANITE_MOE,
     "LlamaForCausalLM": LLAMA,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
+    "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
+    "OlmoeForCausalLM": OLMOE,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
     "StableLmForCausalLM": STABLELM,

@@ -26,13 +26,14 @@ class Attention(Layer):
         window: int | None = None,
         scale: float | None = None,
         soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
-        None: all. scale: default D ** -0.5. soft_cap: see Scoring."""
+        None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are."""
         super().__init__()
         self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window)
-        self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap)
-        self._record = scoring_record(soft_cap, None)  # of lowered programs, which point at it
+        self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap, sinks)
+        self._record = scoring_record(soft_cap, sinks)  # of lowered programs, which point at it
 
     def forward(
         self,

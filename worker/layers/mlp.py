@@ -4,16 +4,13 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from kernels.cpu.elementwise.records import GatedGeluRecord, GatedSiluRecord
 from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, RowKernels, activation_record, row_grain
-from kernels.ops.layers.activation import activation, gated_activation
+from kernels.ops.layers.activation import activation
 from worker.layers.base import Layer
+from worker.layers.gated_activation import GatedActivation
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
-
-_SILU = ("silu", "swish")
-_GELU_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 class FeedForward(Layer, ABC):
@@ -66,33 +63,14 @@ class GatedMLP(FeedForward):
 
     def __init__(self, gate_up: ColumnLinear, down: RowLinear, activation_name: str) -> None:
         super().__init__()
-        self.gate_up, self.down, self.activation = gate_up, down, activation_name
-        self.kernels: RowKernels | None = None
-
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Computes the activation with a compiled kernel if there is one."""
-        self.kernels = kernels if self.activation in _SILU + _GELU_TANH else None
-
-    @property
-    def can_lower(self) -> bool:
-        """See Layer."""
-        return self.kernels is not None and super().can_lower
+        self.gate_up, self.down, self.activation = gate_up, down, GatedActivation(activation_name)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        gate_up = self.gate_up(x, batch)
-        if self.kernels is not None:
-            gated = self.kernels.gated_silu if self.activation in _SILU else self.kernels.gated_gelu
-            return self.down(gated(gate_up), batch)
-        return self.down(gated_activation(gate_up, self.activation), batch)
+        return self.down(self.activation(self.gate_up(x, batch)), batch)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
         """See forward()."""
-        gate_up, width = self.gate_up.lower(builder, x), self.down.in_share
-        gated = builder.buffers.output(width)
-        where = {"gate_up": gate_up.data_ptr(), "out": gated.data_ptr(), "width": width}
-        if self.activation in _SILU:
-            builder.put(builder.rows.silu, GatedSiluRecord(**where), row_grain(width), repeatable=True)
-        else:
-            builder.put(builder.rows.gelu, GatedGeluRecord(**where), row_grain(width), repeatable=True)
+        gated = builder.buffers.output(self.down.in_share)
+        self.activation.lower(builder, self.gate_up.lower(builder, x), gated)
         return self.down.lower(builder, gated)

@@ -9,6 +9,7 @@ from worker.layers.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import RMSNorm
+from worker.layers.sinks import Sinks
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
@@ -43,10 +44,13 @@ class SelfAttention(AttentionPart):
         attention: Attention,
         output: RowLinear,
         norms: tuple[RMSNorm, RMSNorm] | None = None,
+        sinks: Sinks | None = None,
     ) -> None:
-        """norms: of queries and of keys; they are called query_norm and key_norm."""
+        """norms: of queries and of keys; they are called query_norm and key_norm. sinks: those that
+        `attention` has."""
         super().__init__()
         self.qkv, self.attention, self.output, self.norms = qkv, attention, output, norms
+        self.sinks = sinks
         if norms is not None:
             self.query_norm, self.key_norm = norms
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -65,3 +65,5 @@ class Family:
     """Pattern of tensors that checkpoints hold although the model does not need them."""
     optional_prefix: str = ""
     """Part of the names in the checkpoint that some checkpoints lack."""
+    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names in place of some of these, in checkpoints that have all tensors under these."""

@@ -10,4 +10,7 @@ from worker.models.transformer import Transformer
 FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "OPTForCausalLM": OPT,
-} | {name: Family(Transformer, family.names, family.unused) for name, family in DECODERS.items()}
+} | {
+    name: Family(Transformer, family.names, family.unused, other_names=family.other_names)
+    for name, family in DECODERS.items()
+}

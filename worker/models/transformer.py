@@ -8,12 +8,14 @@ from worker.layers.adjusted_logits import AdjustedLogits
 from worker.layers.attention import Attention
 from worker.layers.block import AroundNormBlock, Block, OutputNormBlock, ParallelBlock
 from worker.layers.embedding import VocabEmbedding
+from worker.layers.experts.experts import Experts
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
 from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import LayerNorm, Norm, RMSNorm
 from worker.layers.rotary import Rotary, rotary_order
 from worker.layers.scaled_add import ScaledAdd
 from worker.layers.self_attention import AttentionPart, SelfAttention
+from worker.layers.sinks import Sinks
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.decoder import AnyBlock, Decoder
@@ -90,18 +92,27 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
     """Returns a block; its parts are made in the order in which it uses them."""
     if config.norm_place is NormPlace.BEFORE:
         return Block(
-            norm(config, place), attention(config, layer, place), norm(config, place), mlp(config, place)
+            norm(config, place),
+            attention(config, layer, place),
+            norm(config, place),
+            mlp(config, layer, place),
         )
     add = ScaledAdd(config.hidden_size)
     if config.norm_place is NormPlace.PARALLEL:
-        return ParallelBlock(norm(config, place), attention(config, layer, place), mlp(config, place), add)
+        return ParallelBlock(
+            norm(config, place), attention(config, layer, place), mlp(config, layer, place), add
+        )
     if config.norm_place is NormPlace.AFTER:
         return OutputNormBlock(
-            attention(config, layer, place), norm(config, place), mlp(config, place), norm(config, place), add
+            attention(config, layer, place),
+            norm(config, place),
+            mlp(config, layer, place),
+            norm(config, place),
+            add,
         )
     return AroundNormBlock(
         *(norm(config, place), attention(config, layer, place), norm(config, place)),
-        *(norm(config, place), mlp(config, place), norm(config, place)),
+        *(norm(config, place), mlp(config, layer, place), norm(config, place)),
     )
 
 
@@ -120,11 +131,13 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     order = rotary_order(rope, head_dim)
     qkv = qkv_linear(hidden, heads, kv_heads, head_dim, config.qkv_bias, place, head_order=order)
     window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
+    sinks = Sinks(heads, place) if config.sinks else None
     return SelfAttention(
         qkv,
-        Attention(*local_heads, head_dim, window, scale, cap),
+        Attention(*local_heads, head_dim, window, scale, cap, None if sinks is None else sinks.scores),
         RowLinear(heads * head_dim, hidden, config.output_bias, place),
         head_norms(config, local_heads, rope, place),
+        sinks,
     )
 
 
@@ -144,8 +157,11 @@ def head_norms(
     return over(local_heads[0]), over(local_heads[1])
 
 
-def mlp(config: DecoderConfig, place: Placement) -> FeedForward:
+def mlp(config: DecoderConfig, layer: int, place: Placement) -> FeedForward:
     """Returns the feed-forward part of a block."""
+    experts = config.experts[layer] if config.experts else None
+    if experts is not None:
+        return Experts(experts, config.hidden_size, config.activation, place)
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     if not config.gated:
         up = column_linear(hidden, (inner,), bias, place)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from worker.config.decoder import DecoderConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
+from worker.config.experts import ExpertsConfig
 from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
 from worker.config.opt import POSITION_OFFSET, OPTConfig
@@ -15,7 +16,8 @@ class WeightCounts:
     """Numbers of weights."""
 
     layer: int
-    """In the matrices of one layer, which every token is multiplied by."""
+    """In the matrices of one layer, which every token is multiplied by: of experts those of as many as a
+    token has. Where layers differ, on average."""
     head: int
     """In the output head, which every token is multiplied by whose logits are needed."""
     total: int
@@ -28,15 +30,35 @@ def count_weights(config: ModelConfig) -> WeightCounts:
 
 
 def _count_decoder(config: DecoderConfig) -> WeightCounts:
-    e, i, v = config.hidden_size, config.intermediate_size, config.vocab_size
-    ups = 2 if config.gated else 1
-    of_attention = _count_attention(config) if config.latent is None else _count_latent(config, config.latent)
-    matrices = of_attention.matrices + (ups + 1) * e * i
-    biases = of_attention.biases + config.mlp_bias * (ups * i + e)
+    e, v = config.hidden_size, config.vocab_size
+    attention = _count_attention(config) if config.latent is None else _count_latent(config, config.latent)
     norm = 2 * e if config.norm_kind is NormKind.LAYER else e
-    norms = _NORMS[config.norm_place] * norm + of_attention.norms
+    norms = _NORMS[config.norm_place] * norm + attention.norms
+    parts = [_count_experts(config, experts) for experts in config.experts if experts is not None]
+    parts += [_count_dense(config)] * (config.num_layers - len(parts))
+    multiplied, held = (sum(counts) for counts in zip(*parts, strict=True))
     tables = v * e * (1 if config.tied else 2)
-    return WeightCounts(matrices, v * e, config.num_layers * (matrices + biases + norms) + norm + tables)
+    total = config.num_layers * (attention.matrices + attention.biases + norms) + held + norm + tables
+    return WeightCounts(attention.matrices + multiplied // config.num_layers, v * e, total)
+
+
+def _count_dense(config: DecoderConfig) -> tuple[int, int]:
+    """Returns the weights in the matrices of a feed-forward part, and those with biases."""
+    e, i, ups = config.hidden_size, config.intermediate_size, 2 if config.gated else 1
+    matrices = (ups + 1) * e * i
+    return matrices, matrices + config.mlp_bias * (ups * i + e)
+
+
+def _count_experts(config: DecoderConfig, experts: ExpertsConfig) -> tuple[int, int]:
+    """Returns the weights that a token is multiplied by, and all that are held."""
+    e, i, routing = config.hidden_size, experts.intermediate_size, experts.routing
+    count = routing.num_experts
+    shared = 3 * e * experts.shared_size + experts.shared_gate * e
+    router, biases = count * e, count * (experts.router_bias + experts.corrected + experts.bias * (2 * i + e))
+    return (
+        router + routing.top_k * 3 * e * i + shared,
+        router + count * 3 * e * i + shared + biases,
+    )
 
 
 class _AttentionCounts(NamedTuple):
@@ -52,7 +74,7 @@ def _count_attention(config: DecoderConfig) -> _AttentionCounts:
     qkv = (heads + 2 * kv_heads) * d
     return _AttentionCounts(
         e * qkv + heads * d * e,
-        config.qkv_bias * qkv + config.output_bias * e,
+        config.qkv_bias * qkv + config.output_bias * e + config.sinks * heads,
         _HEADS_NORMED[config.head_norms](heads, kv_heads) * d,
     )
 

@@ -11,6 +11,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.layers.base import Weight
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
@@ -61,10 +62,19 @@ def load_model(
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         dtype = choose(_choose_dtype(initialize.dtype, stored))
         model = _build(family, config, Placement(dtype, device, arena=arena))
-        table = weight_table(model, family.names)
+        table = _fitting_table(model, family, checkpoint)
         _warn_of_unpacking(checkpoint, table, dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype
+
+
+def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSource) -> list[Weight]:
+    """Returns the table of the names that this checkpoint has; those of the family where it has neither."""
+    if family.other_names:
+        other = weight_table(model, {**family.names, **family.other_names})
+        if all(weight.name in checkpoint for weight in other):
+            return other
+    return weight_table(model, family.names)
 
 
 def _warn_of_unpacking(checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
@@ -108,4 +118,5 @@ def model_bytes(model: LanguageModel) -> int:
         for layer in model.modules()
         if isinstance(layer, Matrix) and layer.packed is not None
     }
-    return sum(parameter.nbytes for parameter in model.parameters()) + sum(packed.values())
+    experts = sum(layer.nbytes for layer in model.modules() if isinstance(layer, ExpertMatrices))
+    return sum(parameter.nbytes for parameter in model.parameters()) + sum(packed.values()) + experts

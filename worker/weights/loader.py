@@ -40,12 +40,14 @@ def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -
 
     names: path of a layer in our model -> modules of the checkpoint that it is made of. In both, {layer}
     stands for the first number of the path, {expert} for the second. Layers that the model lacks may be
-    listed; every layer that owns parameters must be.
+    listed; every layer that owns parameters must be. A layer of all experts has no second number: it gets
+    names with {expert} in them.
     """
     table: list[Weight] = []
     for path, module in model.named_modules():
         if isinstance(module, WeightOwner):
             pattern, numbers = _split_numbers(path)
+            numbers.setdefault("expert", "{expert}")
             table += module.weights(*(name.format(**numbers) for name in names[pattern]))
     filled = sum(weight.target.numel() for weight in table)
     assert filled == sum(parameter.numel() for parameter in model.parameters()), "a parameter has no source"
@@ -204,7 +206,7 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
         tensor = read_finite(checkpoint, name, (rows, *rest))
         piece = slice(row - begin, rows.stop - begin)
         if places is None:
-            target[piece].copy_(tensor)
+            target[piece].copy_(tensor.view(target[piece].shape))
         else:
             target[places[piece]] = tensor.to(target.dtype)
         yield tensor.numel()
@@ -239,7 +241,7 @@ def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
         if len(weight.shape) == 1 and weight.name.endswith(".weight"):
             tensor += 1
         tensor = tensor[weight.part or ...]
-        weight.target.copy_(tensor.t() if weight.transposed else tensor)
+        weight.target.copy_(tensor.t() if weight.transposed else tensor.view(weight.target.shape))
         progress((index + 1) / len(table))
 
 

@@ -42,6 +42,17 @@ class GatedGeluRecord(OperationRecord):
 
 
 @record
+class ClampedSwigluRecord(OperationRecord):
+    """kernels.cpu.elementwise.clamped_swiglu.clamped_swiglu."""
+
+    gate_up: Address  # [rows, 2 * width] bfloat16
+    out: Address  # [rows, width] bfloat16
+    width: i64
+    alpha: f32
+    limit: f32
+
+
+@record
 class ScaledAddRecord(OperationRecord):
     """kernels.cpu.elementwise.scaled_add.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
 

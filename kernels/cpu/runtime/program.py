@@ -60,7 +60,7 @@ def _share(record: ProgramRecord, unit: int, left: int, threads: int) -> int:
 
 
 @intrinsic(types.void(*[types.int64] * 5))
-def _compute(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
+def call_operation(builder: Any, operation: Any, record: Any, first: Any, count: Any, thread: Any) -> None:
     """Calls an operation."""
     kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
     builder.call(builder.inttoptr(operation, kind.as_pointer()), [record, first, count, thread])
@@ -117,7 +117,7 @@ def _compute_shares(
             word = stragglers.progress_word(index, unit, count)
             if repeatable:
                 atomics.write(own, word)
-            _compute(record.operation, record.address, unit, count, thread)
+            call_operation(record.operation, record.address, unit, count, thread)
             if not repeatable or stragglers.was_in_time(own, word, control + _LATE):
                 atomics.add(record.address + _DONE, count)
 
@@ -154,7 +154,7 @@ def _compute_too(
         word = atomics.read(at)
         first, count = stragglers.first_and_count(word)
         if word >> 40 == index + 1:
-            _compute(record.operation, record.address, first, count, thread)
+            call_operation(record.operation, record.address, first, count, thread)
             atomics.add(late, 1)
             if stragglers.take_over(at, word):
                 atomics.add(record.address + _DONE, count)

@@ -103,8 +103,7 @@ def paged_attention_reference(
     """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
 
     soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
-    to them. sinks: [H], the score of one more key of each head, whose value is zero. The last two are not for
-    torch, and slopes are the GPU's alone.
+    to them, on a GPU alone. sinks: [H], the score of one more key of each head, whose value is zero.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[1] // key_cache.shape[1]
@@ -178,9 +177,10 @@ def paged_attention(
     plan: AttentionPlan,
     scale: float,
     soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding. soft_cap: see
-    paged_attention_reference().
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding. soft_cap, sinks:
+    see paged_attention_reference().
 
     On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
     """
@@ -194,6 +194,7 @@ def paged_attention(
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
     if widen:
         queries = queries.float()
+    by_head = None if sinks is None else sinks.to(queries.dtype).view(num_kv_heads, per_kv, 1)
     for group in plan.groups:
         size = group.mask.shape[0], num_kv_heads, group.mask.shape[3], head_dim
         keys = key_tiles.index_select(0, group.tiles).view(-1, head_dim)
@@ -208,7 +209,7 @@ def paged_attention(
         # the queries of one head.
         mask = group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1)
         out[group.tokens] = _attend(
-            queries[group.tokens], keys.view(size), values.view(size), mask, scale, soft_cap
+            queries[group.tokens], keys.view(size), values.view(size), mask, scale, soft_cap, by_head
         )
     for chunk in plan.chunks:
         size = num_kv_heads, 1, -1, head_dim
@@ -224,6 +225,7 @@ def paged_attention(
             chunk.mask.to(queries.dtype),
             scale,
             soft_cap,
+            None if by_head is None else by_head[..., None],
         )
         out[chunk.tokens] = result.permute(2, 0, 1, 3)
     return out.view(query.shape)
@@ -236,12 +238,20 @@ def _attend(
     mask: torch.Tensor,
     scale: float,
     soft_cap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """[..., Q, D], [..., L, D], [..., L, D] and a mask that is added to the scores -> [..., Q, D]."""
-    if soft_cap is None:
+    """[..., Q, D], [..., L, D], [..., L, D], a mask that is added to the scores, and sinks [..., Q or 1, 1]
+    -> [..., Q, D]."""
+    if soft_cap is None and sinks is None:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-    scores = torch.tanh(query @ keys.transpose(-1, -2) * (scale / soft_cap)) * soft_cap
-    return (scores + mask).softmax(-1) @ values
+    scores = query @ keys.transpose(-1, -2) * scale
+    if soft_cap is not None:
+        scores = torch.tanh(scores / soft_cap) * soft_cap
+    scores = scores + mask
+    if sinks is None:
+        return scores.softmax(-1) @ values
+    weights = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), -1).softmax(-1)
+    return weights[..., :-1] @ values
 
 
 def _padded_widths(num_blocks: Integers, block_size: int) -> Integers:

@@ -22,7 +22,7 @@ def expert(seed: int) -> GatedMLP:
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8)
-    for part in (layer, layer.gate_up, layer.down):
+    for part in (layer.gate_up, layer.activation, layer.down):
         part.use_kernels(row_kernels())
     return layer
 

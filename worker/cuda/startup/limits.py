@@ -58,6 +58,12 @@ def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block
     reason = why_not(device.place, dtype, config.head_dim)
     if reason is not None:
         raise StartupError(WHAT, reason, "use --device cpu")
+    if isinstance(config, DecoderConfig) and any(config.experts):
+        raise StartupError(
+            WHAT,
+            f"{config.architecture} is a mixture of experts, which no kernel for it has yet",
+            "use --device cpu",
+        )
     if config.head_dim % 2:
         raise StartupError(
             WHAT, f"the head size is {config.head_dim}; even ones are supported", "use --device cpu"

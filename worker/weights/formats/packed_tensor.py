@@ -12,12 +12,12 @@ from worker.weights.source import TensorSource
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """A weight [N, K] and the stored tensors that it is made of."""
+    """A weight [N, K], or one of several experts [N, ...], and the stored tensors that it is made of."""
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     parts: tuple[str, ...]
     unpack: Callable[[int, int], torch.Tensor]
-    """From the first row and the one behind the last to [rows, K] float32."""
+    """From the first row and the one behind the last to [rows, ...] float32."""
 
 
 class QuantizedCheckpoint(TensorSource):
@@ -63,7 +63,7 @@ class QuantizedCheckpoint(TensorSource):
         tensor = self._packed[name]
         rows, *columns = part or (slice(None),)
         first, end, _ = rows.indices(tensor.shape[0])
-        return tensor.unpack(first, end)[:, columns[0] if columns else slice(None)]
+        return tensor.unpack(first, end)[(slice(None), *columns)]
 
     def packing(self) -> str:
         """See TensorSource."""

@@ -8,6 +8,7 @@ from worker.weights.formats.bitsandbytes import find_bitsandbytes
 from worker.weights.formats.compressed_tensors import find_compressed_tensors
 from worker.weights.formats.fp8 import find_fp8
 from worker.weights.formats.gptq import find_gptq
+from worker.weights.formats.mxfp4 import find_mxfp4
 from worker.weights.formats.packed_tensor import PackedTensor
 from worker.weights.loader import Checkpoint
 
@@ -20,5 +21,6 @@ FINDERS: Mapping[str, Finder] = {
     "compressed-tensors": find_compressed_tensors,
     "fp8": find_fp8,
     "gptq": find_gptq,
+    "mxfp4": find_mxfp4,
 }
 """The names are those of worker.config.quantization."""

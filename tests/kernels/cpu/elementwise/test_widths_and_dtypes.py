@@ -5,10 +5,12 @@ import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
 from kernels.ops.layers.activation import activation_reference, gated_activation_reference
+from kernels.ops.layers.clamped_swiglu import clamped_swiglu
 from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import random
+from worker.layers.clamped_swiglu import ClampedGate
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -51,6 +53,17 @@ def test_activations(kernels: RowKernels, width: int):
         result = kernels.activation(gate_up, name)
         assert_near(result, activation_reference(gate_up.double(), name))
         assert torch.equal(kernels.activation(gate_up[3:4], name), result[3:4])
+
+
+@WIDTHS
+def test_clamped_swiglu(kernels: RowKernels, width: int):
+    """Gates and values on both sides of the limit."""
+    layer = ClampedGate(1.702, 7.0)
+    layer.use_kernels(kernels)
+    gate_up = random(ROWS, 2 * width, dtype=kernels.dtype, scale=5)
+    result = layer(gate_up)
+    assert_near(result, clamped_swiglu(gate_up.double(), 1.702, 7.0))
+    assert torch.equal(layer(gate_up[3:4]), result[3:4])
 
 
 def test_silu_of_what_exp_cannot_hold():

@@ -1,0 +1,2 @@
+"""Mixtures of experts on a CPU: routing, tokens sorted by expert, products of several experts as one
+operation."""

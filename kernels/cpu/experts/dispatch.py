@@ -1,0 +1,81 @@
+"""Sorts pairs by expert while a program runs, and writes down which rows each expert's products have."""
+
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, Segment
+from kernels.cpu.isa.simd import load_f32, store_f32
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
+from kernels.cpu.matmul.records import LinearRecord
+from kernels.cpu.runtime.records import FIELDS_BYTES, ProductRecord
+from kernels.cpu.runtime.work_split import ROWS, VECTORS
+
+LINE = 4 * LANES
+
+
+def blocks_of(product: ProductRecord) -> int:
+    """Blocks of 48 columns."""
+    return (product.columns + VECTORS * LANES - 1) // (VECTORS * LANES)
+
+
+def _sort(record: DispatchRecord) -> None:
+    """Pairs by expert, those of one expert as they stand. Leaves in `starts` where each expert's pairs
+    end."""
+    starts, pairs, count = record.starts, record.tokens * record.top_k, record.num_experts
+    for expert in range(count):
+        write_i64(starts + 8 * expert, 0)
+    for pair in range(pairs):
+        at = starts + 8 * read_i64(record.experts + 8 * pair)
+        write_i64(at, read_i64(at) + 1)
+    begin = 0
+    for expert in range(count):
+        size = read_i64(starts + 8 * expert)
+        write_i64(starts + 8 * expert, begin)
+        begin += size
+    for pair in range(pairs):
+        at = starts + 8 * read_i64(record.experts + 8 * pair)
+        place = read_i64(at)
+        write_i64(at, place + 1)
+        write_i64(record.places + 8 * pair, place)
+        write_i64(record.pair_tokens + 8 * place, pair // record.top_k)
+
+
+def _share_out(record: DispatchRecord, group: Group) -> int:
+    """Gives each expert its rows of the group's inputs and outputs. Returns the units of the grouped
+    product."""
+    units, made, begin = 0, 0, 0
+    for expert in range(record.num_experts):
+        end = read_i64(record.starts + 8 * expert)
+        if end > begin:
+            address = group.products + FIELDS_BYTES * expert
+            product = ProductRecord.at(address)
+            product.rows = end - begin
+            product.x = group.x + 4 * product.words * begin
+            product.out = group.out + product.columns * product.out_bytes * begin
+            if group.scales:
+                LinearRecord.at(address).scales = group.scales + 4 * begin
+            segment = Segment.at(group.segments, made)
+            segment.first, segment.expert = units, expert
+            made += 1
+            units += (end - begin + ROWS - 1) // ROWS * blocks_of(product)
+            begin = end
+    Segment.at(group.segments, made).first = units
+    return units
+
+
+@operation
+def dispatch(record: DispatchRecord, first: int, count: int, thread: int) -> None:
+    """All tokens."""
+    _sort(record)
+    for number in range(2):
+        write_i64(record.units + 8 * number, _share_out(record, Group.at(record.groups, number)))
+
+
+@operation
+def gather_rows(record: GatherRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1."""
+    size = record.row_bytes
+    for row in range(first, first + count):
+        x, out = record.x + size * read_i64(record.indexes + 8 * row), record.out + size * row
+        for at in range(0, size - LINE + 1, LINE):
+            store_f32(out + at, load_f32(x + at))
+        for at in range(size // LINE * LINE, size, 2):
+            write_u16(out + at, read_u16(x + at))

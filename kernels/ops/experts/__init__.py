@@ -1,0 +1,1 @@
+"""Mixtures of experts: which experts a token goes to, and the weighted sum of what they compute."""

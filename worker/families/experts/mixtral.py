@@ -1,0 +1,71 @@
+"""Mixtral: Mistral with experts in every layer. MiniMax M2: norms of queries and keys, partial rotation, and
+a router of sigmoids with a correction."""
+
+from typing import Any
+
+from kernels.ops.experts.routing import Score
+from worker.config.decoder import (
+    DecoderConfig,
+    DecoderFamily,
+    HeadNormKind,
+    Spelling,
+    read_decoder,
+    read_window,
+)
+from worker.config.experts import ExpertsConfig, read_routing
+from worker.config.hf_config import Fields
+from worker.config.names import HEAD_NORMS, NAMES, expert_names, stacked_names
+from worker.config.rope import RopeDefaults
+
+_MODULE = "block_sparse_moe"
+_PARTS = "w1", "w3", "w2"
+_STACKED = stacked_names(f"{_MODULE}.experts.gate_up_proj", f"{_MODULE}.experts.down_proj")
+
+
+def read_mixtral_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(
+        fields, common, Spelling(max_position=131072, default_norm_eps=1e-5, rope=RopeDefaults(theta=1e6))
+    )
+    routing = read_routing(fields, "num_local_experts", "num_experts_per_tok", 2, normalized=True)
+    experts = ExpertsConfig(routing=routing, intermediate_size=values["intermediate_size"])
+    windows = (read_window(fields, None),) * values["num_layers"]
+    return DecoderConfig(**values | {"windows": windows}, experts=(experts,) * values["num_layers"])
+
+
+def read_minimax_m2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. `rotary_dim` is the older spelling of `partial_rotary_factor`. Raises
+    StartupError."""
+    head_dim = fields.integer("head_dim", 128)
+    partial = fields.integer("rotary_dim", head_dim) / head_dim
+    rope = RopeDefaults(theta=5e6, partial=partial)
+    spelling = Spelling(max_position=196608, head_dim=128, rope=rope)
+    values = read_decoder(fields, common, spelling)
+    routing = read_routing(
+        fields, "num_local_experts", "num_experts_per_tok", 8, score=Score.SIGMOID, normalized=True
+    )
+    experts = ExpertsConfig(routing=routing, intermediate_size=values["intermediate_size"], corrected=True)
+    return DecoderConfig(
+        **values, head_norms=HeadNormKind.FULL_WIDTH, experts=(experts,) * values["num_layers"]
+    )
+
+
+_HARMLESS = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
+MIXTRAL = DecoderFamily(
+    read=read_mixtral_config,
+    names=NAMES | expert_names(_MODULE, "gate", *_PARTS),
+    other_names=_STACKED,
+    harmless=_HARMLESS,
+)
+MINIMAX_M2 = DecoderFamily(
+    read=read_minimax_m2_config,
+    names=NAMES | HEAD_NORMS | expert_names(_MODULE, "gate", *_PARTS, "e_score_correction_bias"),
+    other_names=_STACKED,
+    harmless=(*_HARMLESS, "mtp_transformer_layers", "num_mtp_modules"),
+    only={
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+    },
+)

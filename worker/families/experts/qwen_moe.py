@@ -1,0 +1,98 @@
+"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts in each layer, or in some; Qwen2-MoE has a gated one
+for all tokens besides."""
+
+from typing import Any
+
+from worker.config.decoder import (
+    DecoderConfig,
+    DecoderFamily,
+    HeadNormKind,
+    Spelling,
+    every,
+    read_decoder,
+    read_kinds,
+    read_window,
+    windows_of,
+)
+from worker.config.experts import ExpertsConfig, read_routing, sparse_layers
+from worker.config.hf_config import Fields
+from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_names
+
+_ONLY = {"mlp_bias": False, "use_mrope": False}
+
+
+def _read_experts(
+    fields: Fields, num_layers: int, default_chosen: int, shared_size: int = 0
+) -> tuple[ExpertsConfig | None, ...]:
+    """Returns the experts of each layer. Raises StartupError."""
+    routing = read_routing(
+        fields,
+        "num_experts",
+        "num_experts_per_tok",
+        default_chosen,
+        normalized=fields.boolean("norm_topk_prob", False),
+    )
+    config = ExpertsConfig(
+        routing=routing,
+        intermediate_size=fields.integer("moe_intermediate_size"),
+        shared_size=shared_size,
+        shared_gate=shared_size > 0,
+    )
+    return tuple(config if sparse else None for sparse in sparse_layers(fields, num_layers))
+
+
+def _window(fields: Fields) -> int | None:
+    """Returns the window if it is used: files say 0 or null where it is not. Raises StartupError."""
+    fields.has("sliding_window")
+    return read_window(fields, 4096) if fields.boolean("use_sliding_window", False) else None
+
+
+def read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, Spelling(max_position=32768))
+    num_layers = values["num_layers"]
+    first = fields.integer("max_window_layers", 28, least=0)
+    window = _window(fields)
+    alternating = every(2, num_layers)[:first] + ("full_attention",) * max(0, num_layers - first)
+    kinds = read_kinds(fields, alternating)
+    shared_size = fields.integer("shared_expert_intermediate_size", 5632)
+    return DecoderConfig(
+        **values | {"windows": windows_of(kinds, window)},
+        qkv_bias=fields.boolean("qkv_bias", True),
+        experts=_read_experts(fields, num_layers, 4, shared_size),
+    )
+
+
+def read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, Spelling(max_position=32768))
+    window = _window(fields)
+    fields.has("max_window_layers")  # which changes nothing here: all layers have the window, or none
+    bias = fields.boolean("attention_bias", False)
+    return DecoderConfig(
+        **values | {"windows": (window,) * values["num_layers"]},
+        qkv_bias=bias,
+        output_bias=bias,
+        head_norms=HeadNormKind.PER_HEAD,
+        experts=_read_experts(fields, values["num_layers"], 8),
+    )
+
+
+_SHARED = shared_names("mlp.shared_expert") | {
+    "blocks.{layer}.mlp.shared_gate": ("model.layers.{layer}.mlp.shared_expert_gate",)
+}
+_HARMLESS = ("output_router_logits", "router_aux_loss_coef")
+QWEN2_MOE = DecoderFamily(
+    read=read_qwen2_moe_config,
+    names=NAMES | EXPERTS | _SHARED,
+    other_names=STACKED,
+    harmless=_HARMLESS,
+    only=_ONLY,
+)
+QWEN3_MOE = DecoderFamily(
+    read=read_qwen3_moe_config,
+    names=NAMES | HEAD_NORMS | EXPERTS,
+    other_names=STACKED,
+    harmless=_HARMLESS,
+    only=_ONLY,
+)

@@ -1,0 +1,1 @@
+"""Mixtures of experts as a block's feed-forward part."""

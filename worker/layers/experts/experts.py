@@ -1,0 +1,97 @@
+"""A mixture of experts: gated feed-forward parts of which each token has some."""
+
+import torch
+
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
+from kernels.ops.experts.combine import combine
+from kernels.ops.experts.dispatch import dispatch
+from kernels.ops.experts.route import route
+from worker.config.experts import ExpertsConfig
+from worker.layers.clamped_swiglu import ClampedGate
+from worker.layers.experts.lowered import LoweredExperts
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.experts.router import ExpertRouter, SharedGate
+from worker.layers.gated_activation import GatedActivation
+from worker.layers.linear import Part, RowLinear, column_linear
+from worker.layers.mlp import FeedForward, GatedMLP
+from worker.lowering.builder import ProgramBuilder
+from worker.model_input import InputBatch
+from worker.parallel import Placement
+
+
+class Experts(FeedForward):
+    """sum over the chosen experts of weight * down(f(gate(x)) * up(x)), and what all tokens have besides.
+
+    Tokens are sorted by expert: only the weights of chosen experts are read, each once. A token's sum goes
+    over its experts from the best one on, so that its bits do not depend on other tokens.
+    """
+
+    def __init__(self, config: ExpertsConfig, width: int, activation: str, place: Placement) -> None:
+        """width: E. activation: of gates, where the configuration has no other. Parts are made in the order
+        in which they are used."""
+        super().__init__()
+        self.group, count = place.group, config.routing.num_experts
+        self.router = ExpertRouter(width, config.routing, place, config.router_bias, config.corrected)
+        inner = Part(config.intermediate_size, place.group.slice(config.intermediate_size))
+        whole = Part(width, slice(0, width))
+        first = place.group.rank == 0
+        kind = config.bias, config.transposed
+        self.expert_gate_up = ExpertMatrices(count, whole, (inner, inner), place, *kind)
+        swiglu = config.swiglu
+        self.activation: GatedActivation | ClampedGate = (
+            GatedActivation(activation) if swiglu is None else ClampedGate(swiglu.alpha, swiglu.limit)
+        )
+        self.expert_down = ExpertMatrices(count, inner, (whole,), place, *kind, adds_bias=first)
+        self.shared = self.shared_gate = None
+        if config.shared_size:
+            sizes = (config.shared_size,) * 2
+            gate_up = column_linear(width, sizes, False, place)
+            self.shared = GatedMLP(gate_up, RowLinear(config.shared_size, width, False, place), activation)
+        if config.shared_gate:
+            self.shared_gate = SharedGate(width, place)
+        self.kernels: ExpertKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Chooses, sorts and sums with the compiled kernels."""
+        self.kernels = expert_kernels(kernels.dtype)
+
+    def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        weights, chosen = self._choose(x)
+        order = dispatch(chosen, self.router.routing.num_experts)
+        counts = order.counts.tolist()
+        gated = self.activation(self.expert_gate_up.products(x[order.tokens], counts))
+        y = self.expert_down.products(gated, counts)
+        shared = None if self.shared is None else self.shared(x, batch)
+        gate = None if self.shared_gate is None else self.shared_gate(x)
+        sums = combine if self.kernels is None else self.kernels.combine
+        if self.group.size == 1:
+            return sums(y, weights, order.places, shared, gate)
+        routed = self.group.all_reduce(sums(y, weights, order.places))
+        every = torch.arange(len(x), device=x.device)[:, None]
+        return sums(routed, torch.ones(len(x), 1, device=x.device), every, shared, gate)
+
+    def _choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
+        router = self.router
+        if self.kernels is None:
+            return route(router(x), router.correction, router.routing)
+        return self.kernels.route(router(x), router.correction, router.routing)
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer. A program does not sum over ranks."""
+        return self.kernels is not None and self.group.size == 1 and super().can_lower
+
+    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
+        """See forward()."""
+        assert self.kernels is not None
+        lowered = LoweredExperts(builder, self.kernels, self.router, x)
+        gate_up = lowered.product(self.expert_gate_up, lowered.gather())
+        gated = lowered.pairs(gate_up.shape[1] // 2)
+        lowered.add_per_pair(self.activation.lower(builder, gate_up, gated))
+        y = lowered.product(self.expert_down, gated)
+        shared = None if self.shared is None else self.shared.lower(builder, x)
+        gate = None if self.shared_gate is None else self.shared_gate.lower_logits(builder, x)
+        return lowered.combine(y, shared, gate)

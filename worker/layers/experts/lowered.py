@@ -1,0 +1,121 @@
+"""Experts in a lowered program. Which experts have tokens, and how many, is decided while it runs: an
+operation sorts the pairs by expert and writes down the rows of each product; those of all experts are one
+operation."""
+
+import ctypes
+
+import torch
+
+from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.experts.expert_kernels import ExpertKernels, ProductGroup, combine_record
+from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord
+from kernels.cpu.matmul.int8 import QuantizedWeight
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.experts.router import ExpertRouter
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.program import ROWS, Records
+from worker.model_input import InputBatch
+
+_TOKENS = DispatchRecord.word("tokens")
+
+
+class LoweredExperts:
+    """The operations of one layer, and the memory that they point at. M tokens at most, k experts each."""
+
+    def __init__(
+        self, builder: ProgramBuilder, kernels: ExpertKernels, router: ExpertRouter, x: torch.Tensor
+    ) -> None:
+        """Puts the choice of experts for x, [M, E]."""
+        routing, buffers = router.routing, builder.buffers
+        self._builder, self._kernels, self._router, self._x = builder, kernels, router, x
+        self._count, self._top_k = routing.num_experts, routing.top_k
+        self._groups: list[ProductGroup] = []
+        self._table = (Group * 2)()
+        self._per_pair: list[int] = []  # records with a row for each pair
+        self._units = torch.zeros(2, dtype=torch.int64)
+        self._starts = torch.zeros(self._count, dtype=torch.int64)
+        self.weights = buffers.output(self._top_k, torch.float32)
+        self._experts = buffers.output(self._top_k, torch.int64)
+        self._places = buffers.output(self._top_k, torch.int64)
+        self._pair_tokens = buffers.output(self._top_k, torch.int64)
+        logits = router.lower_logits(builder, x)
+        record = kernels.route_record(logits, router.correction, routing, self.weights, self._experts)
+        builder.put(kernels.choose, record, row_grain(self._count * self._top_k))
+        self._sorts = builder.put(kernels.dispatch, self._dispatch_record(), 1)
+        self._decided = builder.decide_rows(self._units)
+        builder.on_batch(self._update)
+
+    def _dispatch_record(self) -> DispatchRecord:
+        return DispatchRecord(
+            tokens=0,
+            top_k=self._top_k,
+            num_experts=self._count,
+            experts=self._experts.data_ptr(),
+            starts=self._starts.data_ptr(),
+            pair_tokens=self._pair_tokens.data_ptr(),
+            places=self._places.data_ptr(),
+            groups=ctypes.addressof(self._table),
+            units=self._units.data_ptr(),
+        )
+
+    def _update(self, batch: InputBatch, records: Records) -> None:
+        """See ProgramBuilder.on_batch()."""
+        tokens = len(batch.token_ids)
+        records[self._sorts, ROWS], records[self._sorts, _TOKENS] = 1, tokens
+        records[self._per_pair, ROWS] = self._top_k * tokens
+
+    def pairs(self, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns a buffer [M * k, width]."""
+        return self._builder.buffers.output(self._top_k * width, dtype).view(-1, width)
+
+    def add_per_pair(self, index: int) -> None:
+        """index: of a record that has a row for each pair, and not for each token."""
+        self._per_pair.append(index)
+
+    def gather(self) -> torch.Tensor:
+        """Puts x of each pair's token. Returns [M * k, E]."""
+        out, width = self.pairs(self._x.shape[1]), self._x.shape[1]
+        record = GatherRecord(
+            x=self._x.data_ptr(),
+            indexes=self._pair_tokens.data_ptr(),
+            out=out.data_ptr(),
+            row_bytes=out.itemsize * width,
+        )
+        self.add_per_pair(self._builder.put(self._kernels.gather, record, row_grain(width)))
+        return out
+
+    def product(self, matrices: ExpertMatrices, x: torch.Tensor) -> torch.Tensor:
+        """Puts the products of all chosen experts. x: [M * k, in] by pair. Returns [M * k, out]."""
+        out, number = self.pairs(matrices.out_features), len(self._groups)
+        if isinstance(matrices.packed[0], QuantizedWeight):
+            group = self._quantized_group(matrices, x, out)
+        else:
+            records = [(packed.product, packed.record(x, out)) for packed in matrices.packed]  # type: ignore[call-arg]
+            group = ProductGroup(records, x.data_ptr(), out.data_ptr())
+        self._groups.append(group)
+        self._table[number] = group.fields
+        at = ctypes.addressof(self._table) + number * Group.size()
+        with self._decided.of(number):
+            self._builder.put(self._kernels.product, GroupedRecord(group=at), 1, repeatable=True)
+        return out
+
+    def _quantized_group(self, matrices: ExpertMatrices, x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
+        """Puts what makes integers of the inputs."""
+        first = matrices.packed[0]
+        assert isinstance(first, QuantizedWeight)
+        integers, scales = self.pairs(4 * first.words.shape[1], torch.uint8), self.pairs(1, torch.float32)
+        record = first.quantize_record(x, integers, scales)
+        self.add_per_pair(self._builder.put(first.quantize, record, row_grain(first.in_features)))
+        weights = [packed for packed in matrices.packed if isinstance(packed, QuantizedWeight)]
+        records = [(weight.product, weight.record(integers, scales, out)) for weight in weights]
+        return ProductGroup(records, integers.data_ptr(), out.data_ptr(), scales.data_ptr())
+
+    def combine(
+        self, y: torch.Tensor, shared: torch.Tensor | None, gate: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Puts the weighted sums. y: [M * k, E] by pair; shared: [M, E]; gate: [M, 1] float32. Returns
+        [M, E]."""
+        out = self._builder.buffers.output(y.shape[1])
+        record = combine_record(y, self.weights, self._places, shared, gate, out)
+        self._builder.put(self._kernels.sum, record, row_grain(y.shape[1]))
+        return out

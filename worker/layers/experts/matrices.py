@@ -1,0 +1,124 @@
+"""The weights of all experts of one product, each a matrix of its own."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
+from kernels.cpu.matmul.packed import PackedWeight
+from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
+from kernels.ops.layers.linear import linear
+from worker.layers.base import Weight, WeightOwner
+from worker.layers.linear import Part
+from worker.parallel import Placement
+
+
+class ExpertMatrices(WeightOwner):
+    """N matrices [out, in], and biases [N, out] where there are any.
+
+    A checkpoint has a module per expert and part, whose names hold {expert}, or one tensor [N, out, in] of
+    all.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        in_part: Part,
+        out_parts: tuple[Part, ...],
+        place: Placement,
+        bias: bool = False,
+        transposed: bool = False,
+        adds_bias: bool = True,
+    ) -> None:
+        """in_part, out_parts: what this rank holds of the inputs, and of the outputs, side by side.
+        transposed: the one tensor is [N, in, out], and its outputs take turns between the parts. adds_bias:
+        False leaves it to another rank."""
+        super().__init__()
+        self.in_part, self.out_parts, self.transposed = in_part, out_parts, transposed
+        self.out_features = sum(part.held for part in out_parts)
+        self.each = torch.nn.ParameterList(
+            place.empty(self.out_features, in_part.held) for _ in range(num_experts)
+        )
+        self.bias = place.empty(num_experts, self.out_features) if bias else None
+        self.adds_bias = adds_bias
+        self.packed: list[CompactWeight | PackedWeight | QuantizedWeight] = []
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Packs each matrix."""
+        pack = quantize_weight if kernels.quantized else compact_weight
+        for expert in range(len(self.each)):
+            self.packed.append(pack(self.each[expert], self._bias_of(expert), kernels.arena))
+            self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # frees its memory
+        del self.each
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer. Buffers of programs have no room for padding."""
+        return bool(self.packed) and all(packed.is_unpadded for packed in self.packed)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed matrices."""
+        return sum(packed.nbytes for packed in self.packed)
+
+    def products(self, x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """x: [P, in], sorted by expert; counts: rows of each expert, [N]. Returns [P, out]."""
+        out = x.new_empty((x.shape[0], self.out_features))
+        first = 0
+        for expert, count in enumerate(counts):
+            if count:
+                out[first : first + count] = self.product(x[first : first + count], expert)
+                first += count
+        return out
+
+    def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        """[P, in] -> [P, out]."""
+        if self.packed:
+            return self.packed[expert].multiply(x)
+        return linear(x, self.each[expert], self._bias_of(expert))
+
+    def _bias_of(self, expert: int) -> torch.Tensor | None:
+        return self.bias[expert] if self.bias is not None and self.adds_bias else None
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """Modules with {expert} in their names, one per part or one for all; or the full name of the one
+        tensor, and that of its biases."""
+        if "{expert}" in names[0]:
+            for expert in range(len(self.each)):
+                yield from self._of_one(expert, [name.format(expert=expert) for name in names])
+            return
+        for expert in range(len(self.each)):
+            yield from self._of_all(expert, *names)
+
+    def _of_one(self, expert: int, names: list[str]) -> Iterator[Weight]:
+        at, columns = 0, self.in_part
+        for part, name in zip(self.out_parts, names, strict=True):
+            target = slice(at, at + part.held)
+            shape, where = (part.length, columns.length), (part.local, columns.local)
+            yield Weight(f"{name}.weight", shape, self.each[expert][target], where)
+            if self.bias is not None:
+                yield Weight(f"{name}.bias", (part.length,), self.bias[expert, target], (part.local,))
+            at += part.held
+
+    def _of_all(self, expert: int, name: str, bias_name: str = "") -> Iterator[Weight]:
+        weight, one, columns = self.each[expert], slice(expert, expert + 1), self.in_part
+        bias = None if self.bias is None else self.bias[expert]
+        count, total = len(self.each), sum(part.length for part in self.out_parts)
+        if self.transposed:
+            parts, local = len(self.out_parts), self.out_parts[0].local
+            rows = slice(parts * local.start, parts * local.stop)
+            in_turns = weight.view(parts, -1, columns.held).permute(2, 1, 0)  # [in, out / parts, parts]
+            shape, where = (count, columns.length, total), (one, columns.local, rows)
+            yield Weight(name, shape, in_turns[None], where)
+            if bias is not None:
+                yield Weight(bias_name, (count, total), bias.view(parts, -1).t()[None], (one, rows))
+            return
+        at = begin = 0
+        for part in self.out_parts:
+            rows, target = slice(begin + part.local.start, begin + part.local.stop), slice(at, at + part.held)
+            shape, where = (count, total, columns.length), (one, rows, columns.local)
+            yield Weight(name, shape, weight[target][None], where)
+            if bias is not None:
+                yield Weight(bias_name, (count, total), bias[target][None], (one, rows))
+            at, begin = at + part.held, begin + part.length

@@ -30,6 +30,7 @@ KERNELS = {
             "attention.store_kv",
             "attention.planning.kv_prefetch_list",
         ),
+        *("attention.latent.bfloat16", "attention.latent.copy_heads"),
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
         "elementwise.clamped_swiglu",
         *("elementwise.layer_norm", "elementwise.plain_activation", "elementwise.scaled_add"),
@@ -39,7 +40,10 @@ KERNELS = {
         *("runtime.decide_rows", "runtime.program"),
         *("sampling.argmax", "step.check_step", "step.prepare_inputs"),
     ),
-    FLOAT32: ("attention.float32_kv", "elementwise.float32_rows", "matmul.gemm_float32"),
+    FLOAT32: (
+        *("attention.float32_kv", "attention.latent.float32"),
+        *("elementwise.float32_rows", "matmul.gemm_float32"),
+    ),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
 }
 """Modules of kernels.cpu that compile when they are imported."""

@@ -2,27 +2,59 @@
 
     python -m benchmarks.speculation                            # the demo model
     python -m benchmarks.speculation --model /data/models/M1 --texts random     # benchmarks/models.py
+    python -m benchmarks.speculation --model "$(python -m scripts.real_model --path)" --texts edits,copies
+    python -m benchmarks.speculation --model /data/models/M1 --texts random --pairs 3 --noise 0.05,0.1,0.2
 
-`repeats` continues a text that repeats itself, greedy: with the demo model, drafts are right. `random` draws
-at temperature 1 from random tokens: with random weights, nothing is ever accepted. A turn is one round with
-drafts and one without, of as many requests as there are streams; a ratio is the median over turns of tokens
-per second with drafts over those without. The outputs of both are compared.
+`repeats` continues a text that repeats itself, greedy: with the demo model, drafts are right. `random`
+draws at temperature 1 from random tokens: with random weights, nothing is ever accepted by lookup. `edits`
+asks for a change of a function of the standard library, and `copies` for the same function again: for a
+model that follows instructions. A turn is one round with drafts and one without, of as many requests as
+there are streams; a ratio is the median over turns of tokens per second with drafts over those without. The
+outputs of both are compared.
+
+--pairs N drafts with a model of the first N layers, once for each --noise, which says how often it is right
+(benchmarks/draft_pairs.py). Beside the ratio is then the one of theory, (1 - a^(k+1)) / ((1 - a) (1 + k c))
+of Leviathan et al., for drafts of k tokens, a draft model that takes c of the target's time for a token,
+here its share of the layers, and tokens that are right with probability a, which is estimated from the
+share of drafted tokens that was accepted.
 """
 
 import argparse
 import asyncio
+import inspect
+import json
 import random
 import statistics
+import tempfile
+import textwrap
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from benchmarks.draft_pairs import write_pair
 from pagewire import AsyncClient
+from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.speculation import parse_speculation
 
 REPEATED = "1, 2, 3, "
+ASKED = {
+    "edits": "Rename the first parameter of this Python function to `value`. Answer with the function only.",
+    "copies": "Repeat this Python function word for word. Answer with the function only.",
+}
+FUNCTIONS = (
+    textwrap.indent,
+    textwrap.TextWrapper._split,
+    statistics.mean,
+    statistics.median_grouped,
+    argparse.ArgumentParser.parse_args,
+    random.Random.sample,
+    random.Random.shuffle,
+    json.dumps,
+)
+"""Whose sources are edited and copied."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +73,12 @@ def requests(kind: str, streams: int, turn: int, vocab_size: int) -> list[tuple[
     if kind == "repeats":
         greedy = {"temperature": 0}
         return [(REPEATED * draw.randint(8, 16), greedy) for _ in range(streams)]
+    if kind in ASKED:
+        sources = (inspect.getsource(draw.choice(FUNCTIONS)) for _ in range(streams))
+        return [
+            ([{"role": "user", "content": f"{ASKED[kind]}\n\n{source}"}], {"temperature": 0})
+            for source in sources
+        ]
     return [
         (
             [draw.randrange(16, vocab_size) for _ in range(32)],
@@ -65,12 +103,31 @@ async def run(client: AsyncClient, wanted: list[tuple[Any, dict[str, Any]]], tok
     )
 
 
-async def compare(addresses: tuple[str, str], options: argparse.Namespace) -> None:
-    """Prints the table. addresses: without drafts, and with them."""
+@dataclass(frozen=True)
+class Theory:
+    """What drafts of a model should gain."""
+
+    length: int  # k, tokens of a draft
+    cost: float  # c, of a drafted token, in tokens of the target
+
+    def ratio(self, share: float) -> float:
+        """Returns the speed beside that of the target alone. share: of drafted tokens that were accepted."""
+        low, high = 0.0, 1.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._share(middle) < share else (low, middle)
+        return (1 + self.length * self._share(low)) / (1 + self.length * self.cost)
+
+    def _share(self, right: float) -> float:
+        """Returns the share of a draft's tokens that is accepted, where each is right with this
+        probability."""
+        return sum(right**position for position in range(1, self.length + 1)) / self.length
+
+
+async def compare(addresses: tuple[str, str], options: argparse.Namespace, theory: Theory | None) -> None:
+    """Prints the rows of two services. addresses: without drafts, and with them."""
     async with AsyncClient(addresses[0]) as plain, AsyncClient(addresses[1]) as drafting:
         vocab_size = (await plain.model()).vocab_size
-        print("| text | streams | tokens/s without | ratio | lowest, highest | drafted | accepted |")
-        print("| --- | ---: | ---: | ---: | --- | ---: | ---: |")
         for kind in options.texts.split(","):
             for streams in map(int, options.streams.split(",")):
                 turns = []
@@ -80,20 +137,44 @@ async def compare(addresses: tuple[str, str], options: argparse.Namespace) -> No
                     rounds = {client: await run(client, wanted, options.tokens) for client in order}
                     assert rounds[plain].outputs == rounds[drafting].outputs, "drafts changed a token"
                     turns.append((rounds[plain], rounds[drafting]))
-                print(describe(kind, streams, turns[1:]), flush=True)  # the first turn warms up
+                print(describe(kind, streams, turns[1:], theory), flush=True)  # the first turn warms up
 
 
-def describe(kind: str, streams: int, turns: list[tuple[Round, Round]]) -> str:
+def describe(kind: str, streams: int, turns: list[tuple[Round, Round]], theory: Theory | None) -> str:
     """Returns a row of the table."""
     ratios = sorted(drafts.tokens_per_second / plain.tokens_per_second for plain, drafts in turns)
     speed = statistics.median(plain.tokens_per_second for plain, _ in turns)
     total = sum(len(output) for plain, _ in turns for output in plain.outputs)
-    drafted = sum(drafts.num_drafted for _, drafts in turns) / total
-    accepted = sum(drafts.num_accepted for _, drafts in turns) / total
+    drafted = sum(drafts.num_drafted for _, drafts in turns)
+    accepted = sum(drafts.num_accepted for _, drafts in turns)
+    share = accepted / max(1, drafted)
+    expected = "" if theory is None else f"{theory.ratio(share):.2f}"
     return (
         f"| {kind} | {streams} | {speed:,.0f} | {statistics.median(ratios):.2f} |"
-        f" {ratios[0]:.2f}, {ratios[-1]:.2f} | {drafted:.0%} | {accepted:.0%} |"
+        f" {ratios[0]:.2f}, {ratios[-1]:.2f} | {expected} | {drafted / total:.0%} | {accepted / total:.0%} |"
+        f" {share:.0%} |"
     )
+
+
+def measure(model: str, speculate: str, options: argparse.Namespace, theory: Theory | None = None) -> None:
+    """Starts both services and prints their rows."""
+
+    def config(method: str) -> ServeConfig:
+        return ServeConfig(model=model, port=0, log_level="error", speculate=method)
+
+    with Service(config("")) as plain, Service(config(speculate)) as drafting:
+        asyncio.run(compare((plain.address, drafting.address), options, theory))
+
+
+def measure_pairs(options: argparse.Namespace) -> None:
+    """Measures a draft model of the first layers, for each noise."""
+    checkpoint = checkpoint_path(options.model)
+    cost = options.pairs / json.loads((checkpoint / "config.json").read_text())["num_hidden_layers"]
+    for noise in map(float, options.noise.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            target, draft = write_pair(checkpoint, Path(folder), options.pairs, noise)
+            theory = Theory(options.draft_tokens, cost)
+            measure(str(target), f"draft:{draft},tokens={options.draft_tokens}", options, theory)
 
 
 def main() -> None:
@@ -101,19 +182,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--speculate", default="lookup")
-    parser.add_argument("--texts", default="repeats,random")
+    parser.add_argument("--texts", default="repeats,random", help="repeats, random, edits, copies")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--tokens", type=int, default=128, help="of each request")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=0, help="layers of a draft model; 0: --speculate drafts")
+    parser.add_argument("--noise", default="0.05,0.1,0.2", help="of --pairs")
+    parser.add_argument("--draft-tokens", type=int, default=4, help="of --pairs")
     options = parser.parse_args()
     if parse_speculation(options.speculate) is None:
         parser.error("--speculate is empty")
-
-    def config(speculate: str) -> ServeConfig:
-        return ServeConfig(model=options.model, port=0, log_level="error", speculate=speculate)
-
-    with Service(config("")) as plain, Service(config(options.speculate)) as drafting:
-        asyncio.run(compare((plain.address, drafting.address), options))
+    print("| text | streams | tokens/s off | ratio | lowest, highest | theory | drafted | accepted | right |")
+    print("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |")
+    if options.pairs:
+        measure_pairs(options)
+    else:
+        measure(options.model, options.speculate, options)
 
 
 if __name__ == "__main__":

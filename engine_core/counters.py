@@ -4,10 +4,12 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from engine_core.step.plan import Plan
-from engine_core.step.result import Result
+from engine_core.step.result import Draft, Result
 from pagewire.telemetry.figures import TOKEN_SECONDS, Histogram, counter, counters, histogram
 
 _QUERIES = 1000
+_POSITIONS = 8
+"""Of a draft, that are counted one by one."""
 
 
 class HitRate:
@@ -63,9 +65,16 @@ class Counters:
         "phase",
     )
     sampled_tokens: int = counter("pagewire_core_sampled_tokens_total", "Tokens that steps have sampled.")
-    draft_tokens: Counter[str] = counters(
+    draft_tokens: Counter[tuple[str, str]] = counters(
         "pagewire_core_draft_tokens_total",
-        "Tokens that the worker drafted, by what became of them: accepted or refused.",
+        "Tokens that the worker drafted, by what drafted them and what became of them: accepted or refused.",
+        "method",
+        "outcome",
+    )
+    draft_positions: Counter[tuple[str, str]] = counters(
+        "pagewire_core_draft_positions_total",
+        "The same tokens by their position in the draft, from 1 to 8, or more.",
+        "position",
         "outcome",
     )
     step_seconds: Histogram = histogram(
@@ -91,10 +100,8 @@ class Counters:
     def step_done(self, result: Result) -> None:
         """Counts the result of a step."""
         self.sampled_tokens += len(result.token_ids)
-        if result.draft_counts:
-            accepted = result.num_accepted_drafts
-            self.draft_tokens["accepted"] += accepted
-            self.draft_tokens["refused"] += sum(result.draft_counts) - accepted
+        for draft in result.drafts():
+            self._count_draft(draft)
         self.step_seconds.observe(result.duration_us / 1e6)
         if self._step_ended_ns:
             self.worker_waiting += max(0, result.started_ns - self._step_ended_ns) / 1e9
@@ -103,6 +110,13 @@ class Counters:
             self.worker_phases["prepare"] += result.prepare_us / 1e6
             self.worker_phases["forward"] += result.forward_us / 1e6
             self.worker_phases["sample"] += result.sample_us / 1e6
+
+    def _count_draft(self, draft: Draft) -> None:
+        self.draft_tokens[draft.method, "accepted"] += draft.num_accepted
+        self.draft_tokens[draft.method, "refused"] += draft.num_tokens - draft.num_accepted
+        for position in range(1, draft.num_tokens + 1):
+            outcome = "accepted" if position <= draft.num_accepted else "refused"
+            self.draft_positions[str(position) if position <= _POSITIONS else "more", outcome] += 1
 
     def idle(self) -> None:
         """Registers that there is nothing to do: the time until the next step does not count as waiting."""

@@ -119,6 +119,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         speculation=config.speculate,
         model_impl=config.model_impl,
         trust_remote_code=config.trust_remote_code,
+        draft_model_path=_draft_model_path(config),
         no_structured_output=config.no_structured_output,
     )
 
@@ -141,6 +142,14 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
         **_speculation_settings(config),
     )
+
+
+def _draft_model_path(config: EngineConfig) -> str:
+    """Returns where the draft model is; "": there is none. Raises StartupError when it is not there."""
+    speculation = parse_speculation(config.speculate)
+    if speculation is None or not speculation.model:
+        return ""
+    return str(checkpoint_path(speculation.model))
 
 
 def _speculation_settings(config: EngineConfig) -> dict[str, int]:

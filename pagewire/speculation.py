@@ -1,17 +1,23 @@
 """The flag --speculate METHOD[:NAME=VALUE,...]: how tokens are drafted, and how many.
 
 lookup        the tokens that followed the row's last tokens when these occurred before
+grammar       the tokens that the row's grammar forces; the other methods ask it first
+draft:MODEL   the tokens that a smaller model samples, from a folder or a GGUF file
 simulated     the simulated device's own tokens, of which a share is spoiled
 
-tokens=8      most tokens drafted for one row in a step
+tokens=8      most tokens drafted for one row in a step; 4 of a draft model
 batch=16      most tokens that decoding rows compute together in a step with drafts
 acceptance=70 percent of drafts that are right, of `simulated` alone
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-METHODS = ("lookup", "simulated")
+_COMMON = ("tokens", "batch")
+OPTIONS = {"lookup": _COMMON, "grammar": _COMMON, "draft": _COMMON, "simulated": (*_COMMON, "acceptance")}
+"""By method."""
 _RANGES = {"tokens": (1, 64), "batch": (2, 4096), "acceptance": (0, 100)}
+_MODEL_TOKENS = 4
+"""Each token of a draft model costs a step of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,7 @@ class Speculation:
     """How a worker drafts tokens."""
 
     method: str
+    model: str = ""  # that drafts, as the flag says it; "": none
     tokens: int = 8
     batch: int = 16
     acceptance: int = 70
@@ -29,17 +36,22 @@ def parse_speculation(text: str) -> Speculation | None:
     if not text:
         return None
     method, _, rest = text.partition(":")
-    if method not in METHODS:
-        raise ValueError(f"{method} is not a method; there are {', '.join(METHODS)}")
+    if method not in OPTIONS:
+        raise ValueError(f"{method} is not a method; there are {', '.join(OPTIONS)}")
+    model = ""
+    if method == "draft":
+        model, _, rest = rest.partition(",")
+        if not model:
+            raise ValueError("draft needs a model: draft:MODEL")
     values = dict(_read_option(method, part) for part in rest.split(",") if part)
-    return Speculation(method, **values)
+    if method == "draft":
+        values.setdefault("tokens", _MODEL_TOKENS)
+    return Speculation(method, model, **values)
 
 
 def _read_option(method: str, text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    known = [field.name for field in fields(Speculation)[1:]]
-    if method != "simulated":
-        known.remove("acceptance")
+    known = OPTIONS[method]
     if name not in known:
         raise ValueError(f"{method} has no option {name}; it has {', '.join(known)}")
     lowest, highest = _RANGES[name]

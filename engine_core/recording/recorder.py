@@ -137,7 +137,8 @@ class RecordedScheduler(Scheduler):
         if NO_TOKEN in result.token_ids:
             record.without_token.extend(result.entries_with(NO_TOKEN))
         if self.draft_room.drafts:
-            record.started_ns = result.started_ns
+            record.started_ns, record.draft_prefill = result.started_ns, result.draft_prefill
+            record.draft_methods = result.draft_methods
         for name in ("sample_counts", "draft_counts", "next_draft_counts"):
             if column := getattr(result, name):
                 setattr(record, name, pack_u32(column))

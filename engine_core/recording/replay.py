@@ -130,7 +130,10 @@ class Replay:
             draft_counts=unpack_u32(record.draft_counts),
             next_draft_counts=unpack_u32(record.next_draft_counts),
             started_ns=record.started_ns,
+            draft_prefill=record.draft_prefill,
+            draft_methods=record.draft_methods,
         )
+        self._outcome.figures.add_result(result)
         self._scheduler.update(result)
         self._done_at = self._planned_at + 1e-6 * record.duration_us
 

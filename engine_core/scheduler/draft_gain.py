@@ -40,13 +40,14 @@ class DraftGain:
         self._ended_ns = 0
 
     def step_done(self, plan: Plan, result: Result) -> None:
-        """Takes the times of a step. Steps that compute parts of prompts are not compared."""
+        """Takes the times of a step. Steps that compute parts of prompts, by the model or a draft
+        model, are not compared."""
         began, self._ended_ns = self._ended_ns, result.started_ns + 1000 * result.duration_us
         only_decodes = len(plan.sample_rows) == len(plan.rows)
         only_decodes &= sum(plan.counts) == len(plan.rows) + plan.num_extra_samples
-        if not began or not result.duration_us or not only_decodes:
+        if not began or not result.duration_us or not only_decodes or result.draft_prefill:
             return
-        kind = len(plan.rows).bit_length(), bool(result.draft_counts)
+        kind = len(plan.rows).bit_length(), any(result.draft_counts)
         seconds = (self._ended_ns - began) / 1e9
         usual = self._seconds.setdefault(kind, seconds)
         self._seconds[kind] += _NEW_PERIOD * (min(seconds, _OUTLIER * usual) - usual)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +17,19 @@ TokenLogprobs = Sequence[tuple[int, float]]
 
 
 NO_ERRORS: Mapping[int, str] = MappingProxyType({})
+
+
+METHOD_NAMES = {
+    number: name.removeprefix("DRAFT_METHOD_").lower() for name, number in worker_pb2.DraftMethod.items()
+}
+
+
+class Draft(NamedTuple):
+    """A draft of one row, and what became of it."""
+
+    method: str  # a METHOD_NAME
+    num_tokens: int
+    num_accepted: int
 
 
 class Result(NamedTuple):
@@ -36,11 +49,23 @@ class Result(NamedTuple):
     sample_counts: Sequence[int] = ()  # [A]; empty: 1 each
     draft_counts: Sequence[int] = ()  # [A]; empty: none
     next_draft_counts: Sequence[int] = ()  # [A]; empty: none
+    draft_prefill: bool = False
+    draft_methods: bytes = b""  # [A] DraftMethods of worker.proto; empty: nothing was drafted
 
     @property
     def num_accepted_drafts(self) -> int:
         """Drafted tokens that are among token_ids: all of an entry but the last one."""
         return sum(self.sample_counts) - len(self.sample_counts)
+
+    def drafts(self) -> Iterator[Draft]:
+        """Yields the drafts of the step, those of at least a token."""
+        if not self.draft_counts:
+            return
+        methods = self.draft_methods or bytes(len(self.draft_counts))
+        taken = self.sample_counts or [1] * len(self.draft_counts)
+        for method, drafted, count in zip(methods, self.draft_counts, taken, strict=True):
+            if drafted:
+                yield Draft(METHOD_NAMES.get(method, "unspecified"), drafted, count - 1)
 
     row_errors: Mapping[int, str] = NO_ERRORS  # why entries of sample_rows have no token
 
@@ -77,6 +102,8 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         sample_counts=unpack_u32(message.sample_counts) if message.sample_counts else (),
         draft_counts=unpack_u32(message.draft_counts) if message.draft_counts else (),
         next_draft_counts=unpack_u32(message.next_draft_counts) if message.next_draft_counts else (),
+        draft_prefill=message.draft_prefill,
+        draft_methods=message.draft_methods,
         row_errors={error.entry: error.message for error in message.row_errors} or NO_ERRORS,
     )
     num_tokens = sum(result.sample_counts) if result.sample_counts else len(plan.sample_rows)
@@ -87,7 +114,7 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         )
     if result.sample_counts:
         _check_sample_counts(result.sample_counts, plan)
-    for name in ("draft_counts", "next_draft_counts"):
+    for name in ("draft_counts", "next_draft_counts", "draft_methods"):
         column = getattr(result, name)
         if column and len(column) != len(plan.sample_rows):
             raise ValueError(f"step {plan.step}: {len(column)} {name} for {len(plan.sample_rows)} rows")

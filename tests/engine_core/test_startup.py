@@ -175,6 +175,14 @@ def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -
         assert worker.plans[1].num_extra_samples == room
 
 
+def test_a_draft_model_is_looked_for_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = EngineConfig(model=str(tmp_path), speculate=f"draft:{tmp_path}")
+    assert initialize_message(config).draft_model_path == str(tmp_path.resolve())
+    with pytest.raises(StartupError, match="none/here is not a folder"):
+        initialize_message(dataclasses.replace(config, speculate="draft:none/here"))
+
+
 def test_the_policy_is_fair_with_the_weights_that_were_given() -> None:
     config = EngineConfig(tenant_weight=("a=3", "a=b=0.5"), prompt_token_weight=2.0, output_token_weight=8.0)
     queue = make_scheduler(config, ready()).waiting

@@ -1,6 +1,6 @@
 """All bugs that are made on purpose in the sources; those of the simulation are in its own mutants.py."""
 
-from tests.mutants import core, cuda, failure, frontend, processes
+from tests.mutants import core, cuda, drafts, failure, frontend, processes
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -8,5 +8,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *frontend.MUTANTS,
     *processes.MUTANTS,
     *cuda.MUTANTS,
+    *drafts.MUTANTS,
     *failure.MUTANTS,
 )

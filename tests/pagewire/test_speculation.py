@@ -12,6 +12,8 @@ from pagewire.speculation import Speculation, parse_speculation
         ("lookup", Speculation("lookup")),
         ("lookup:tokens=3", Speculation("lookup", tokens=3)),
         ("lookup:batch=32,tokens=12", Speculation("lookup", tokens=12, batch=32)),
+        ("draft:/data/small", Speculation("draft", "/data/small", tokens=4)),
+        ("draft:small,tokens=3,batch=8", Speculation("draft", "small", tokens=3, batch=8)),
         ("simulated:acceptance=5", Speculation("simulated", acceptance=5)),
     ],
 )
@@ -28,6 +30,9 @@ def test_methods_and_options(text: str, expected: Speculation | None) -> None:
         ("lookup:tokens=65", "tokens is 65; use 1 to 64"),
         ("lookup:tokens", "tokens is missing"),
         ("lookup:batch=-2", "batch is -2; use 2 to 4096"),
+        ("draft", "draft needs a model: draft:MODEL"),
+        ("draft:,tokens=3", "draft needs a model"),
+        ("draft:small,acceptance=3", "draft has no option acceptance"),
         (":tokens=2", " is not a method"),
     ],
 )

@@ -2,6 +2,7 @@
 worker.cuda.startup.load is the same on a GPU."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +16,7 @@ from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
+from worker.cpu.draft_model import DraftModel, read_draft_model
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
@@ -33,7 +35,7 @@ from worker.startup.checks import check_group, choose_max_model_len
 from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
-from worker.startup.speculation import check_exactness, lookup_speculator, read_speculation
+from worker.startup.speculation import check_exactness, make_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 from worker.transformers_backend.config import TransformersConfig
@@ -59,6 +61,7 @@ def load(
     speculation = read_speculation(initialize.speculation, "cpu")
     config = choose_implementation(initialize, "cpu")
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    drafting = read_draft_model(initialize, config, max_model_len)
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
         precompiled.begin()
@@ -68,10 +71,11 @@ def load(
         precompiled.wait(report)
     loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report, pinned)
     check_exactness(speculation, loaded.exactness)
+    draft = drafting and _load_draft(*drafting, loaded, report, pinned)
     report("KV cache", 0.0)
-    cache = loaded.make_cache()
+    cache = loaded.make_cache(draft)
     swap_space = make_swap_space(initialize.swap_space_bytes, cache)
-    executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report))
+    executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report), draft)
     release_startup_memory()
     report("warm-up", 0.0)
     warm_up(executor)
@@ -90,22 +94,28 @@ class Loaded:
     blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
     exactness: Exactness = TORCH
 
-    def make_cache(self) -> KVCache:
-        """Returns the KV cache, as large as requested or as fits."""
+    def make_cache(self, draft: DraftModel | None) -> KVCache:
+        """Returns the KV cache, as large as requested or as fits beside that of a draft model."""
         specs, size = self.model.kv_cache_specs(), self.initialize.block_size
-        num_blocks = choose_num_blocks(
-            self.initialize.num_blocks,
-            block_bytes(specs, size, self.dtype),
-            self.initialize.max_num_seqs,
-            self.max_model_len,
-            size,
-            num_workers=max(1, self.initialize.data_parallel_size),
-        )
+        with draft.names_both() if draft is not None else nullcontext():
+            num_blocks = choose_num_blocks(
+                self.initialize.num_blocks,
+                block_bytes(specs, size, self.dtype) + (draft.block_bytes if draft is not None else 0),
+                self.initialize.max_num_seqs,
+                self.max_model_len,
+                size,
+                num_workers=max(1, self.initialize.data_parallel_size),
+            )
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
         return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone))
 
     def make_executor(
-        self, cache: KVCache, swap_space: SwapSpace, speculation: Speculation | None, grammars: GrammarRows
+        self,
+        cache: KVCache,
+        swap_space: SwapSpace,
+        speculation: Speculation | None,
+        grammars: GrammarRows,
+        draft: DraftModel | None,
     ) -> StepExecutor[CpuBackend]:
         """Returns what executes steps on this cache."""
         most_rows, vocab_size = self.initialize.max_num_seqs, self.config.vocab_size
@@ -114,7 +124,9 @@ class Loaded:
         kernels = sampling_kernels(torch.get_num_threads())
         sampler = Sampler(most_rows, vocab_size, CPU, kernels, grammars)
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks)
-        speculator = lookup_speculator(speculation, rows)
+        drafter = draft.make_drafter(rows) if draft is not None else None
+        kept, slots = ((drafter,), drafter.slots) if drafter is not None else ((), None)
+        speculator = make_speculator(speculation, rows, grammars, drafter, kept, slots)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 
@@ -130,6 +142,15 @@ def _load_weights(
     if memory is not None:
         memory.release(arena.unused_address)
     return model, dtype, arena
+
+
+def _load_draft(
+    command: worker_pb2.Initialize, config: ModelConfig, target: Loaded, report: Report, pinned: bool
+) -> DraftModel:
+    """Returns the draft model that a command describes, computed as the target."""
+    model, dtype, arena = _load_weights(command, config, report, None)
+    loaded = _use_kernels(Loaded(command, config, target.max_model_len, model, dtype), arena, report, pinned)
+    return DraftModel(command, target.initialize.model_path, loaded.model, loaded.dtype, loaded.blocks)
 
 
 def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned: bool) -> None:

@@ -69,6 +69,11 @@ class StepExecutor(Generic[B]):
             pending.complete_with(self.backend.submit(clock))
         self._pending.append(pending)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether plans may have room for drafts."""
+        return self._speculator is not None
+
     def seconds_left(self) -> float | None:
         """See worker.loop.StepRunner."""
         return self._pending[0].seconds_left(len(self._pending) > 1) if self._pending else None
@@ -94,6 +99,8 @@ class StepExecutor(Generic[B]):
         sources, targets = block_copies(plan, self.rows.cache_blocks)
         if len(sources):
             self.backend.copy_blocks(sources, targets)
+        if self._speculator is not None:
+            self._speculator.move_blocks(swaps, sources, targets)
 
     def _compute(self, plan: worker_pb2.StepPlan, clock: LaunchClock, pending: PendingStep) -> None:
         """Launches model and sampling."""
@@ -154,7 +161,12 @@ class StepExecutor(Generic[B]):
         self._speculator.judge(rows, drafts, verification.counts)
         scored = {entry for entry, row in enumerate(rows.tolist()) if row in self._logprobs.sampled}
         pending.add_sampled(verification.result(scored))
-        pending.add_draft_counts(np.maximum(verification.counts, 1), drafts.num_logits - 1)
+        pending.add_drafts(
+            np.maximum(verification.counts, 1),
+            drafts.num_logits - 1,
+            self._speculator.methods(rows, drafts),
+            self._speculator.computed_prompts,
+        )
 
     def _sample_tokens(self, outputs: StepOutputs, rows: Integers, index: Integers | None) -> SampledTokens:
         """Samples for rows [N] and appends the tokens. index: see StepOutputs.sample."""

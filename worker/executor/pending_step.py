@@ -31,6 +31,7 @@ class PendingStep:
         self._completion: Completion
         self._sample_counts: Integers | None = None  # [A]; None: 1 each
         self._draft_counts: Integers | None = None  # [A]; None: none
+        self._draft_methods, self._draft_prefill = b"", False
         self.next_draft_counts: Sequence[int] = ()
         """[A] tokens that would be drafted for the rows now; empty: none."""
 
@@ -48,9 +49,15 @@ class PendingStep:
         """Adds candidates of beams. beams: [A] which rows are beams; counts: [B] candidates of each."""
         self._beams, self._beam_counts, self._candidates = beams, counts, candidates
 
-    def add_draft_counts(self, sample_counts: Integers, draft_counts: Integers) -> None:
-        """Adds how many tokens each of the rows [A] got, and how many were drafted."""
+    def add_drafts(
+        self, sample_counts: Integers, draft_counts: Integers, methods: list[int], computed_prompts: bool
+    ) -> None:
+        """Adds how many tokens each of the rows [A] got, how many were drafted, and by what.
+
+        computed_prompts: whether a draft model did.
+        """
         self._sample_counts, self._draft_counts = sample_counts, draft_counts
+        self._draft_methods, self._draft_prefill = bytes(methods), computed_prompts
 
     def add_errors(self, errors: Mapping[int, str]) -> None:
         """Adds why rows have no token, by index into the sampled rows."""
@@ -94,6 +101,7 @@ class PendingStep:
         if self._sample_counts is not None and self._draft_counts is not None:
             result.sample_counts = token_column(self._sample_counts)
             result.draft_counts = token_column(self._draft_counts)
+            result.draft_methods, result.draft_prefill = self._draft_methods, self._draft_prefill
         if self.next_draft_counts:
             result.next_draft_counts = pack_u32(self.next_draft_counts)
 

@@ -27,6 +27,9 @@ class Matcher(Protocol):
     def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None:
         """Writes the mask of the next token."""
 
+    def compute_ff_tokens(self) -> list[int]:
+        """Returns the tokens of the text that must follow; [] if several may."""
+
     def deep_copy(self) -> "Matcher":
         """Returns an independent copy."""
 
@@ -63,6 +66,23 @@ class RowMatcher:
         """Advances behind one more token, and computes the mask."""
         self._guard(lambda matcher: _consume(matcher, [token]))
         self._guard(self._fill)
+
+    def forced(self) -> list[int]:
+        """Returns the tokens of the text that must follow, as the tokenizer would write it; none where
+        several texts may.
+
+        The row may write it in other tokens. Nothing of the row changes: the text passes no state of the
+        grammar that the row does not have to pass.
+        """
+        if self._matcher is None or self.error:
+            return []
+        try:
+            copy = self._matcher.deep_copy()
+            return [] if copy.is_stopped() else copy.compute_ff_tokens()
+        except BaseException as error:
+            if not (isinstance(error, Exception) or is_panic(error)):
+                raise
+            return []
 
     def fork(self) -> "RowMatcher":
         """Returns a copy that goes its own way."""

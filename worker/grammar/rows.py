@@ -116,6 +116,12 @@ class GrammarRows:
                 self._errors[row] = matcher.error
         return matchers
 
+    def forced(self, row: int) -> list[int]:
+        """Returns tokens of the text that a row's grammar forces; none: nothing is forced, or the row has no
+        grammar. Waits for what is not ready."""
+        state = self._rows.get(row)
+        return _settled(state).forced() if state is not None else []
+
     def errors(self, rows: Sequence[int]) -> dict[int, str]:
         """Returns why rows had masks without any token, by index into the rows [A]."""
         if not self._errors:

@@ -4,6 +4,8 @@ A draft is right where mix(token's hash) mod 100 is below the acceptance in perc
 are always right, and wrong ones follow right ones as in a real draft.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from worker.simulated.tokens import GAMMA, TokenSource, mix
@@ -13,12 +15,21 @@ from worker.step.rows import RowTable
 class SimulatedDrafter:
     """A worker.speculation.drafter.Drafter."""
 
+    is_free = True
+    computed_prompts = False
+
     def __init__(self, rows: RowTable, tokens: TokenSource, acceptance: int) -> None:
         """acceptance: percent of drafts that are right."""
         self._rows, self._tokens, self._acceptance = rows, tokens, acceptance
 
-    def draft(self, row: int, most: int) -> list[int]:
+    def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
         """See Drafter."""
+        return [self._draft_row(row, length) for row, length in zip(rows, most, strict=True)]
+
+    def remove_row(self, row: int) -> None:
+        """See Drafter."""
+
+    def _draft_row(self, row: int, most: int) -> list[int]:
         first = int(self._rows.num_tokens[row] - self._rows.prompt_lens[row])
         positions = np.arange(first, first + most)
         tokens = np.maximum(self._tokens.sample(np.full(most, row), positions), 0).tolist()
@@ -26,9 +37,6 @@ class SimulatedDrafter:
             token if mix(token + GAMMA * (position + 1)) % 100 < self._acceptance else self._spoiled(token)
             for token, position in zip(tokens, positions.tolist(), strict=True)
         ]
-
-    def remove_row(self, row: int) -> None:
-        """See Drafter."""
 
     def _spoiled(self, token: int) -> int:
         return (token + 1) % self._rows.vocab_size

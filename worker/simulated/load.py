@@ -7,7 +7,6 @@ import math
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from pagewire.speculation import Speculation
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
 from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
@@ -21,14 +20,13 @@ from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
-from worker.speculation.speculator import Speculator
 from worker.startup.checks import (
     check_group,
     choose_max_model_len,
     refuse_quantization,
 )
 from worker.startup.implementation import choose_implementation
-from worker.startup.speculation import lookup_speculator, read_speculation
+from worker.startup.speculation import make_speculator, read_speculation
 from worker.step.rows import RowTable
 
 logger = logging.getLogger(__name__)
@@ -62,7 +60,10 @@ def load(
     grammars = GrammarsToCome(initialize, model.vocab_size, model.eos_token_ids).rows(lambda *_: None)
     tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids, grammars)
     backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock)
-    speculator = make_speculator(speculation, rows, tokens)
+    drafter = None
+    if speculation is not None and speculation.method == "simulated":
+        drafter = SimulatedDrafter(rows, tokens, speculation.acceptance)
+    speculator = make_speculator(speculation, rows, grammars, drafter)
     runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator)
     if clock is REAL_TIME:
         sleep_precisely()
@@ -88,13 +89,6 @@ def load(
         ),
         swap_us_per_block=1e6 * host_link.seconds_per_block,
     )
-
-
-def make_speculator(options: Speculation | None, rows: RowTable, tokens: TokenSource) -> Speculator | None:
-    """Returns what drafts; None: nothing is drafted."""
-    if options is None or options.method != "simulated":
-        return lookup_speculator(options, rows)
-    return Speculator(options, SimulatedDrafter(rows, tokens, options.acceptance), rows)
 
 
 def kv_token_bytes(model: ModelConfig, value_bytes: int) -> int:

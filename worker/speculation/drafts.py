@@ -9,8 +9,8 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.step.rows import RowTable, column, require
 
-Draft = Callable[[int, int], list[int]]
-"""Returns at most so many tokens for a row."""
+Draft = Callable[[list[int], list[int]], list[list[int]]]
+"""Returns at most so many tokens for each of some rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,20 @@ def make_drafts(plan: worker_pb2.StepPlan, rows: RowTable, draft: Draft) -> Step
     require((sample_counts > 0).all(), "a row samples no token")
     require(len(counts) == len(computing), "rows and counts differ in length")
     tokens: list[list[int]] = [[] for _ in sample_rows]
-    for entry in np.flatnonzero(sample_counts > 1).tolist():
-        row, source, room = int(sample_rows[entry]), int(sources[entry]), int(sample_counts[entry]) - 1
+    entries = np.flatnonzero(sample_counts > 1)
+    drafting, rooms = sample_rows[entries], sample_counts[entries] - 1
+    for row, source, room in zip(drafting.tolist(), sources[entries].tolist(), rooms.tolist(), strict=True):
         require(row < rows.max_num_rows and rows.num_tokens[row] > 0, f"row {row} is not in use")
         require(source < len(computing) and computing[source] == row, f"row {row} does not compute")
         require(counts[source] > room, f"row {row} samples more tokens than it computes")
-        end = int(rows.num_tokens[row])
-        require(end + room < rows.max_model_len, f"row {row} is drafted beyond max_model_len")
-        tokens[entry] = draft(row, room)
-        counts[source] -= room - len(tokens[entry])
-        rows.token_ids[row, end : end + len(tokens[entry])] = tokens[entry]
-        rows.num_tokens[row] += len(tokens[entry])
+        require(
+            rows.num_tokens[row] + room < rows.max_model_len, f"row {row} is drafted beyond max_model_len"
+        )
+    drafted = draft(drafting.tolist(), rooms.tolist())
+    for entry, row, room, found in zip(entries.tolist(), drafting, rooms, drafted, strict=True):
+        end = rows.num_tokens[row]
+        tokens[entry] = found
+        counts[sources[entry]] -= room - len(found)
+        rows.token_ids[row, end : end + len(found)] = found
+        rows.num_tokens[row] += len(found)
     return StepDrafts(tokens, counts)

@@ -12,12 +12,22 @@ from worker.step.rows import RowTable
 class LookupDrafter:
     """A worker.speculation.drafter.Drafter. A row's text is indexed when it is drafted for."""
 
+    is_free = True
+    computed_prompts = False
+
     def __init__(self, rows: RowTable) -> None:
         self._rows = rows
         self._indexes: dict[int, NgramIndex] = {}
 
-    def draft(self, row: int, most: int) -> list[int]:
+    def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
         """See Drafter."""
+        return [self._look_up(row, length) for row, length in zip(rows, most, strict=True)]
+
+    def remove_row(self, row: int) -> None:
+        """See Drafter."""
+        self._indexes.pop(row, None)
+
+    def _look_up(self, row: int, most: int) -> list[int]:
         token_ids, end = self._rows.token_ids[row], int(self._rows.num_tokens[row])
 
         def read(start: int, stop: int) -> Sequence[int]:
@@ -33,7 +43,3 @@ class LookupDrafter:
         while len(drafted) < most:
             drafted += drafted[: most - len(drafted)]
         return drafted
-
-    def remove_row(self, row: int) -> None:
-        """See Drafter."""
-        self._indexes.pop(row, None)

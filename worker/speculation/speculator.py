@@ -6,52 +6,88 @@ from itertools import takewhile
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
-from worker.speculation.draft_lengths import DraftLengths
+from worker.speculation.draft_slots import DraftSlots
 from worker.speculation.drafter import Drafter
 from worker.speculation.drafts import StepDrafts, make_drafts
-from worker.step.rows import RowTable
+from worker.speculation.sources import Sources
+from worker.step.plan_reader import RowFeature, Swaps
+from worker.step.rows import RowTable, column
 
 
 class Speculator:
     """Drafts as its options say. A worker.step.plan_reader.RowFeature."""
 
-    def __init__(self, options: Speculation, drafter: Drafter, rows: RowTable) -> None:
-        self._drafter, self._rows = drafter, rows
+    def __init__(
+        self,
+        options: Speculation,
+        drafters: Sequence[tuple[int, Drafter]],
+        rows: RowTable,
+        features: Sequence[RowFeature] = (),
+        slots: DraftSlots | None = None,
+    ) -> None:
+        """drafters: see Sources. features: what they keep by row. slots: of a draft model; None: there is
+        none."""
+        self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
+        self._features, self._slots = features, slots
         self._batch = options.batch
-        self._lengths = DraftLengths(options.tokens)
-        self._unable: set[int] = set()  # rows that are beams or have a grammar
+        self._beams: set[int] = set()
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""
-        if new.num_beam_candidates or new.grammar:
-            self._unable.add(row)
+        if new.num_beam_candidates:
+            self._beams.add(row)
         if new.stop_token_ids:
             self._stops[row] = frozenset(new.stop_token_ids)
+        for feature in self._features:
+            feature.add_row(row, new, prompt_ids, output_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row, which is drafted for on its own."""
-        if source_row in self._unable:
-            self._unable.add(row)
+        if source_row in self._beams:
+            self._beams.add(row)
         if source_row in self._stops:
             self._stops[row] = self._stops[source_row]
+        for feature in self._features:
+            feature.fork_row(row, source_row, sequence_index)
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
-        self._unable.discard(row)
+        self._beams.discard(row)
         self._stops.pop(row, None)
-        self._lengths.remove_row(row)
-        self._drafter.remove_row(row)
+        self._sources.remove_row(row)
+        for feature in self._features:
+            feature.remove_row(row)
+
+    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
+        """Takes which blocks of the cache came back from host memory, then were copied. sources, targets:
+        [C]."""
+        if self._slots is not None:
+            if swaps is not None:
+                self._slots.forget(swaps.in_blocks)
+            self._slots.copy(sources, targets)
 
     def make_drafts(self, plan: worker_pb2.StepPlan) -> StepDrafts | None:
         """Drafts for a plan; None: it has no room for drafts. Raises PlanError."""
+        if self._slots is not None:
+            self._slots.write(column(plan.rows), column(plan.starts), column(plan.counts))
         return make_drafts(plan, self._rows, self._draft) if plan.sample_counts else None
 
     def judge(self, rows: Integers, drafts: StepDrafts, counts: Integers) -> None:
         """Takes how many tokens the rows [A] got from a step with drafts. counts: [A]."""
         for row, tokens, count in zip(rows.tolist(), drafts.tokens, counts.tolist(), strict=True):
             if tokens:
-                self._lengths.judge(row, int(self._rows.num_tokens[row]), len(tokens), count - 1)
+                self._sources.judge(row, int(self._rows.num_tokens[row]), len(tokens), count - 1)
+
+    def methods(self, rows: Integers, drafts: StepDrafts) -> list[int]:
+        """Returns what drafted for the rows [A] in this step: DraftMethods; 0: nothing did."""
+        drafted = zip(rows.tolist(), drafts.tokens, strict=True)
+        return [self._sources.method(row) if tokens else 0 for row, tokens in drafted]
+
+    @property
+    def computed_prompts(self) -> bool:
+        """Whether a draft model computed prompts for the last drafts."""
+        return self._sources.computed_prompts
 
     def next_counts(self, rows: Integers) -> Sequence[int]:
         """Returns how many tokens would be drafted now for each of the rows [A] that have just sampled.
@@ -60,15 +96,24 @@ class Speculator:
         """
         if len(rows) >= self._batch:
             return ()
-        counts = [len(self._draft(row, self._rows.max_model_len)) for row in rows.tolist()]
-        return counts if any(counts) else ()
+        members = rows.tolist()
+        places = self._places(members, [self._rows.max_model_len] * len(members))
+        lengths = self._sources.foresee(places, self._rows.num_tokens)
+        return [lengths.get(row, 0) for row in members] if lengths else ()
 
-    def _draft(self, row: int, most: int) -> list[int]:
-        """Returns up to `most` tokens, none of which may end the row: nothing is sampled behind an end."""
-        num_tokens = int(self._rows.num_tokens[row])
-        places = self._rows.max_model_len - 1 - num_tokens
-        length = min(most, places, self._lengths.length(row, num_tokens))
-        if length <= 0 or row in self._unable:
-            return []
-        tokens, stops = self._drafter.draft(row, length), self._stops.get(row)
+    def _places(self, rows: list[int], most: list[int]) -> dict[int, int]:
+        """Returns how many tokens may be drafted for rows [N], at most so many."""
+        ends = self._rows.max_model_len - 1 - self._rows.num_tokens[rows]
+        places = zip(rows, map(min, most, ends.tolist()), strict=True)
+        return {row: length for row, length in places if row not in self._beams}
+
+    def _draft(self, rows: list[int], most: list[int]) -> list[list[int]]:
+        """Returns up to most [N] tokens for each of the rows [N]."""
+        found = self._sources.draft(self._places(rows, most), self._rows.num_tokens)
+        return [found.get(row, []) for row in rows]
+
+    def _until_end(self, row: int, tokens: list[int]) -> list[int]:
+        """Returns the tokens of a draft up to the first that may end the row: nothing is sampled behind an
+        end."""
+        stops = self._stops.get(row)
         return tokens if stops is None else list(takewhile(lambda token: token not in stops, tokens))

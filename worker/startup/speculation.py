@@ -1,13 +1,22 @@
 """What a worker is told about speculation, read and checked."""
 
+from collections.abc import Sequence
+
 from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation, parse_speculation
 from worker.exactness import Exactness
+from worker.grammar.rows import GrammarRows
+from worker.speculation.draft_slots import DraftSlots
+from worker.speculation.drafter import Drafter
+from worker.speculation.forced import ForcedDrafter
 from worker.speculation.lookup import LookupDrafter
 from worker.speculation.speculator import Speculator
+from worker.step.plan_reader import RowFeature
 from worker.step.rows import RowTable
 
 _WHAT = "cannot speculate"
+_METHODS = {"draft": worker_pb2.DRAFT_METHOD_DRAFT, "simulated": worker_pb2.DRAFT_METHOD_SIMULATED}
 
 
 def read_speculation(text: str, device: str) -> Speculation | None:
@@ -23,6 +32,10 @@ def read_speculation(text: str, device: str) -> Speculation | None:
             _WHAT,
             f"--speculate {text}: drafts are not built for CUDA devices yet",
             "leave it out, or use --device cpu",
+        )
+    if options.method == "draft" and device != "cpu":
+        raise StartupError(
+            _WHAT, f"--speculate {text}: a draft model needs --device cpu", "use it, or --speculate lookup"
         )
     if options.method == "simulated" and device != "simulated":
         raise StartupError(
@@ -43,6 +56,23 @@ def check_exactness(options: Speculation | None, exactness: Exactness) -> None:
         )
 
 
-def lookup_speculator(options: Speculation | None, rows: RowTable) -> Speculator | None:
-    """Returns what drafts by looking up; None: nothing is drafted."""
-    return None if options is None else Speculator(options, LookupDrafter(rows), rows)
+def make_speculator(
+    options: Speculation | None,
+    rows: RowTable,
+    grammars: GrammarRows,
+    drafter: Drafter | None = None,
+    features: Sequence[RowFeature] = (),
+    slots: DraftSlots | None = None,
+) -> Speculator | None:
+    """Returns what drafts; None: nothing is drafted.
+
+    drafter: of a method that needs more than the rows. features, slots: what it keeps, see Speculator.
+    """
+    if options is None:
+        return None
+    drafters: list[tuple[int, Drafter]] = [(worker_pb2.DRAFT_METHOD_GRAMMAR, ForcedDrafter(grammars))]
+    if options.method == "lookup":
+        drafters.append((worker_pb2.DRAFT_METHOD_LOOKUP, LookupDrafter(rows)))
+    if drafter is not None:
+        drafters.append((_METHODS[options.method], drafter))
+    return Speculator(options, drafters, rows, features, slots)

@@ -53,6 +53,14 @@ def decode_plan(lengths: Sequence[int]) -> worker_pb2.StepPlan:
     return _computing(lengths, [1] * len(lengths))
 
 
+def draft_plan(lengths: Sequence[int]) -> worker_pb2.StepPlan:
+    """Returns a plan in which rows 0, 1, ... compute the token at position lengths and one that is drafted
+    for them, and sample behind each."""
+    plan = _computing(lengths, [2] * len(lengths))
+    plan.sample_counts = plan.counts
+    return plan
+
+
 def removal_plan(plan: worker_pb2.StepPlan) -> worker_pb2.StepPlan:
     """Returns a plan that ends the rows of another one."""
     return worker_pb2.StepPlan(removed_rows=plan.rows)

@@ -1,10 +1,12 @@
 """Figures of a run of recorded requests, to compare runs by."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine_core.scheduler.outputs import Outputs
 from engine_core.step.plan import Plan
+from engine_core.step.result import Result
 
 
 @dataclass(slots=True)
@@ -17,8 +19,8 @@ class Figures:
     num_cached_tokens: int = 0
     num_computed_tokens: int = 0
     num_output_tokens: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_drafts: int = 0
+    num_draft_tokens: Counter[str] = field(default_factory=Counter)  # by method
+    num_accepted_drafts: Counter[str] = field(default_factory=Counter)
     began: float | None = None
     ended: float = 0.0
 
@@ -29,14 +31,17 @@ class Figures:
         self.num_steps += 1
         self.num_computed_tokens += sum(plan.counts)
 
+    def add_result(self, result: Result) -> None:
+        """Counts what was drafted in a step."""
+        for draft in result.drafts():
+            self.num_draft_tokens[draft.method] += draft.num_tokens
+            self.num_accepted_drafts[draft.method] += draft.num_accepted
+
     def add_outputs(self, outputs: Outputs, now: float) -> None:
         """Counts what a step has done for requests."""
         for start in outputs.started:
             self.queued.setdefault(start.request.tenant, []).append(start.queued)
             self.num_cached_tokens += start.num_cached_tokens
-        for entry, num_drafts in outputs.drafts.items():
-            self.num_draft_tokens += num_drafts
-            self.num_accepted_drafts += max(0, outputs.counts[entry] - 1)
         tokens = sum(outputs.counts)
         if tokens:
             self.num_output_tokens += tokens
@@ -59,9 +64,9 @@ class Figures:
         rows["cached prompt tokens"] = str(self.num_cached_tokens)
         rows["computed tokens"] = str(self.num_computed_tokens)
         rows["output tokens"] = str(self.num_output_tokens)
-        if self.num_draft_tokens:
-            rows["draft tokens"] = str(self.num_draft_tokens)
-            rows["accepted draft tokens"] = str(self.num_accepted_drafts)
+        for method, num_tokens in sorted(self.num_draft_tokens.items()):
+            rows[f"draft tokens, {method}"] = str(num_tokens)
+            rows[f"accepted draft tokens, {method}"] = str(self.num_accepted_drafts[method])
         rows["seconds"] = f"{self.seconds:.3f}"
         rows["output tokens/s"] = f"{self.num_output_tokens / self.seconds:.0f}" if self.seconds else "-"
         return rows

@@ -235,7 +235,7 @@ class RecordedNewRow(_message.Message):
     def __init__(self, row: _Optional[int] = ..., number: _Optional[int] = ..., sequence_index: _Optional[int] = ..., num_tokens: _Optional[int] = ..., blocks: _Optional[bytes] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ...) -> None: ...
 
 class RecordedResult(_message.Message):
-    __slots__ = ("duration_us", "without_token", "choices", "sample_counts", "draft_counts", "next_draft_counts", "started_ns")
+    __slots__ = ("duration_us", "without_token", "choices", "sample_counts", "draft_counts", "next_draft_counts", "started_ns", "draft_prefill", "draft_methods")
     DURATION_US_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,8 @@ class RecordedResult(_message.Message):
     DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     STARTED_NS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PREFILL_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_METHODS_FIELD_NUMBER: _ClassVar[int]
     duration_us: int
     without_token: _containers.RepeatedScalarFieldContainer[int]
     choices: _containers.RepeatedCompositeFieldContainer[RecordedChoice]
@@ -250,7 +252,9 @@ class RecordedResult(_message.Message):
     draft_counts: bytes
     next_draft_counts: bytes
     started_ns: int
-    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., started_ns: _Optional[int] = ...) -> None: ...
+    draft_prefill: bool
+    draft_methods: bytes
+    def __init__(self, duration_us: _Optional[int] = ..., without_token: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[RecordedChoice, _Mapping]]] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., started_ns: _Optional[int] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ...) -> None: ...
 
 class RecordedChoice(_message.Message):
     __slots__ = ("number", "length", "is_over", "parents", "block_hashes")

@@ -48,6 +48,15 @@ def test_it_pays_until_it_is_measured() -> None:
     assert gain.pays(1, [one])
 
 
+def test_steps_in_which_a_draft_model_computed_prompts_do_not_count() -> None:
+    gain = measured(100, 110)
+    plan = Plan(rows=[0], sample_rows=[0], counts=[4], sample_counts=[4])
+    for step in range(50):
+        ended = Result(1, [], 1000, started_ns=10**9 + step * 10**6, draft_counts=[3], draft_prefill=True)
+        gain.step_done(plan, ended)
+    assert gain.pays(1, [sequence()])
+
+
 def test_the_tokens_must_be_worth_the_time() -> None:
     one = sequence()
     for drafting_us, gap_us, least in ((110, 0, 0.2), (150, 0, 0.6), (110, 60, 0.8)):

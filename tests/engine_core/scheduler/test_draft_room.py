@@ -5,6 +5,7 @@ import pytest
 from engine_core.counters import Counters
 from engine_core.recording.analysis.summary import Figures
 from engine_core.scheduler.outputs import encode_outputs
+from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.world import World
 
@@ -86,12 +87,18 @@ def test_outputs_say_what_was_drafted():
     ((_, message),) = encode_outputs(outputs, epoch=1, step=2)
     assert unpack_u32(message.draft_counts) == [3] and unpack_u32(message.counts) == [len(result.token_ids)]
     figures = Figures()
-    figures.add_outputs(outputs, 0.0)
+    result = result._replace(draft_methods=bytes([worker_pb2.DRAFT_METHOD_GRAMMAR]))
+    figures.add_result(result)
     accepted = len(result.token_ids) - 1
-    assert (figures.num_draft_tokens, figures.num_accepted_drafts) == (3, accepted)
+    assert figures.num_draft_tokens == {"grammar": 3} and figures.num_accepted_drafts == {"grammar": accepted}
     counters = Counters()
     counters.step_done(result)
-    assert counters.draft_tokens == {"accepted": accepted, "refused": 3 - accepted}
+    assert counters.draft_tokens == {
+        ("grammar", "accepted"): accepted,
+        ("grammar", "refused"): 3 - accepted,
+    }
+    positions = {(str(at), "accepted" if at <= accepted else "refused"): 1 for at in (1, 2, 3)}
+    assert counters.draft_positions == positions
 
 
 def test_a_request_may_want_shorter_drafts_or_none():

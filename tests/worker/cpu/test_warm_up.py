@@ -11,7 +11,8 @@ from worker.step.rows import RowTable
 class Recorder:
     """An executor that keeps the plans."""
 
-    def __init__(self, max_model_len: int, block_size: int) -> None:
+    def __init__(self, max_model_len: int, block_size: int, drafts: bool) -> None:
+        self.drafts = drafts
         self.rows = RowTable(2, max_model_len, vocab_size=9, block_size=block_size, num_blocks=4)
         self.plans: list[worker_pb2.StepPlan] = []
 
@@ -20,16 +21,18 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("max_model_len", "block_size", "starts"),
+    ("max_model_len", "block_size", "drafts", "starts"),
     [
-        (1, 4, []),  # no row can have output
-        (2, 4, [0]),  # and here only one token
-        (8, 1, [0]),  # the second token would need a second block
-        (8, 4, [0, 1]),
+        (1, 4, True, []),  # no row can have output
+        (2, 4, True, [0]),  # and here only one token
+        (8, 1, True, [0]),  # the second token would need a second block
+        (8, 4, False, [0, 1]),
+        (8, 4, True, [0, 1, 2]),
+        (4, 4, True, [0, 1]),  # a draft would go beyond the context
     ],
 )
-def test_steps(max_model_len: int, block_size: int, starts: list[int]):
-    executor = Recorder(max_model_len, block_size)
+def test_steps(max_model_len: int, block_size: int, drafts: bool, starts: list[int]):
+    executor = Recorder(max_model_len, block_size, drafts)
     warm_up(executor)  # type: ignore[arg-type]
     assert [unpack_u32(plan.starts)[0] for plan in executor.plans if plan.rows] == starts
     if starts:

@@ -56,6 +56,23 @@ def test_masks_depend_on_the_output_alone(rows: GrammarRows, grammar: str) -> No
     assert rows.errors([0, 1, 2, 3]) == {}
 
 
+def test_what_a_grammar_forces(rows: GrammarRows) -> None:
+    """The text up to the next choice. Asking for it changes no mask."""
+    begin(rows, 0, 'start: "name: " /[ab]/ "."')
+    before = allowed(rows, 0)
+    assert bytes(rows.forced(0)) == b"name: " and bytes(rows.forced(0)) == b"name: "
+    assert allowed(rows, 0) == before == {ord("n")}
+    for token in b"name: ":
+        advance(rows, 0, token)
+    assert rows.forced(0) == [] and allowed(rows, 0) == {ord("a"), ord("b")}
+    advance(rows, 0, ord("b"))
+    assert rows.forced(0)[:1] == [ord(".")]
+    advance(rows, 0, ord("."))
+    assert allowed(rows, 0) == {EOS}
+    begin(rows, 1, 'start: "', [])  # a grammar that does not compile
+    assert rows.forced(1) == [] and rows.forced(2) == []
+
+
 def test_eos_is_allowed_where_the_grammar_is_complete_and_alone_at_its_end(rows: GrammarRows) -> None:
     begin(rows, 0, "start: /ab?/")
     assert allowed(rows, 0) == {ord("a")}

@@ -1,7 +1,7 @@
 """With drafts and without: the same tokens and log-probabilities, whatever is drafted."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from pagewire.v1 import generation_pb2
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.logprob_columns import Scored
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
+from worker.speculation.sources import Sources
 
 Checkpoints = Callable[..., Path]
 Wanted = tuple[list[int], generation_pb2.SamplingParams, int]  # prompt, parameters, sequences
@@ -23,20 +24,26 @@ SIZES = {"dtype": "bfloat16", "block_size": 16, "num_blocks": 400, "max_num_seqs
 class KnowingDrafter:
     """A worker.speculation.drafter.Drafter of what a run without drafts made, with errors."""
 
+    is_free = True
+    computed_prompts = False
+
     def __init__(self, driver: Driver, outputs: list[list[int]], errors: float) -> None:
         """outputs: of the driver's sequences. errors: share of drafted tokens that are wrong."""
         self._driver, self._outputs, self._errors = driver, outputs, errors
         self._random = random.Random(5)
 
-    def draft(self, row: int, most: int) -> list[int]:
+    def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
+        return [self._draft_row(row, length) for row, length in zip(rows, most, strict=True)]
+
+    def remove_row(self, row: int) -> None:
+        """Nothing is kept."""
+
+    def _draft_row(self, row: int, most: int) -> list[int]:
         by_row = {each.row: number for number, each in enumerate(self._driver.sequences)}  # type: ignore[attr-defined]
         number = by_row[row]
         done = len(self._driver.sequences[number].output)  # type: ignore[attr-defined]
         tokens = self._outputs[number][done : done + most]
         return [7 if self._random.random() < self._errors else token for token in tokens]
-
-    def remove_row(self, row: int) -> None:
-        pass
 
 
 def make(
@@ -44,7 +51,9 @@ def make(
 ) -> Made:
     """What the sequences become in one batch. before: what they are without drafts, for KnowingDrafter."""
     errors = changes.pop("errors", 0.3)
-    speculation = f"lookup:tokens={room}" if room else ""
+    draft_model = changes.get("draft_model_path")
+    method = f"draft:{draft_model}," if draft_model else "lookup:"
+    speculation = f"{method}tokens={room}" if room else ""
     driver = Driver(folder, room=room, speculation=speculation, **(SIZES | changes))  # type: ignore[arg-type]
     options = generation_pb2.LogprobOptions(top_n=2)
     sequences: list[DrivenSequence] = []
@@ -55,8 +64,9 @@ def make(
     if before is not None:
         outputs = [tokens for tokens, _ in before]
         drafter = KnowingDrafter(driver, outputs, errors)  # type: ignore[arg-type]
-        driver.runner._speculator._drafter = drafter  # type: ignore[attr-defined]
-        driver.runner._speculator._lengths.length = lambda row, num_tokens: room  # type: ignore[attr-defined]
+        sources = Sources([(1, drafter)], room)
+        sources._sources[0].lengths.length = lambda row, num_tokens: room  # type: ignore[method-assign]
+        driver.runner._speculator._sources = sources  # type: ignore[attr-defined]
     driver.run()
     if room:
         assert 0 < driver.num_accepted < driver.num_drafted or errors in (0, 1)
@@ -114,6 +124,15 @@ def test_looked_up_drafts(folder: Path, quantization: str) -> None:
         del params.bad_token_ids[:]
     expected = make(folder, wanted, 0, quantization=quantization)
     assert make(folder, wanted, 4, quantization=quantization) == expected
+
+
+@pytest.mark.parametrize("shape", [{}, {"shuffle": 3, "budget": 50}])
+def test_drafts_of_a_model(folder: Path, checkpoint: Checkpoints, shape: dict[str, int]) -> None:
+    """It is the target with one layer less; rows end and begin, and prompts are computed in chunks."""
+    draft = checkpoint("llama", head_dim=32, max_position_embeddings=256, num_hidden_layers=2)
+    wanted: list[Wanted] = [*some(), *some()[:2]]
+    expected = make(folder, wanted, 0)
+    assert make(folder, wanted, 3, draft_model_path=str(draft), **shape) == expected
 
 
 def test_stop_tokens_and_bad_words(folder: Path) -> None:

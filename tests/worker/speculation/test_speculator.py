@@ -1,6 +1,6 @@
 """Drafts of an executor's rows: for which of them, how long, and up to where."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,11 +15,14 @@ from worker.step.rows import PlanError, RowTable
 class Counting:
     """Drafts 10, 11, 12 ..."""
 
-    def draft(self, row: int, most: int) -> list[int]:
-        return list(range(10, 10 + most))
+    is_free = True
+    computed_prompts = False
+
+    def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
+        return [list(range(10, 10 + length)) for length in most]
 
     def remove_row(self, row: int) -> None:
-        pass
+        """Nothing is kept."""
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def rows() -> RowTable:
 
 
 def speculator(rows: RowTable, **options: int) -> Speculator:
-    return Speculator(Speculation("lookup", **options), Counting(), rows)
+    return Speculator(Speculation("lookup", **options), [(1, Counting())], rows)
 
 
 def plan(counts: list[int], sample_counts: list[int]) -> worker_pb2.StepPlan:
@@ -72,10 +75,9 @@ def test_a_draft_ends_before_a_token_that_may_end_the_row(rows: RowTable) -> Non
     assert list(drafting.next_counts(np.array([0]))) == [4]
 
 
-@pytest.mark.parametrize("fields", [{"num_beam_candidates": 4}, {"grammar": "start: /a*/"}])
-def test_beams_and_rows_with_grammars_are_not_drafted_for(rows: RowTable, fields: dict[str, Any]) -> None:
+def test_beams_are_not_drafted_for(rows: RowTable) -> None:
     drafting = speculator(rows, tokens=3)
-    drafting.add_row(0, worker_pb2.NewRow(**fields), [], [])
+    drafting.add_row(0, worker_pb2.NewRow(num_beam_candidates=4), [], [])
     drafting.fork_row(1, 0, 1)
     assert list(drafting.next_counts(np.arange(3))) == [0, 0, 3]
     assert not drafting.next_counts(np.arange(2))

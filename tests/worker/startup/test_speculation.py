@@ -12,6 +12,7 @@ from worker.startup.speculation import check_exactness, read_speculation
     ("text", "device", "why"),
     [
         ("lookup", "cuda", "not built for CUDA devices"),
+        ("draft:small", "simulated", "a draft model needs --device cpu"),
         ("simulated", "cpu", "the device is cpu"),
         ("lookup:tokens=0", "cpu", "tokens is 0; use 1 to 64"),
     ],

@@ -1,0 +1,77 @@
+"""Which models can draft for which."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagewire.errors import StartupError
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.fakes import initialize
+from worker.cpu.draft_model import read_draft_model
+from worker.cpu.load import load
+from worker.families.registry import read_model_config
+
+Checkpoints = Callable[..., Path]
+
+
+def check(target: Path, draft: Path, max_model_len: int = 256) -> Any:
+    command = initialize(target, draft_model_path=str(draft))
+    return read_draft_model(command, read_model_config(target), max_model_len)
+
+
+def test_another_shape_of_the_same_vocabulary_can(checkpoint: Checkpoints) -> None:
+    found = check(checkpoint("llama"), checkpoint("qwen3"))
+    assert found is not None and found[0].model_path == str(checkpoint("qwen3"))
+    assert read_draft_model(initialize("a"), read_model_config(checkpoint("llama")), 256) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "why"),
+    [
+        ({"vocab_size": VOCAB_SIZE + 1}, 256, r"vocabulary has 321 tokens, the target's 320"),
+        ({"max_position_embeddings": 64}, 65, "goes to 64 tokens, and the context is 65"),
+    ],
+)
+def test_one_that_does_not_fit_is_refused(
+    checkpoint: Checkpoints, tmp_path: Path, fields: dict[str, int], context: int, why: str
+) -> None:
+    target, draft = checkpoint("llama"), tmp_path / "small"
+    draft.mkdir()
+    config = json.loads((target / "config.json").read_text()) | fields
+    (draft / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StartupError, match=why) as refused:
+        check(target, draft, context)
+    assert refused.value.what == f"cannot draft for {target.name} with small" and refused.value.todo
+
+
+def test_other_tokens_are_refused(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    target, draft = checkpoint("llama"), tmp_path / "small"
+    draft.mkdir()
+    (draft / "config.json").write_bytes((target / "config.json").read_bytes())
+    check(target, draft)  # without a tokenizer.json it is a matter of trust
+    tokenizer = json.loads((target / "tokenizer.json").read_text())
+    tokens = tokenizer["model"]["vocab"]
+    first, second = list(tokens)[:2]
+    tokens[first], tokens[second] = tokens[second], tokens[first]
+    (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(StartupError, match="tokens of their vocabularies are different"):
+        check(target, draft)
+
+
+@pytest.mark.cpu_kernels
+def test_memory_for_both_caches_or_a_line_that_names_both_models(checkpoint: Checkpoints) -> None:
+    target, draft = checkpoint("llama", head_dim=32), checkpoint("qwen3", head_dim=32)
+    command = initialize(
+        target,
+        dtype="bfloat16",
+        block_size=16,
+        num_blocks=1 << 32 - 1,
+        speculation=f"draft:{draft}",
+        draft_model_path=str(draft),
+    )
+    with pytest.raises(StartupError, match="of each block are the draft model's") as refused:
+        load(command, 0, 1, lambda what, fraction: None)
+    assert target.name in refused.value.what and draft.name in refused.value.what

@@ -242,8 +242,9 @@ class EngineConfig(ModelConfig):
     speculate: str = flag(
         "",
         "draft tokens and verify several per step, with the same output: lookup[:tokens=8,batch=16] drafts"
-        " what followed before, draft:MODEL[,tokens=4] what a smaller model samples, grammar what a grammar"
-        " forces, as the others do too; tokens: most per row and step; batch: most of all decoding rows",
+        " what followed before, with shared=N also in the tenant's last N tokens of output,"
+        " draft:MODEL[,tokens=4] what a smaller model samples, grammar what a grammar forces, as the others"
+        " do too; tokens: most per row and step; batch: most of all decoding rows",
         metavar="METHOD",
     )
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)

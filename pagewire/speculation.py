@@ -7,15 +7,21 @@ simulated     the simulated device's own tokens, of which a share is spoiled
 
 tokens=8      most tokens drafted for one row in a step; 4 of a draft model
 batch=16      most tokens that decoding rows compute together in a step with drafts
+shared=0      tokens of earlier outputs that `lookup` keeps of each tenant, and looks up too
 acceptance=70 percent of drafts that are right, of `simulated` alone
 """
 
 from dataclasses import dataclass
 
 _COMMON = ("tokens", "batch")
-OPTIONS = {"lookup": _COMMON, "grammar": _COMMON, "draft": _COMMON, "simulated": (*_COMMON, "acceptance")}
+OPTIONS = {
+    "lookup": (*_COMMON, "shared"),
+    "grammar": _COMMON,
+    "draft": _COMMON,
+    "simulated": (*_COMMON, "acceptance"),
+}
 """By method."""
-_RANGES = {"tokens": (1, 64), "batch": (2, 4096), "acceptance": (0, 100)}
+_RANGES = {"tokens": (1, 64), "batch": (2, 4096), "shared": (0, 1 << 20), "acceptance": (0, 100)}
 _MODEL_TOKENS = 4
 """Each token of a draft model costs a step of it."""
 
@@ -29,6 +35,7 @@ class Speculation:
     tokens: int = 8
     batch: int = 16
     acceptance: int = 70
+    shared: int = 0
 
 
 def parse_speculation(text: str) -> Speculation | None:

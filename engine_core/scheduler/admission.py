@@ -36,6 +36,7 @@ class Admission:
             sequence_index=sequence.index,
             parameters=request.parameters,
             num_beam_candidates=request.num_candidates,
+            tenant=request.tenant,
         )
         plan.new_rows.append(new_row)
         return new_row

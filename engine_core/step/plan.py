@@ -39,6 +39,7 @@ class NewRow:
     prompt_logprobs: LogprobOptions | None = None
     prompt_logprobs_start: int = 0
     num_beam_candidates: int = 0
+    tenant: str = ""
 
 
 @dataclass(slots=True)
@@ -143,4 +144,5 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         prompt_logprobs_start=new.prompt_logprobs_start,
         num_beam_candidates=new.num_beam_candidates,
         grammar=new.parameters.grammar,
+        tenant=new.tenant,
     )

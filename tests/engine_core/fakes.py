@@ -545,6 +545,7 @@ def decode_plan(message: StepPlan) -> Plan:
                 prompt_logprobs=new.prompt_logprobs if new.HasField("prompt_logprobs") else None,
                 prompt_logprobs_start=new.prompt_logprobs_start,
                 num_beam_candidates=new.num_beam_candidates,
+                tenant=new.tenant,
             )
             for new in message.new_rows
         ],

@@ -11,6 +11,7 @@ from worker.speculation.draft_slots import DraftSlots
 from worker.speculation.drafter import Drafter
 from worker.speculation.forced import ForcedDrafter
 from worker.speculation.lookup import LookupDrafter
+from worker.speculation.shared_lookup import SharedLookupDrafter
 from worker.speculation.speculator import Speculator
 from worker.step.plan_reader import RowFeature
 from worker.step.rows import RowTable
@@ -73,6 +74,10 @@ def make_speculator(
     drafters: list[tuple[int, Drafter]] = [(worker_pb2.DRAFT_METHOD_GRAMMAR, ForcedDrafter(grammars))]
     if options.method == "lookup":
         drafters.append((worker_pb2.DRAFT_METHOD_LOOKUP, LookupDrafter(rows)))
+    if options.shared:
+        shared = SharedLookupDrafter(rows, options.shared)
+        drafters.append((worker_pb2.DRAFT_METHOD_SHARED, shared))
+        features = (*features, shared)
     if drafter is not None:
         drafters.append((_METHODS[options.method], drafter))
     return Speculator(options, drafters, rows, features, slots)

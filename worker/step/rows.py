@@ -50,7 +50,7 @@ class RowTable:
         self.num_computed = np.zeros(max_num_rows, np.int64)
 
     def remove(self, row: int) -> None:
-        """Ends a row."""
+        """Ends a row. Its token_ids, prompt_lens and num_computed stay until another one begins."""
         require(row < self.max_num_rows and self.num_tokens[row] > 0, f"row {row} is not in use")
         self.num_tokens[row] = self.num_blocks[row] = 0
 

@@ -32,6 +32,7 @@ new_rows = st.builds(
     prompt_logprobs=logprobs,
     prompt_logprobs_start=u32,
     num_beam_candidates=u32,
+    tenant=st.text(max_size=8),
 )
 plans = st.builds(
     Plan,
@@ -70,7 +71,7 @@ def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
     top = LogprobOptions(top_n=1)
     parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g")
-    row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1)
+    row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
     plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 18))
     message = encode_plan(plan)
     assert {field.name for field, _ in message.ListFields()} == {

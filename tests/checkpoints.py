@@ -117,6 +117,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"head_dim": 16, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 3}
         | {"swiglu_limit": 0.4, "rope_parameters": _YARN},
     ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        _RANDOM | _LATENTS | _GROUPED | {"norm_topk_prob": False, "topk_method": "group_limited_greedy"},
+    ),
+    "deepseek_v3": ("DeepseekV3", _RANDOM | _LATENTS | _GROUPED | {"first_k_dense_replace": 1}),
+    "glm4_moe_lite": ("Glm4MoeLite", _RANDOM | _LATENTS | _GROUPED | {"n_group": 1, "topk_group": 1}),
     "opt": ("OPT", _SHAPE | {"init_std": INITIALIZER_RANGE, "ffn_dim": 80, "word_embed_proj_dim": 48}),
     "gpt2": (
         "GPT2",

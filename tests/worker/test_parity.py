@@ -132,6 +132,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "exaone4",
         {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True},
     ),
+    "deepseek_v2, no groups, one dense layer, plain angles, whole queries": (
+        "deepseek_v2",
+        {
+            "topk_method": "greedy",
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
+    "deepseek_v3, experts everywhere, neighbours apart": (
+        "deepseek_v3",
+        {"first_k_dense_replace": 0, "rope_interleave": False, "norm_topk_prob": False, "v_head_dim": 16},
+    ),
+    "glm4_moe_lite, experts below": ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "sparse", "dense"]}),
     "youtu, queries as they are, neighbours apart, biases": (
         "youtu",
         {

@@ -46,21 +46,23 @@ def read_routing(
     return Routing(num_experts=num_experts, top_k=top_k, **settings)  # type: ignore[arg-type]
 
 
-def read_grouped_routing(fields: Fields, normalized: bool) -> Routing:
-    """Reads the routing of DeepSeek-V3's form: sigmoid with a correction, groups, a factor. normalized: for
-    files that do not say. Raises StartupError."""
-    groups, top_groups = fields.integer("n_group", 1), fields.integer("topk_group", 1)
+def read_grouped_routing(
+    fields: Fields, normalized: bool, groups: tuple[int, int] = (1, 1), scale: float = 1.0
+) -> Routing:
+    """Reads the routing of DeepSeek-V3's form: sigmoid with a correction, groups, a factor. normalized,
+    groups (all and chosen ones), scale: for files that do not say. Raises StartupError."""
+    num_groups, top_groups = fields.integer("n_group", groups[0]), fields.integer("topk_group", groups[1])
     routing = read_routing(
         fields,
         "n_routed_experts",
         "num_experts_per_tok",
         score=Score.SIGMOID,
-        groups=groups,
+        groups=num_groups,
         top_groups=top_groups,
         group_best=2,
         normalized=fields.boolean("norm_topk_prob", normalized),
         least_sum=1e-20,
-        scale=fields.number("routed_scaling_factor", 1.0),
+        scale=fields.number("routed_scaling_factor", scale),
     )
     check_groups(fields, routing)
     return routing

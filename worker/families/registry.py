@@ -33,6 +33,7 @@ from worker.families.experts.granite_moe import GRANITE_MOE
 from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL
 from worker.families.experts.olmoe import OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from worker.families.latent.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from worker.families.latent.youtu import YOUTU
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
@@ -42,12 +43,15 @@ from worker.families.normed.olmo import OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
     "Cohere2ForCausalLM": COHERE2,
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
     "Exaone4ForCausalLM": EXAONE4,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
+    "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "GraniteMoeForCausalLM": GRANITE_MOE,

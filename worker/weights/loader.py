@@ -10,7 +10,8 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from safetensors import SafetensorError, safe_open
 from pagewire.checkpoint_files import inside, read_object
 from pagewire.errors import StartupError
 from worker.layers.base import Weight, WeightOwner
+from worker.weights.side_by_side import one_thread_each, run_side_by_side
 from worker.weights.source import TensorSource
 
 Progress = Callable[[float], None]
-"""Called with the fraction that is done, 0 to 1."""
+"""Called with the fraction of all bytes that is done, 0 to 1."""
 
 WHAT = "cannot load the model's weights"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -33,6 +35,8 @@ INDEX_FILE = "model.safetensors.index.json"
 DUMMY_STD = 0.02
 PIECE_VALUES = 1 << 20
 """Values of a tensor that are read at once."""
+READERS = 4
+"""Tensors of plain floats that are read at once: while one waits for the disk, others are copied."""
 
 
 def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -> list[Weight]:
@@ -172,30 +176,18 @@ def load_weights(
                 f"but config.json asks for {list(weight.shape)}",
             )
         checkpoint.dtype(name)
-    total = sum(weight.target.numel() for weight in table)
+    total = sum(weight.target.numel() * weight.target.itemsize for weight in table)
     done = 0
-    with _few_threads(checkpoint):
-        for weight in table:
-            for count in _fill(checkpoint, weight, sources[weight.name]):
-                done += count
-                progress(done / total)
-
-
-@contextmanager
-def _few_threads(checkpoint: TensorSource) -> Iterator[None]:
-    """Unpacks on one thread: it takes a dozen short operations per piece, and waiting for other threads at
-    the end of each took forty times as long where these had no core of their own."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if checkpoint.packing() else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with one_thread_each():
+        works = [partial(_fill, checkpoint, weight, sources[weight.name]) for weight in table]
+        for count in run_side_by_side(works, 1 if checkpoint.packing() else READERS):
+            done += count
+            progress(done / total)
 
 
 def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
-    the number of values of each piece."""
+    the bytes of each piece."""
     target = weight.target.t() if weight.transposed else weight.target
     places = torch.tensor(weight.order).argsort() if weight.order else None
     first, *rest = weight.part or (slice(None),)
@@ -209,7 +201,7 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
             target[piece].copy_(tensor.view(target[piece].shape))
         else:
             target[places[piece]] = tensor.to(target.dtype)
-        yield tensor.numel()
+        yield tensor.numel() * target.itemsize
 
 
 def read_finite(checkpoint: TensorSource, name: str, part: tuple[slice, ...]) -> torch.Tensor:

@@ -29,7 +29,7 @@ def test_logits_and_tokens(prefix: str, tmp_path: Path):
     made = make_model(prefix, tmp_path, **DRIVEN[prefix])
     inputs = prompts(4, longest=40)
     expected = reference(made, inputs, 5)
-    driver = Driver(made, shuffle=1)
+    driver = Driver(made, shuffle=1, model_impl="transformers")
     assert driver.ready.model.implementation.startswith("transformers 5.")
     assert "transformers' code" in driver.ready.model.exactness_caveat
     assert_equal(driver, inputs, expected)

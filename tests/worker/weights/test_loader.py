@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -374,3 +375,37 @@ def test_tensors_are_read_a_few_rows_at_a_time(llama: Path, monkeypatch: pytest.
     assert greedy(llama) == expected
     assert max(sizes) <= 500
     assert len(sizes) > 100
+
+
+def test_many_shards_side_by_side(llama: Path, monkeypatch: pytest.MonkeyPatch):
+    """One tensor per file, several read at once: the same weights, and more than one thread reads."""
+    expected = greedy(llama)
+    tensors = load_file(llama / SINGLE_FILE)
+    (llama / SINGLE_FILE).unlink()
+    weight_map = {name: f"shard-{number}.safetensors" for number, name in enumerate(tensors)}
+    for name, file_name in weight_map.items():
+        save_file({name: tensors[name]}, llama / file_name)
+    (llama / INDEX_FILE).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    threads: set[int] = set()
+    several = threading.Event()
+    read = Checkpoint.read
+
+    def together(self: Checkpoint, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        threads.add(threading.get_ident())
+        if len(threads) > 1:
+            several.set()
+        assert several.wait(60)
+        return read(self, name, part)
+
+    monkeypatch.setattr(Checkpoint, "read", together)
+    assert greedy(llama) == expected
+
+
+def test_one_bad_tensor_among_many_shards_ends_loading(llama: Path):
+    shard(llama)
+    path = llama / "model-00002-of-00002.safetensors"
+    tensors = load_file(path)
+    tensors[max(tensors)].fill_(float("inf"))
+    save_file(tensors, path)
+    with pytest.raises(StartupError, match="holds infinity"):
+        load(initialize(llama), 0, 1, lambda what, fraction: None)

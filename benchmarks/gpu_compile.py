@@ -3,19 +3,20 @@
     python -m benchmarks.gpu_compile                  # a table, all configurations
     python -m benchmarks.gpu_compile --json -         # the same as JSON
     python -m benchmarks.gpu_compile --only attention
+    python -m benchmarks.gpu_compile --capability 80,89,120
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
-(H100, H200) instead of launching: kernels.triton.compile_check. Exits with 1 if a kernel spills, or has more
-shared memory than there is.
+(H100, H200) or other capabilities instead of launching: kernels.triton.compile_check. Exits with 1 if a
+kernel spills, has more shared memory than there is, or if the assembler serializes its matrix products.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -25,6 +26,9 @@ import torch
 from benchmarks.gpu_launches import Launch, attention_launches, row_launches, vocabulary_launches
 from benchmarks.gpu_sampler_launches import sampler_state_launches
 from benchmarks.gpu_shapes import FP32, empty
+
+E4M3 = 89
+"""The least capability that converts from and to float8 e4m3."""
 
 
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
@@ -80,42 +84,65 @@ def launches() -> list[tuple[str, Launch]]:
     ]
 
 
-def compile_share(part: int, parts: int, only: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Choice:
+    """What to compile, and for which devices."""
+
+    capabilities: Sequence[int] = (90,)
+    only: str = ""  # launches with this in their name
+    exact: bool = False  # launches of attention whose name ends with it
+
+    def launches(self) -> Iterator[tuple[int, str, Launch]]:
+        """Yields what each device can run: its capability, the launch's name, and the launch."""
+        for capability in self.capabilities:
+            for name, launch in attention_launches() if self.exact else launches():
+                e4m3 = "e4m3" in name or "everything" in name
+                if self._has(name) and (capability >= E4M3 or not e4m3):
+                    yield capability, name, launch
+
+    def _has(self, name: str) -> bool:
+        return name.endswith(self.only) if self.exact else self.only in name
+
+
+def compile_share(part: int, parts: int, choice: Choice) -> list[dict[str, Any]]:
     """Every parts-th launch: what a process of its own does."""
     from kernels.triton.compile_check import compiling
 
-    chosen = [(name, launch) for name, launch in launches() if only in name]
+    chosen = list(choice.launches())
     rows = []
-    for name, launch in chosen[part::parts]:
-        with compiling() as compiled:
+    for capability, name, launch in chosen[part::parts]:
+        with compiling(capability) as compiled:
             launch()
-        rows += [asdict(one) | {"launch": name, "programs": one.programs} for one in compiled]
+        rows += [
+            asdict(one) | {"launch": name, "programs": one.programs, "fits": one.fits} for one in compiled
+        ]
     return rows
 
 
-def compile_all(jobs: int, only: str = "") -> list[dict[str, Any]]:
-    """A row per launch and kernel, in order of names."""
-    shares = [(part, jobs, only) for part in range(jobs)]
+def compile_all(jobs: int, choice: Choice) -> list[dict[str, Any]]:
+    """A row per capability, launch and kernel, in order of names."""
+    shares = [(part, jobs, choice) for part in range(jobs)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         rows = [row for share in pool.map(compile_share, *zip(*shares, strict=True)) for row in share]
-    return sorted(rows, key=lambda row: (row["name"], row["launch"]))
+    return sorted(rows, key=lambda row: (row["name"], row["launch"], row["capability"]))
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """In Markdown."""
-    yield "| kernel | launch | warps | stages | registers | spilled | shared | programs | products |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
+    yield "| kernel | launch | for | warps | stages | registers | spilled | shared | programs | products |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
     for row in rows:
         columns = (
             row["name"].strip("_").removesuffix("_kernel"),
             row["launch"],
+            f"sm_{row['capability']}",
             row["warps"],
             row["stages"],
             row["registers"],
             row["spilled"],
             f"{row['shared'] / 1024:.1f} KB",
             row["programs"],
-            row["products"],
+            row["products"] + (" serialized" if row["advice"] else ""),
         )
         yield "| " + " | ".join(map(str, columns)) + " |"
 
@@ -126,13 +153,14 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write the figures there; -: to standard output, without the table")
     parser.add_argument("--only", default="", help="launches with this in their name")
+    parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
+    parser.add_argument("--capability", default="90", help="such as 90 or 80,86,89,90,100,120")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.exit(1, "TRITON_INTERPRET=1 is set: Triton interprets and does not compile\n")
-    from kernels.triton.compile_check import SHARED_LIMIT
-
-    rows = compile_all(options.jobs, options.only)
+    capabilities = [int(number) for number in options.capability.split(",")]
+    rows = compile_all(options.jobs, Choice(capabilities, options.only, options.exact))
     if options.json == "-":
         json.dump(rows, sys.stdout, indent=1)
     else:
@@ -140,7 +168,7 @@ def main() -> None:
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(rows, file, indent=1)
-    if any(row["spilled"] or row["shared"] > SHARED_LIMIT for row in rows):
+    if any(row["advice"] or not row["fits"] for row in rows):
         sys.exit(1)
 
 

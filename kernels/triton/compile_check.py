@@ -1,12 +1,12 @@
 """Compiles kernels for a GPU that is not there, through their launchers.
 
-    with compiling() as compiled:
+    with compiling(90) as compiled:
         rms_norm(torch.empty((4, 4096), dtype=torch.bfloat16, device="meta"), ...)
 
-Inside, Triton believes in an H100 or H200 (sm_90), a launch compiles and does not launch, and
-`compiled` lists what came of it. So what is looked at is what a launcher chooses: its sizes, its variant,
-and what Triton makes of the arguments (a stride of 1, a multiple of 16). Tensors on torch's meta device
-have shapes and strides and no memory.
+Inside, Triton believes in a device of this compute capability (90: an H100 or H200), a launch compiles and
+does not launch, and `compiled` lists what came of it. So what is looked at is what a launcher chooses: its
+sizes, its variant, and what Triton makes of the arguments (a stride of 1, a multiple of 16). Tensors on
+torch's meta device have shapes and strides and no memory.
 
 Not in a process with TRITON_INTERPRET=1, and not beside a real device: the belief is global.
 """
@@ -23,12 +23,12 @@ from unittest import mock
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-CAPABILITY = 90
-SHARED_LIMIT = 227 << 10
-"""Bytes of shared memory that a program may have on sm_90. Triton compiles what has more without a word."""
+from kernels.triton.assembler import advice, choose_assembler
+from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability, assume
 
 
 @dataclass(frozen=True)
@@ -36,39 +36,48 @@ class Compiled:
     """One kernel in one configuration, and what it takes of a processor."""
 
     name: str
+    capability: int
     constants: dict[str, Any]
     warps: int
     stages: int
     registers: int  # per thread
     spilled: int  # bytes per thread that did not fit into registers: stack and local memory
     shared: int  # bytes per program
-    products: str  # "wgmma", "mma" or ""
+    products: str  # "wgmma", "tcgen05", "mma" or ""
     widest_load: int  # bytes of the widest load from global memory in one instruction of a thread
     widest_copy: int  # the same of those that go to shared memory while the program computes: cp.async
+    advice: list[str]  # performance warnings of the assembler
 
     @property
     def programs(self) -> int:
-        """That fit on one processor of sm_90 at a time, by registers, shared memory and threads."""
-        registers = 65536 // (32 * self.warps * -(-self.registers // 8) * 8)
-        shared = (228 << 10) // (self.shared + 1024)
-        return min(registers, shared, 64 // self.warps, 32)
+        """That fit on one processor at a time, by registers, shared memory and threads."""
+        return CAPABILITIES[self.capability].resident(self.registers, self.shared, self.warps)
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing spills, and a program has no more shared memory than there is: Triton compiles what
+        has more without a word."""
+        return not self.spilled and self.shared <= CAPABILITIES[self.capability].shared_limit
 
 
 class _Device:
     """What Triton asks of a driver before it compiles."""
 
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", CAPABILITY, 32)
+        return GPUTarget("cuda", self._capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self._capability  # Triton keeps what it has compiled, and the target, by this number
 
     def get_current_stream(self, device: int = 0) -> int:
         return 0
 
 
 @contextmanager
-def compiling() -> Iterator[list[Compiled]]:
+def compiling(capability: int = DEFAULT) -> Iterator[list[Compiled]]:
     """See above."""
     results: list[Compiled] = []
     known: dict[int, Compiled] = {}
@@ -77,20 +86,21 @@ def compiling() -> Iterator[list[Compiled]]:
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         binary = run(kernel, *args, grid=grid, warmup=True, **options)
         if id(binary) not in known:
-            known[id(binary)] = inspect(binary)
+            known[id(binary)] = inspect(binary, limits)
             results.append(known[id(binary)])
         return binary
 
     before = getattr(driver, "_active", None)
-    driver.set_active(_Device())
+    choose_assembler(divmod(capability, 10), cuda=None)
+    driver.set_active(_Device(capability))
     try:
-        with mock.patch.object(JITFunction, "run", compile_only):
+        with assume(capability) as limits, mock.patch.object(JITFunction, "run", compile_only):
             yield results
     finally:
         driver._active = before
 
 
-def inspect(binary: Any) -> Compiled:
+def inspect(binary: Any, capability: Capability) -> Compiled:
     """What a compiled kernel of Triton's consists of."""
     ptx, metadata = binary.asm["ptx"], binary.metadata
     usage = _resource_usage(binary.asm["cubin"])
@@ -100,16 +110,26 @@ def inspect(binary: Any) -> Compiled:
     }
     return Compiled(
         binary.src.fn.__name__,
+        capability.number,
         constants,
         metadata.num_warps,
         metadata.num_stages,
         usage["REG"],
         usage["STACK"] + usage["LOCAL"],
         metadata.shared,
-        "wgmma" if "wgmma.mma_async" in ptx else "mma" if "mma.sync" in ptx else "",
+        _products(ptx),
         max(_loads(ptx) + _copies(ptx), default=0),
         max(_copies(ptx), default=0),
+        # The assembler has advice about products of groups of warps alone, and assembling once more takes
+        # time.
+        advice(ptx, f"{capability}a", get_ptxas(capability.number).path) if _products(ptx) == "wgmma" else [],
     )
+
+
+def _products(ptx: str) -> str:
+    """Returns the family of matrix instructions; "": none."""
+    families = {"wgmma": "wgmma.mma_async", "tcgen05": "tcgen05.mma", "mma": "mma.sync"}
+    return next((name for name, instruction in families.items() if instruction in ptx), "")
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:

@@ -1,13 +1,14 @@
 """A CUDA device as a backend of the step executor: steps are launched, their results come later."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
+from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import DecodeGraphs
@@ -55,7 +56,9 @@ class CudaBackend:
         self._swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
         self.buffers = StepBuffers(rows, self.device_rows, device, max_num_batched_tokens, cache.specs)
+        self._bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs = DecodeGraphs()
+        self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._free_since_ns = time.monotonic_ns()
 
@@ -76,7 +79,8 @@ class CudaBackend:
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         """See Backend."""
-        self.cache.copy_blocks(self.device.send(sources), self.device.send(targets))
+        for part in copy_parts(sources, targets, self._bytes_per_block):
+            self.cache.copy_blocks(self.device.send(sources[part]), self.device.send(targets[part]))
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
@@ -100,13 +104,30 @@ class CudaBackend:
 
     @torch.inference_mode()
     def capture(self, size: int) -> None:
-        """Captures a graph for steps that decode `size` rows. One of that size has been executed before."""
+        """Captures a graph for steps that decode `size` rows. One of that size has been executed before.
+
+        All graphs leave their hidden states in one buffer, so that none keeps memory of its own; the first to
+        be captured is the largest.
+        """
         shape = StepShape(size, size, size)
-        self.graphs.add(size, self.device.capture(lambda: self._forward(shape)))
+        if self._captured is None:
+            self._captured = torch.empty_like(self._forward(shape))
+        target = self._captured[:size]
+        self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
 
     def _forward(self, shape: StepShape) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
         return self.model(self.buffers.batch(shape), self.cache.layers)
+
+
+def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:
+    """Yields slices of copies [C] that need a buffer of at most BUFFER_BYTES each. Copies of which one's
+    source is another's target are one slice, since all sources are read first: the core plans none in a usual
+    step."""
+    most = max(1, BUFFER_BYTES // bytes_per_block)
+    if len(np.intersect1d(sources, targets)):
+        most = len(sources)
+    yield from (slice(begin, begin + most) for begin in range(0, len(sources), most))
 
 
 class CudaOutputs:

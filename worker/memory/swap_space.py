@@ -1,8 +1,8 @@
 """The swap space: host memory for the blocks of preempted sequences.
 
 One tensor [H, P, ...] per pool of the cache [P, B, ...], so that a host block is one piece of memory. With a
-CUDA device it is pinned, so that copies are asynchronous and need no staging buffer. Only the engine core
-knows which sequence a host block belongs to.
+CUDA device it is pinned (worker/memory/pinned.py), so that copies are asynchronous and need no staging
+buffer. Only the engine core knows which sequence a host block belongs to.
 """
 
 import time
@@ -13,6 +13,7 @@ from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from pagewire.errors import StartupError
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.memory.kv_cache import NO_MEMORY, KVCache, available_memory, zeros
+from worker.memory.pinned import pinned_zeros
 from worker.step.plan_reader import Swaps
 
 _MEASURED_BYTES = 16 << 20
@@ -66,7 +67,7 @@ def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:
     size = num_blocks, planes, *block_shape
     try:
         if pool.device.type == "cuda":
-            return torch.zeros(size, dtype=pool.dtype, pin_memory=True)
+            return pinned_zeros(size, pool.dtype)
         return zeros(size, pool.dtype, torch.device("cpu"))
     except NO_MEMORY as error:
         why = f"{num_blocks} host blocks do not fit: {error}"

@@ -4,14 +4,17 @@
 
 x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
 
-The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). The sums of torch's variant
-may depend on T.
+The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). Wide results of 16-bit
+values on a CUDA device are those of kernels.triton.sampling.selected_logits, whose sums are not rounded to 16
+bits and have one order for any T. The sums of torch's variant may depend on T.
 
 Bytes moved: N * K values of weights, T * K read and T * N written.
 """
 
 import torch
 import torch.nn.functional as F
+
+from kernels.triton.requirements import uses_triton
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -24,10 +27,17 @@ def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
 ) -> torch.Tensor:
-    """[T, K] -> [T, N]. wide: the result is float32; of bfloat16, it is rounded before all the same.
+    """[T, K] -> [T, N]. wide: the result is float32.
 
-    On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
+    On a CPU 16-bit values are widened to float32, as torch multiplies them very slowly there, and the result
+    is rounded to 16 bits even if wide.
     """
+    if wide and x.dtype.itemsize == 2 and uses_triton(x):
+        from kernels.triton.sampling.selected_logits import selected_logits
+
+        every = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
+        result = selected_logits(x, every, weight)
+        return result if bias is None else result + bias.float()
     if x.device.type == "cpu" and x.dtype.itemsize == 2:
         result = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     else:

@@ -1,13 +1,14 @@
 """Launch parameters of kernels.triton.attention.paged_attention: rows, tile, warps, stages, splits, and why.
 
-Registers and shared memory are as compiled for sm_90 (python -m benchmarks.gpu_compile). No size was chosen
-by measured time yet.
+Registers and shared memory are as compiled for sm_90, and for 8.0 to 12.0 where these differ (python -m
+benchmarks.gpu_compile). No size was chosen by measured time yet.
 """
 
 from dataclasses import dataclass
 
 import torch
 
+from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability
 from kernels.triton.requirements import next_power_of_2, num_processors
 
 LEAST_CHUNK = 256
@@ -29,7 +30,13 @@ class TileSizes:
     stages: int
 
 
-def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False) -> TileSizes:
+_DEFAULT = CAPABILITIES[DEFAULT]
+_HOPPER, _SMALL = 90, 100 << 10
+
+
+def decode_sizes(
+    rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False, capability: Capability = _DEFAULT
+) -> TileSizes:
     """Returns the sizes for rows that decode. rows: query heads of a KV head, times tokens.
 
     16 rows are the least that the matrix units take, and enough, since memory bandwidth is the limit. 3
@@ -42,17 +49,24 @@ def decode_sizes(rows: int, head_dim: int, dtype: torch.dtype, quantized: bool =
         return TileSizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
     if quantized and dim <= 64 and rows <= 32:
         return TileSizes(rows, 128, 4, 2)
-    return TileSizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, 3)
+    stages = 3 if capability.shared > _SMALL else 2
+    return TileSizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, stages)
 
 
-def prefill_sizes(head_dim: int, dtype: torch.dtype, quantized: bool = False) -> TileSizes:
+def prefill_sizes(
+    head_dim: int, dtype: torch.dtype, quantized: bool = False, capability: Capability = _DEFAULT
+) -> TileSizes:
     """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
     on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
-    slopes and sinks together."""
+    slopes and sinks together. Without wgmma (below 9.0, and 12.0), a third stage spills or does not fit, and
+    at a head size of 256 tiles of 64 do not fit into 99 KB."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
         return TileSizes(32, 16, 8, 1 if quantized else 2)
-    return TileSizes(128, 64, 8, 3) if dim <= 128 else TileSizes(64, 32 if quantized else 64, 8, 2)
+    small = capability.shared <= _SMALL
+    if dim <= 128:
+        return TileSizes(128, 64, 8, 2 if small or capability.number < _HOPPER else 3)
+    return TileSizes(64, 32 if quantized or small else 64, 8, 2)
 
 
 def choose_splits(

@@ -39,6 +39,7 @@ from kernels.triton.attention.attention_tiles import attend
 from kernels.triton.attention.fp8 import DTYPE as E4M3
 from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.merge_splits import merge_splits
+from kernels.triton.capabilities import capability_of
 from kernels.triton.requirements import LARGEST_HEAD, next_power_of_2
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -158,10 +159,15 @@ def _attention_kernel(
     stride: tl.constexpr = NUM_KV * BLOCK_SIZE * HEAD_DIM
     if not DECODE and not HAS_WINDOW:
         full = tl.minimum((first_position + 1) // TILE, end)
-        acc, largest, total = attend(
-            acc, largest, total, q, context + token, slope, keys, values, table, begin, full, length,
-            scale, soft_cap, window, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP, False, False,
-        )  # fmt: skip
+        # ptxas runs wgmma one by one where its accumulator has another origin on some path: a loop without
+        # an iteration, and the registers of the first loop in the second. So the loop is entered only if it
+        # has iterations, and the second one begins with a product by 1, of which the compiler does not know.
+        if begin < full:
+            acc, largest, total = attend(
+                acc, largest, total, q, context + token, slope, keys, values, table, begin, full, length,
+                scale, soft_cap, window, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP, False, False,
+            )  # fmt: skip
+        acc *= tl.where(length >= 0, 1.0, 0.0)
         begin = full
     acc, largest, total = attend(
         acc, largest, total, q, context + token, slope, keys, values, table, begin, end, length,
@@ -212,9 +218,10 @@ def paged_attention(
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decode_rows, rows = batch.num_decode_rows, batch.lengths.shape[0]
     inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, soft_cap, sinks, slopes, scales)
-    precision = query.dtype, scales is not None
+    precision, capability = (query.dtype, scales is not None), capability_of(query.device)
     if decode_rows:
-        sizes = decode_sizes(batch.decode_queries * (num_heads // num_kv), head_dim, *precision)
+        group = num_heads // num_kv
+        sizes = decode_sizes(batch.decode_queries * group, head_dim, *precision, capability)
         splits, least = choose_splits(decode_rows * num_kv, batch.max_length, chunk, sizes.tile, query.device)
         if splits == 1:
             _launch(out, None, (decode_rows, num_kv, 1), 0, decode_rows, least, sizes, inputs)
@@ -225,7 +232,7 @@ def paged_attention(
             _launch(parts, stats, (decode_rows, num_kv, splits), 0, decode_rows, least, sizes, inputs)
             merge_splits(parts, stats, out)
     if rows > decode_rows:
-        sizes = prefill_sizes(head_dim, *precision)
+        sizes = prefill_sizes(head_dim, *precision, capability)
         queries = max(1, sizes.rows // (num_heads // num_kv))
         programs = (query.shape[0] - batch.num_decode_tokens) // queries + rows - decode_rows
         _launch(out, None, (programs, num_kv, 1), decode_rows, rows - decode_rows, 0, sizes, inputs)

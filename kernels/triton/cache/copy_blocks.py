@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+BUFFER_BYTES = 64 << 20
+"""What a caller should keep a buffer below: 32 blocks of 16 tokens of the 8B shape."""
 BLOCK = 4096
 """Values per program: 4 loads of 16 bytes per thread at two bytes a value, all in flight together."""
 

@@ -7,18 +7,15 @@ side is pinned, so that all of this is queued on the current stream in order and
 that writes to a freed block comes after the copy that reads it.
 
 Bytes moved: P * C blocks of a plane once over the link, twice more in device memory. The buffer has
-BUFFER_BYTES at most, and is used for one part after the other. Speed: not yet measured on a GPU.
+BUFFER_BYTES at most, about a millisecond of a PCIe 5 link, in which a launch does not matter; it is used for
+one part after the other. Speed: not yet measured on a GPU.
 """
 
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
-
-BUFFER_BYTES = 64 << 20
-"""32 blocks of 16 tokens of the 8B shape: about a millisecond of a PCIe 5 link, in which a launch does not
-matter."""
+from kernels.triton.cache.copy_blocks import BUFFER_BYTES, gather_blocks, scatter_blocks
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:

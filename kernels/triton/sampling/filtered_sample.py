@@ -1,6 +1,6 @@
 """A draw from the tokens that top-k, top-p and min-p keep, on CUDA, without sorting: for rows that filter.
 
-The steps of docs/sampling.md, in its order: weights w = exp((x - max x) / T) in float64; the k largest x, the
+The steps of docs/sampling.md, in its order: weights w = exp((x - max x) / T); the k largest x, the
 lowest ids among equals; the shortest beginning of the tokens by descending x whose weights reach p of what
 the k have together; of those the weights of at least min_p times the largest; the inverse of their sums at u.
 
@@ -17,10 +17,11 @@ and they are found without sorting:
 A pass over the row writes the candidates in order of their ids, skipping tiles whose largest logit is too
 small. More than CANDIDATES of them (a flat distribution, a large k) are searched in the row itself.
 
-Exact but for the order of float64 sums: a tree within tiles of 1,024 candidates, tiles from left to right,
-where the CPU adds from left to right (by rank, for top-p). See kernels.triton.sampling.sample for what that
-means. One program per row. Bytes moved: the row's tiles with candidates, at least once; of a flat row 33
-times 4 * V per filter, from L2. Speed: not yet measured on a GPU.
+Exact but for the rounding of weights to float32 (kernels.triton.sampling.weights) and the order of float64
+sums: a tree within tiles of 1,024 candidates, tiles from left to right, where the CPU's weights are float64
+and are added from left to right (by rank, for top-p). See kernels.triton.sampling.sample for what that means.
+One program per row. Bytes moved: the row's tiles with candidates, at least once; of a flat row 33 times 4 * V
+per filter, from L2. Speed: not yet measured on a GPU.
 """
 
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from kernels.triton.sampling.candidates import (
 from kernels.triton.sampling.philox import uniform53
 from kernels.triton.sampling.sample import Draws
 from kernels.triton.sampling.tile_stats import TILE, TileStats
+from kernels.triton.sampling.weights import factor_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -53,19 +55,20 @@ class Filters:
 
 
 @triton.jit
-def _weights(scores, ids, count, top, heat):
-    """Returns scores and weights of the candidates ids, masked to count."""
+def _weights(scores, ids, count, top, factor):
+    """Returns scores and weights of the candidates ids, masked to count; weights are float32 values as
+    float64. top, factor: see weights_of."""
     x = tl.load(scores + ids, mask=ids < count, other=-float("inf"))
-    return x, tl.exp((x.to(tl.float64) - top) / heat)
+    return x, weights_of(x, top, factor).to(tl.float64)
 
 
 @triton.jit
-def mass_of(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
+def mass_of(scores, count, top, factor, least_key, WIDTH: tl.constexpr):
     """Returns the total weight of the candidates whose key is not below least_key, and their number."""
     mass, number = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
         at = start + tl.arange(0, WIDTH)
-        x, weights = _weights(scores, at, count, top, heat)
+        x, weights = _weights(scores, at, count, top, factor)
         chosen = (sort_key(x) >= least_key) & (at < count)
         mass += tl.sum(tl.where(chosen, weights, 0.0), 0)
         number += tl.sum(chosen.to(tl.int32), 0)
@@ -73,7 +76,7 @@ def mass_of(scores, count, top, heat, least_key, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
+def thresholds(scores, count, k, p, top, factor, total, WIDTH: tl.constexpr):
     """Returns the thresholds of top-k and top-p among candidates. total: the weight of the whole row.
 
     They are a key, how many candidates with this key may stay, the weight of all with a greater key, and the
@@ -82,14 +85,14 @@ def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
     key, equals = tl.zeros([], tl.int64), tl.full([], 2147483647, tl.int32)
     if (k > 0) & (k < count):
         key = kth_key(scores, count, k, WIDTH)
-        _, greater = mass_of(scores, count, top, heat, key + 1, WIDTH)
+        _, greater = mass_of(scores, count, top, factor, key + 1, WIDTH)
         equals = k - greater
     above, target = tl.zeros([], tl.float64), tl.full([], float("inf"), tl.float64)
     if p < 1:
         whole = total
         if k > 0:  # the weight of the k largest
-            greater_mass, greater = mass_of(scores, count, top, heat, key + 1, WIDTH)
-            whole, number = mass_of(scores, count, top, heat, key, WIDTH)
+            greater_mass, greater = mass_of(scores, count, top, factor, key + 1, WIDTH)
+            whole, number = mass_of(scores, count, top, factor, key, WIDTH)
             if number - greater > equals:  # not all of those with the key stay
                 whole = greater_mass + (whole - greater_mass) / (number - greater) * equals
         target = p * whole
@@ -100,18 +103,18 @@ def thresholds(scores, count, k, p, top, heat, total, WIDTH: tl.constexpr):
             pivot = key + bit
             enough = pivot <= k_key
             if not enough:
-                mass, _ = mass_of(scores, count, top, heat, pivot, WIDTH)
+                mass, _ = mass_of(scores, count, top, factor, pivot, WIDTH)
                 enough = mass >= target
             key = tl.where(enough, pivot, key)
             bit = bit // 2
         equals = tl.where(key > k_key, 2147483647, equals)
-        above, _ = mass_of(scores, count, top, heat, key + 1, WIDTH)
+        above, _ = mass_of(scores, count, top, factor, key + 1, WIDTH)
     return key, equals, above, target
 
 
 @triton.jit
 def kept(
-    scores, start, count, top, heat, key, equals, seen, above, target, least_weight, WIDTH: tl.constexpr
+    scores, start, count, top, factor, key, equals, seen, above, target, least_weight, WIDTH: tl.constexpr
 ):
     """Returns the weights of a tile of candidates, 0 for those dropped, and how many had the key so far.
 
@@ -119,7 +122,7 @@ def kept(
     all candidates with a greater key, to which equals are added until the target is reached.
     """
     at = start + tl.arange(0, WIDTH)
-    x, weights = _weights(scores, at, count, top, heat)
+    x, weights = _weights(scores, at, count, top, factor)
     keys = sort_key(x)
     equal = (keys == key) & (at < count)
     earlier = seen + tl.cumsum(equal.to(tl.int32), 0) - equal.to(tl.int32)
@@ -129,19 +132,21 @@ def kept(
 
 
 @triton.jit
-def _draw(scores, ids, count, k, p, min_p, top, heat, total, u, HAS_IDS: tl.constexpr, WIDTH: tl.constexpr):
+def _draw(scores, ids, count, k, p, min_p, top, factor, total, u, HAS_IDS: tl.constexpr, WIDTH: tl.constexpr):
     """Draws from `count` candidates in order of their ids. total: the weight of the whole row."""
-    key, equals, above, target = thresholds(scores, count, k, p, top, heat, total, WIDTH)
+    key, equals, above, target = thresholds(scores, count, k, p, top, factor, total, WIDTH)
     whole, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
-        weights, seen = kept(scores, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH)
+        weights, seen = kept(
+            scores, start, count, top, factor, key, equals, seen, above, target, min_p, WIDTH
+        )
         whole += tl.sum(weights, 0)
     found, last = tl.full([], 2147483647, tl.int32), tl.full([], 0, tl.int32)
     before, seen = tl.zeros([], tl.float64), tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
         if found == 2147483647:
             weights, seen = kept(
-                scores, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH
+                scores, start, count, top, factor, key, equals, seen, above, target, min_p, WIDTH
             )
             at = start + tl.arange(0, WIDTH)
             passed = (weights > 0) & (before + tl.cumsum(weights, 0) > u * whole)
@@ -181,21 +186,23 @@ def _filtered_kernel(
     CANDIDATES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    heat = tl.load(temperature + row).to(tl.float64)
+    heat = tl.load(temperature + row)
     k, p, share = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
     if (heat == 0) | ((k == 0) & (p >= 1) & (share == 0)):
         return  # without a filter: kernels.triton.sampling.sample
     tiles = tl.arange(0, TILES)
     there = tiles < num_tiles
     tops = tl.load(largest + row * num_tiles + tiles, mask=there, other=-float("inf"))
-    top = tl.max(tops, 0).to(tl.float64)
+    top = tl.max(tops, 0)
     if (top == float("inf")) | (top == -float("inf")):
         return  # -1, as kernels.triton.sampling.sample has written
     masses = tl.load(mass + row * num_tiles + tiles, mask=there, other=0.0)
-    total = tl.sum(masses * tl.exp(tl.where(there, tops.to(tl.float64) - top, 0.0) / heat), 0)
+    factor = factor_of(heat)
+    total = tl.sum(masses * weights_of(tl.where(there, tops, top), top, factor).to(tl.float64), 0)
     p, share = p.to(tl.float64), share.to(tl.float64)
+    heat, peak = heat.to(tl.float64), top.to(tl.float64)
     least = least_score(
-        groups + row * num_groups, num_groups, total, vocab_size, k, p, share, top, heat, GROUPS
+        groups + row * num_groups, num_groups, total, vocab_size, k, p, share, peak, heat, GROUPS
     )
     row_logits = logits + row * stride
     row_scores, row_ids = scores + row * CANDIDATES, ids + row * CANDIDATES
@@ -206,9 +213,9 @@ def _filtered_kernel(
     tl.debug_barrier()  # what one thread has written, others read
     u = uniform53(tl.load(seeds + row), tl.load(indexes + row), tl.load(positions + row))
     if count <= CANDIDATES:
-        token = _draw(row_scores, row_ids, count, k, p, share, top, heat, total, u, True, WIDTH)
+        token = _draw(row_scores, row_ids, count, k, p, share, top, factor, total, u, True, WIDTH)
     else:
-        token = _draw(row_logits, row_ids, vocab_size, k, p, share, top, heat, total, u, False, WIDTH)
+        token = _draw(row_logits, row_ids, vocab_size, k, p, share, top, factor, total, u, False, WIDTH)
     tl.store(out + row, token.to(tl.int64))
 
 

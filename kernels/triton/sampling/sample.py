@@ -2,18 +2,19 @@
 distribution.
 
     T = 0:  argmax_j x_j, the lowest id among equals
-    T > 0:  the first j with w_0 + ... + w_j > u * sum(w),   w_j = exp((x_j - max x) / T),  weights in float64
+    T > 0:  the first j with w_0 + ... + w_j > u * sum(w),   w_j = exp((x_j - max x) / T)
     -1      where the largest logit is not finite
 
 u is the uniform number of (seed, index, position): kernels.triton.sampling.philox. Rows that filter (top-k,
 top-p, min-p) are left to kernels.triton.sampling.filtered_sample.
 
 The draw first finds the tile in which the sum passes u * sum(w), then the token in it, so that the vocabulary
-is read once and one tile of it again. The order of the sums: a tree within each tile of 2,048 tokens
-(kernels.triton.sampling.tile_stats), a tree over the tiles, and within the tile of the draw a scan.
-kernels.ops.sampling.inverse_cdf adds from left to right. Both are float64: their sums differ by some 1e-14
-of the whole, and so do the limits between tokens. The token differs from the CPU's where u falls between:
-once in some 1e8 tokens or less.
+is read once and one tile of it again. Weights are float32 (kernels.triton.sampling.weights). The order of the
+sums: a float32 tree within each tile of 2,048 tokens (kernels.triton.sampling.tile_stats), a float64 tree
+over the tiles, and within the tile of the draw a float64 scan; where the two sums of that tile differ in
+their last bits, its last token closes the gap. kernels.ops.sampling.inverse_cdf is float64 throughout and
+adds from left to right. The limits between tokens differ by some 1e-7 of the whole, and the token differs
+from the CPU's where u falls between.
 
 Bytes moved: 4 * A * V, and A tiles. Speed: not yet measured on a GPU.
 """
@@ -27,6 +28,7 @@ import triton.language as tl
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.sampling.philox import uniform53
 from kernels.triton.sampling.tile_stats import TILE, TileStats, tile_stats
+from kernels.triton.sampling.weights import factor_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -76,18 +78,17 @@ def _choose_kernel(
         tl.store(out + row, -1)
         return
     if DRAW:
-        heat = tl.load(temperature + row).to(tl.float64)
+        heat = tl.load(temperature + row)
         if heat > 0:
-            peak = top.to(tl.float64)
             masses = tl.load(mass + row * num_tiles + tiles, mask=there, other=0.0)
-            masses *= tl.exp(tl.where(there, tops.to(tl.float64) - peak, 0.0) / heat)
+            masses *= weights_of(tl.where(there, tops, top), top, factor_of(heat)).to(tl.float64)
             seed, index = tl.load(seeds + row), tl.load(indexes + row)
             target = uniform53(seed, index, tl.load(positions + row)) * tl.sum(masses, 0)
             tile = first_above(tl.cumsum(masses, 0), masses, target, tiles)
             before = tl.sum(tl.where(tiles < tile, masses, 0.0), 0)
             ids = tile * TILE + tl.arange(0, TILE)
             x = tl.load(logits + row * stride + ids, mask=ids < vocab_size, other=-float("inf"))
-            weights = tl.exp((x.to(tl.float64) - peak) / heat)
+            weights = weights_of(x, top, factor_of(heat)).to(tl.float64)
             token = first_above(before + tl.cumsum(weights, 0), weights, target, ids)
     tl.store(out + row, token.to(tl.int64))
 

@@ -2,13 +2,12 @@
 
     largest[a, i] = max of the tile; +inf if it holds NaN or +inf: the model broke down
     best[a, i]    = its id, the lowest among equals
-    mass[a, i]    = sum_j exp((x[a, j] - largest[a, i]) / T[a]) over the tile, float64; 0 if T is 0
+    mass[a, i]    = sum_j exp((x[a, j] - largest[a, i]) / T[a]) over the tile; 0 if T is 0
     groups[a, g]  = max of each GROUP logits; where filters ask for it
 
-logits: [A, V] float32, rows contiguous; T: [A] float32. Tiles of TILE logits; sums within one in Triton's
-tree order. Bytes moved: 4 * A * V read; the results are a hundredth of it, a twenty-fifth with groups.
-Speed: not yet measured on a GPU. float64 exp is no bottleneck by count: about 25 instructions, at half
-the float32 rate of an H100 or H200, are a third of the time that the memory takes.
+logits: [A, V] float32, rows contiguous; T: [A] float32. Tiles of TILE logits; sums within one are float32 in
+Triton's tree order, at most 2,048 values between 0 and 1, and float64 from there on. Bytes moved: 4 * A * V
+read; the results are a hundredth of it, a twenty-fifth with groups. Speed: not yet measured on a GPU.
 """
 
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+
+from kernels.triton.sampling.weights import factor_of, weights_of
 
 TILE = 2048
 """Logits per program: 75 programs for each row of a vocabulary of 152,000, 16 logits per thread."""
@@ -61,11 +62,11 @@ def _stats_kernel(
         of_groups = tl.max(tl.reshape(x, (TILE // GROUP, GROUP)), 1)
         tl.store(groups + at * (TILE // GROUP) + tl.arange(0, TILE // GROUP), of_groups)
     if DRAW:
-        total = tl.zeros([], tl.float64)
-        heat = tl.load(temperature + row).to(tl.float64)
+        total = tl.zeros([], tl.float32)
+        heat = tl.load(temperature + row)
         if (heat > 0) & (top > -float("inf")) & (broken == 0):
-            total = tl.sum(tl.exp((x.to(tl.float64) - top.to(tl.float64)) / heat), 0)
-        tl.store(mass + at, total)
+            total = tl.sum(weights_of(x, top, factor_of(heat)), 0)
+        tl.store(mass + at, total.to(tl.float64))
 
 
 def tile_stats(logits: torch.Tensor, temperature: torch.Tensor | None, groups: bool = False) -> TileStats:

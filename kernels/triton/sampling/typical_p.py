@@ -1,7 +1,7 @@
 """kernels.ops.sampling.typical_p on CUDA, without sorting: masks the tokens that the filters of a row remove,
 typical-p among them.
 
-Of a row with T > 0 and typical-p t < 1, weights w = exp((x - max x) / T) in float64:
+Of a row with T > 0 and typical-p t < 1, weights w = exp((x - max x) / T), in float64 but for step 1:
 
     1. top-k, top-p and min-p, as in kernels.triton.sampling.filtered_sample
     2. with what they leave, d_i = | log w_i - sum(w log w) / sum(w) |, rounded to float32: the tokens by
@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 
 from kernels.triton.sampling.filtered_sample import Filters, kept, mass_of, thresholds
+from kernels.triton.sampling.weights import factor_of
 
 WIDTH = 2048
 """Logits read at a time: 8 per thread. As compiled for sm_90 nothing spills, and two programs fit on a
@@ -60,13 +61,13 @@ def _distances(x, at, count, top, heat, mean):
 
 
 @triton.jit
-def _mask_filtered(x, count, k, p, min_p, top, heat, WIDTH: tl.constexpr):
+def _mask_filtered(x, count, k, p, min_p, top, factor, WIDTH: tl.constexpr):
     """Masks by step 1, in place."""
-    total, _ = mass_of(x, count, top, heat, tl.zeros([], tl.int64), WIDTH)
-    key, equals, above, target = thresholds(x, count, k, p, top, heat, total, WIDTH)
+    total, _ = mass_of(x, count, top, factor, tl.zeros([], tl.int64), WIDTH)
+    key, equals, above, target = thresholds(x, count, k, p, top, factor, total, WIDTH)
     seen = tl.zeros([], tl.int32)
     for start in range(0, count, WIDTH):
-        weights, seen = kept(x, start, count, top, heat, key, equals, seen, above, target, min_p, WIDTH)
+        weights, seen = kept(x, start, count, top, factor, key, equals, seen, above, target, min_p, WIDTH)
         at = start + tl.arange(0, WIDTH)
         tl.store(x + at, -float("inf"), mask=(weights == 0) & (at < count))
 
@@ -124,7 +125,8 @@ def _typical_kernel(
     top = largest.to(tl.float64)
     k, p, least = tl.load(top_k + row), tl.load(top_p + row).to(tl.float64), tl.load(min_p + row)
     if (k > 0) | (p < 1) | (least > 0):
-        _mask_filtered(x, vocab_size, k, p, least.to(tl.float64), top, heat, WIDTH)
+        factor = factor_of(tl.load(temperature + row))
+        _mask_filtered(x, vocab_size, k, p, least.to(tl.float64), largest, factor, WIDTH)
         tl.debug_barrier()  # threads read what others have written
     _mask_atypical(x, vocab_size, share, top, heat, WIDTH)
     tl.store(top_k + row, 0)

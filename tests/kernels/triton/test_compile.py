@@ -1,4 +1,5 @@
-"""Every kernel, compiled for sm_90 in the configurations that the launchers choose for models' shapes."""
+"""Every kernel, compiled for sm_90 in the configurations that the launchers choose for models' shapes;
+attention also for other capabilities."""
 
 import json
 import os
@@ -10,27 +11,46 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu_launches import STEPS
+
 ROOT = Path(__file__).parents[3]
-SHARED_LIMIT = 227 << 10
+OTHER_CAPABILITIES = "80,86,89,100,120"
 Row = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+def compile_(folder: Path, *options: str) -> list[Row]:
     """In a process that does not interpret. Triton keeps what it has compiled in its cache."""
-    figures = tmp_path_factory.mktemp("gpu_compile") / "figures.json"
+    figures = folder / "figures.json"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "benchmarks.gpu_compile", "--jobs", "2", "--json", str(figures)]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert figures.exists(), run.stderr
     rows: list[Row] = json.loads(figures.read_text())
     return rows
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    return compile_(tmp_path_factory.mktemp("gpu_compile"))
+
+
 def test_nothing_spills_and_everything_fits(compiled: list[Row]):
     """Also: no launcher asks for more shared memory than there is, which Triton would not tell."""
-    wrong = [row for row in compiled if row["spilled"] or row["shared"] > SHARED_LIMIT]
-    assert wrong == []
+    assert [row for row in compiled if not row["fits"]] == []
+
+
+def test_no_matrix_product_waits_for_the_one_before_it(compiled: list[Row]):
+    """The assembler has nothing to say about any kernel, such as C7515: wgmma is serialized."""
+    assert [row for row in compiled if row["advice"]] == []
+
+
+@pytest.mark.parametrize("launch", ["bf16 32/8 x 128", "bf16 16/8 x 256"])
+def test_other_capabilities(tmp_path: Path, launch: str):
+    """The two shapes that take most, in what shared memory and registers other devices have."""
+    rows = compile_(tmp_path, "--capability", OTHER_CAPABILITIES, "--only", launch, "--exact")
+    assert {row["capability"] for row in rows} == set(map(int, OTHER_CAPABILITIES.split(",")))
+    assert {row["launch"] for row in rows} == {f"{step} {launch}" for step in STEPS}
+    assert [row for row in rows if not row["fits"] or row["advice"]] == []
 
 
 def test_no_kernel_is_left_out(compiled: list[Row]):

@@ -74,6 +74,8 @@ class CudaDevice:
         self.place = torch.device("cuda", 0)
         self.name = torch.cuda.get_device_name(self.place)
         torch.cuda.set_device(self.place)
+        for name in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
+            setattr(torch.backends.cuda.matmul, name, False)  # parts of a sum are added in float32
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after another, in the same memory
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:

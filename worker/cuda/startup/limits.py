@@ -1,5 +1,6 @@
 """Checks at start-up of what the device and the kernels support; each refusal names an alternative."""
 
+import logging
 import os
 import shutil
 import sysconfig
@@ -18,6 +19,8 @@ from worker.cuda.device.host_device import HostDevice
 from worker.cuda.rows import state_numbers
 from worker.cuda.startup.memory import GIB
 
+logger = logging.getLogger(__name__)
+
 WHAT = "cannot use this device"
 LEAST_BLOCK = 16
 """Least tokens per block: the keys of a head are then contiguous pieces of a kilobyte and more."""
@@ -35,6 +38,9 @@ def find_device() -> Device:
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
     _check_compiler()
+    from kernels.triton.assembler import choose_assembler
+
+    logger.info("ptxas %s assembles kernels", choose_assembler(torch.cuda.get_device_capability(0)))
     return CudaDevice()
 
 
@@ -103,4 +109,13 @@ def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device) -> None
             f"the weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and"
             f" {device.name} has {memory.free / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
             todo,
+        )
+
+
+def warn_of_float32(dtype: torch.dtype) -> None:
+    """Logs that float32 is slow: its products run without TF32, which rounds."""
+    if dtype == torch.float32:
+        logger.warning(
+            "float32 products do not use the matrix units, and take some 16 times as long as those of"
+            " --dtype bfloat16"
         )

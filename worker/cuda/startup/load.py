@@ -13,7 +13,14 @@ from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.compile_watch import CompileWatch
-from worker.cuda.startup.limits import WHAT, check_kernels, check_sizes, check_weights, find_device
+from worker.cuda.startup.limits import (
+    WHAT,
+    check_kernels,
+    check_sizes,
+    check_weights,
+    find_device,
+    warn_of_float32,
+)
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
 from worker.exactness import CUDA
@@ -121,6 +128,7 @@ def load_on_device(
         return dtype
 
     model, dtype = load_model(config, initialize, where.place, report, checked)
+    warn_of_float32(dtype)
     return LoadedModel(initialize, config, max_model_len, where, model, dtype)
 
 

@@ -1,16 +1,20 @@
 """The number of KV blocks that fit into the memory that a profiling run leaves.
 
-    room = utilization * total - (total - free) - largest step - largest captured step
+    room = utilization * total - (total - free) - largest step - captured graphs
 
 free is reported by the driver with the weights loaded and the kernels of a step compiled, so that memory of
-other processes counts as used. Captured graphs keep their temporaries in one pool of their own.
+other processes counts as used. Captured graphs keep their temporaries in one pool of their own, and the
+driver keeps their nodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory
+from worker.cuda.graphs import graph_sizes
 from worker.cuda.sampling.top_n import USUAL
 from worker.cuda.startup.warm_up import HUNGRY, run
 from worker.executor.executor import StepExecutor
@@ -35,7 +39,7 @@ class Demand:
 
 
 def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device) -> int:
-    """Returns the temporary bytes of the largest step, plus with graphs those of the largest captured one.
+    """Returns the temporary bytes of the largest step, plus with graphs those of all graphs.
 
     The largest step has all tokens, all rows sample, and each requests the features that take memory:
     penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
@@ -52,12 +56,23 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
         new.logprobs.top_n = min(USUAL, rows.vocab_size)
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
     plan.new_rows[0].prompt_logprobs_start = 1
-    largest = device.peak_of(lambda: run(runner, plan))
-    if not captures:
-        return largest
-    return largest + device.peak_of(
-        lambda: run(runner, prefill_plan([1] * num_rows, rows.block_size, one_block=True))
-    )
+    largest = max(BUFFER_BYTES, device.peak_of(lambda: run(runner, plan)))
+    return largest + graph_bytes(runner, graph_sizes(num_rows), device) if captures else largest
+
+
+def graph_bytes(runner: StepExecutor[CudaBackend], sizes: Sequence[int], device: Device) -> int:
+    """Returns the bytes that graphs of these sizes, ascending, will take: captures the two largest.
+
+    The first has what all of them share (temporaries, a library's workspace for the stream); what the second
+    adds is what each further one is expected to add.
+    """
+    taken = []
+    for size in reversed(sizes[-2:]):
+        run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True))
+        free = device.memory().free
+        runner.backend.capture(size)
+        taken.append(max(0, free - device.memory().free))
+    return taken[0] + sum(taken[1:]) * (len(sizes) - 1)
 
 
 def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str) -> int:

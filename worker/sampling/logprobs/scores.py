@@ -49,7 +49,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[Logprob
         count = request.count(logits.shape[1])
         if not count:
             continue
-        where = slice(None) if len(members) == len(counts) else torch.tensor(members, device=logits.device)
+        where = slice(None) if len(members) == len(counts) else send(members, logits.device)
         ids[where, :count], ranks[where, :count] = _candidates(logits[where], request)
     return Scores(
         logprobs.gather(1, chosen)[:, 0],
@@ -59,6 +59,12 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[Logprob
         logprobs.gather(1, ids),
         ranks,
     )
+
+
+def send(ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Returns ids [N] int64 on the device, without waiting for it."""
+    tensor = torch.tensor(ids)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def _groups(requests: Sequence[LogprobCandidates]) -> dict[LogprobCandidates, list[int]]:
@@ -74,7 +80,7 @@ def _candidates(logits: torch.Tensor, request: LogprobCandidates) -> tuple[torch
     num_rows, vocab_size = logits.shape
     device = logits.device
     if request.token_ids:
-        ids = torch.tensor(request.token_ids, device=device).expand(num_rows, -1)
+        ids = send(request.token_ids, device).expand(num_rows, -1)
         return ids, token_ranks(logits, ids)
     order = ranking(logits, request.count(vocab_size))
     ranks = torch.arange(1, order.shape[1] + 1, device=device).expand_as(order)

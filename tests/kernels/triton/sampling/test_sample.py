@@ -1,7 +1,7 @@
 """The Triton kernels that choose tokens against the operations of kernels/ on the CPU, which are float64.
 
-Tokens must be equal: a random number lies between the sums of two orders of addition once in some 1e8
-tokens, and the cases here are fixed.
+Tokens must be equal: a random number lies between the limits of float32 weights and of float64 ones once in
+some 1e6 tokens, and the cases here are fixed.
 """
 
 import pytest

@@ -35,12 +35,19 @@ DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, u
 
 @pytest.mark.parametrize(("tokens", "counts"), [(10, [4, 3, 3]), (2, [1, 1]), (64, [5, 5, 5])])
 def test_largest_steps(tokens: int, counts: list[int]):
-    """All tokens that a step may have, all rows sampling, with all that a request can ask for; then, where
-    it will be captured, all rows decoding. No context is exceeded."""
+    """All tokens that a step may have, all rows sampling, with all that a request can ask for; then the
+    graphs, of which the two largest are captured and each of the others is expected to add what the second
+    has added. No context is exceeded."""
     plans: list[worker_pb2.StepPlan] = []
+    captured: list[int] = []
+
+    class Backend:
+        def capture(self, size: int) -> None:
+            captured.append(size)
 
     class Runner:
         rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
+        backend = Backend()
 
         def execute(self, plan: worker_pb2.StepPlan) -> None:
             plans.append(plan)
@@ -48,14 +55,21 @@ def test_largest_steps(tokens: int, counts: list[int]):
     class Device(HostDevice):
         def peak_of(self, run: Callable[[], object]) -> int:
             run()
-            return 100 + len(plans)
+            return GIB
 
-    for captures, peaks in ((True, 102 + 104), (False, 102)):
+        def memory(self) -> Memory:
+            taken = 50 * MIB + 2 * MIB * (len(captured) - 1) if captured else 0
+            return Memory(9 * GIB, 8 * GIB - taken)
+
+    for captures in (True, False):
         plans.clear()
+        captured.clear()
         found = largest_steps(Runner(), tokens, captures, Device())  # type: ignore[arg-type]
-        assert found == peaks
-        largest, *captured = (plan for plan in plans if plan.rows)
-        assert [unpack_u32(plan.counts) for plan in captured] == [[1] * len(counts)] * captures
+        sizes = graph_sizes(len(counts))
+        assert captured == (list(sizes[:-3:-1]) if captures else [])
+        assert found == GIB + ((50 + 2 * (len(sizes) - 1)) * MIB if captures else 0)
+        largest, *others = (plan for plan in plans if plan.rows)
+        assert [unpack_u32(plan.counts) for plan in others] == [[1] * size for size in captured]
         assert unpack_u32(largest.counts) == counts
         assert unpack_u32(largest.sample_rows) == unpack_u32(largest.rows) == list(range(len(counts)))
         assert all(new.logprobs.top_n and new.sampling.presence_penalty for new in largest.new_rows)

@@ -1,15 +1,29 @@
 #!/usr/bin/env bash
-# All tests that need no GPU, in two halves side by side: services of many processes, which mostly wait, and the
-# rest. $1: the Python to run them with.
+# All tests that need no GPU, in groups of which two run at a time, the longest first: services of many processes
+# mostly wait, kernels mostly compute. $1: the Python to run them with. Prints what each group prints when it ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=$1
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-"$python" -m pytest -m 'not gpu' --ignore=tests/e2e --ignore=tests/chaos >"$log" 2>&1 &
-rest=$!
-code=0
-"$python" -m pytest -m 'not gpu' tests/e2e tests/chaos || code=$?
-wait "$rest" || code=$?
-cat "$log"
-exit "$code"
+export PYTHON=$1
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+export logs
+
+run_group() {
+  local log code=0
+  log=$(mktemp -p "$logs")
+  # shellcheck disable=SC2086 # paths and options, which have no spaces
+  "$PYTHON" -m pytest -m 'not gpu' $1 >"$log" 2>&1 || code=$?
+  flock "$logs" cat "$log"
+  return "$code"
+}
+export -f run_group
+
+others="tests"
+for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
+xargs -P 2 -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
+tests/e2e tests/chaos
+tests/worker
+tests/kernels/cpu
+$others
+tests/kernels --ignore=tests/kernels/cpu
+GROUPS

@@ -58,14 +58,15 @@ def prefill_sizes(
 ) -> TileSizes:
     """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
     on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
-    slopes and sinks together. Without wgmma (below 9.0, and 12.0), a third stage spills or does not fit, and
-    at a head size of 256 tiles of 64 do not fit into 99 KB."""
+    slopes and sinks together. Without wgmma (below 9.0, and 12.0), tiles of 64 spill on 8 warps, and at a
+    head size of 256 do not fit into 99 KB."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
         return TileSizes(32, 16, 8, 1 if quantized else 2)
     small = capability.shared <= _SMALL
     if dim <= 128:
-        return TileSizes(128, 64, 8, 2 if small or capability.number < _HOPPER else 3)
+        wgmma = _HOPPER <= capability.number < 120
+        return TileSizes(128, 64, 8, 3) if wgmma else TileSizes(128, 32, 8, 3)
     return TileSizes(64, 32 if quantized or small else 64, 8, 2)
 
 

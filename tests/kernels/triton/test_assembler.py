@@ -30,7 +30,8 @@ OLDER = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
 
 
 def newer(**environment: str) -> list[bool]:
-    """Returns for each device whether the newer assembler is chosen; what is said is what Triton then uses."""
+    """Returns for each device whether the newer assembler is chosen; what is said is what Triton then
+    uses."""
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
     command = [sys.executable, "-c", CODE]
     run = subprocess.run(command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True)

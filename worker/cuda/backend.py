@@ -56,7 +56,7 @@ class CudaBackend:
         self._swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
         self.buffers = StepBuffers(rows, self.device_rows, device, max_num_batched_tokens, cache.specs)
-        self._bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
+        self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs = DecodeGraphs()
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
@@ -79,7 +79,7 @@ class CudaBackend:
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         """See Backend."""
-        for part in copy_parts(sources, targets, self._bytes_per_block):
+        for part in copy_parts(sources, targets, self.bytes_per_block):
             self.cache.copy_blocks(self.device.send(sources[part]), self.device.send(targets[part]))
 
     def upload(self, step: Step, tokens_only: bool) -> None:

@@ -13,6 +13,7 @@ from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
+from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from kernels.triton.cache.copy_segments import copy_segments_reference
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
@@ -22,6 +23,7 @@ from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on_the_host, parts_on
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
+from worker.cuda.backend import copy_parts
 from worker.cuda.rows import DeviceRows
 from worker.loop import StepRunner
 from worker.step.plan_reader import NO_TOKEN_COLUMN, apply_changes
@@ -226,3 +228,19 @@ def test_rows_of_the_device_are_those_of_the_host(monkeypatch: pytest.MonkeyPatc
             assert device_rows.tokens[row, :length].tolist() == rows.token_ids[row, :length].tolist()
             assert device_rows.blocks[row, :held].tolist() == rows.blocks[row, :held].tolist()
             assert (device_rows.lengths[row], device_rows.prompt_lens[row]) == (length, rows.prompt_lens[row])
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "parts"),
+    [
+        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [2, 2, 1]),
+        ([1, 2], [6, 7], [2]),
+        ([1, 2, 3], [2, 3, 0], [3]),  # all are read before 2 and 3 are written
+        ([1], [6], [1]),
+    ],
+)
+def test_copies_in_parts(sources: list[int], targets: list[int], parts: list[int]):
+    """As many blocks at a time as a buffer holds, two here."""
+    found = list(copy_parts(np.array(sources), np.array(targets), BUFFER_BYTES // 2))
+    assert [len(sources[part]) for part in found] == parts
+    assert [block for part in found for block in sources[part]] == sources

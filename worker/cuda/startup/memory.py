@@ -56,7 +56,8 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
         new.logprobs.top_n = min(USUAL, rows.vocab_size)
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
     plan.new_rows[0].prompt_logprobs_start = 1
-    largest = max(BUFFER_BYTES, device.peak_of(lambda: run(runner, plan)))
+    copied = min(BUFFER_BYTES, num_rows * runner.backend.bytes_per_block)  # a block for each row that forks
+    largest = max(copied, device.peak_of(lambda: run(runner, plan)))
     return largest + graph_bytes(runner, graph_sizes(num_rows), device) if captures else largest
 
 

@@ -13,6 +13,7 @@ kernel spills, has more shared memory than there is, or if the assembler seriali
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +30,12 @@ from benchmarks.gpu_shapes import FP32, empty
 
 E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
+RARE = re.compile(
+    r"blocks of (32|128|256)|blocks of 64, everything|all options"
+    r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
+    r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
+)
+"""Launches between others: tests leave them out, since each takes a second or two to compile."""
 
 
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
@@ -91,12 +98,15 @@ class Choice:
     capabilities: Sequence[int] = (90,)
     only: str = ""  # launches with this in their name
     exact: bool = False  # launches of attention whose name ends with it
+    usual: bool = False  # without RARE ones
 
     def launches(self) -> Iterator[tuple[int, str, Launch]]:
         """Yields what each device can run: its capability, the launch's name, and the launch."""
         for capability in self.capabilities:
             for name, launch in attention_launches() if self.exact else launches():
                 e4m3 = "e4m3" in name or "everything" in name
+                if self.usual and RARE.search(name):
+                    continue
                 if self._has(name) and (capability >= E4M3 or not e4m3):
                     yield capability, name, launch
 
@@ -153,6 +163,7 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write the figures there; -: to standard output, without the table")
     parser.add_argument("--only", default="", help="launches with this in their name")
+    parser.add_argument("--usual", action="store_true", help="half of all launches: those that tests compile")
     parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
     parser.add_argument("--capability", default="90", help="such as 90 or 80,86,89,90,100,120")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
@@ -160,7 +171,7 @@ def main() -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.exit(1, "TRITON_INTERPRET=1 is set: Triton interprets and does not compile\n")
     capabilities = [int(number) for number in options.capability.split(",")]
-    rows = compile_all(options.jobs, Choice(capabilities, options.only, options.exact))
+    rows = compile_all(options.jobs, Choice(capabilities, options.only, options.exact, options.usual))
     if options.json == "-":
         json.dump(rows, sys.stdout, indent=1)
     else:

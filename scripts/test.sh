@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests that need no GPU, in groups of which two run at a time, the longest first: services of many processes
+# All tests that need no GPU, in groups, of which two run at a time, the longest first: services of many processes
 # mostly wait, kernels mostly compute. $1: the Python to run them with. Prints what each group prints when it ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,8 @@ for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; do
 xargs -P 2 -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
 tests/e2e tests/chaos
 tests/worker
-tests/kernels/cpu
+tests/kernels/cpu --ignore=tests/kernels/cpu/isa
+tests/kernels/cpu/isa
 $others
 tests/kernels --ignore=tests/kernels/cpu
 GROUPS

@@ -80,7 +80,7 @@ MUTANTS = (
         file="worker/layers/attention.py",
         old="store, row_grain(2 * kv_heads * head_dim))\n",
         new="store, row_grain(2 * kv_heads * head_dim), repeatable=True)\n",
-        tests=("tests/worker/cpu/fused_decoder/test_decoder.py",),
+        tests=("tests/worker/cpu/fused_decoder/test_late_threads.py",),
     ),
     Mutant(
         name="random numbers depend on how many were drawn",

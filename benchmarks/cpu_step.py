@@ -30,6 +30,7 @@ from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
+from kernels.cpu.weight_forms import GROUP_SIZES  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -59,6 +60,7 @@ def names() -> dict[int, str]:
         rotary,
     )
     from kernels.cpu.matmul import gemm, gemm12, gemm_float32, quantize
+    from kernels.cpu.matmul.groups import inputs, product
     from kernels.cpu.sampling import argmax
 
     return {
@@ -69,6 +71,8 @@ def names() -> dict[int, str]:
         gemm.packed_rows: "embedding",
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",
+        product.group_linear: "product",
+        inputs.quantize_groups: "inputs to int8",
         rms_norm.rms_norm: "norms",
         layer_norm.layer_norm: "norms",
         plain_activation.activation: "activation",
@@ -95,12 +99,15 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
     """Products by their shape."""
     from kernels.cpu.matmul.gemm import linear
     from kernels.cpu.matmul.gemm_float32 import linear_float32
+    from kernels.cpu.matmul.groups.product import group_linear
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
         return known[operation]
     in_integers = operation == linear and record[SCALES]
-    in_word = 1 if operation == linear_float32 else 4 if in_integers else 2
+    in_word = (
+        8 if operation == group_linear else 1 if operation == linear_float32 else 4 if in_integers else 2
+    )
     return f"product {record[COLUMNS]} x {record[WORDS] * in_word}"
 
 
@@ -181,7 +188,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,32")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--shared", type=int, default=0, help="of the prompt; a multiple of 16")
-    parser.add_argument("--quantization", default="", choices=["", "int8"])
+    parser.add_argument("--quantization", default="", choices=["", "int8", *GROUP_SIZES])
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]
     if options.shared % BLOCK_SIZE or not 0 <= options.shared < options.prompt:

@@ -1,4 +1,4 @@
-"""Perplexity of a model in float32, in bfloat16 and with --quantization int8.
+"""Perplexity of a model in float32, in bfloat16 and with each --quantization.
 
     python benchmarks/perplexity.py $(python -m scripts.real_model --path)
     python benchmarks/perplexity.py MODEL --text FILE --pieces 32
@@ -12,13 +12,18 @@ import math
 from pathlib import Path
 
 import torch
+from quantization import FORMS as QUANTIZED
 from quantization import LENGTH, make_runner, perplexity
 
 from frontend.model_info import load_model
 from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.config import FrontendConfig
 
-FORMS = {"float32": ("", "float32"), "bfloat16": ("", "bfloat16"), "int8": ("int8", "bfloat16")}
+FORMS = {
+    "float32": ("", "float32"),
+    "bfloat16": ("", "bfloat16"),
+    **{name: (name, "bfloat16") for name in QUANTIZED},
+}
 """Name -> quantization and dtype of Initialize."""
 
 

@@ -102,6 +102,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         device=config.device,
         dtype=config.dtype,
         quantization="" if config.quantization == "none" else config.quantization,
+        plain_head=config.no_quantize_head,
         cpu_kernels="" if config.cpu_kernels == "auto" else config.cpu_kernels,
         load_format=config.load_format,
         max_model_len=config.max_model_len,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "int4", "int4-g64", "int4-g128"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -223,7 +223,12 @@ class EngineConfig(ModelConfig):
     device: Device = flag("auto", "where to compute; simulated: without a model", common=True)
     profile: str = flag("h200", "hardware to simulate: h200, cpu or instant", metavar="NAME")
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
-    quantization: Quantization = flag("none", "int8: 8-bit weights on a CPU, converted from bfloat16 at load")
+    quantization: Quantization = flag(
+        "none",
+        "weights on a CPU, converted from 16 bits at load: int8, or int4 in groups of 32 inputs, or of 64"
+        " (int4-g64) or 128 (int4-g128)",
+    )
+    no_quantize_head: bool = flag(False, "with --quantization: keep the head in 16 bits; otherwise it has 8")
     cpu_kernels: str = flag(
         "auto",
         "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16;"

@@ -204,7 +204,8 @@ def _load_model(
     if on_cpu and initialize.cpu_kernels:
         select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
-    precompiled = precompile() if on_cpu else None
+    in_groups = initialize.quantization.startswith("int4")
+    precompiled = precompile(in_groups) if on_cpu else None
     try:
         from worker.cpu.load import load
         from worker.startup.device_choice import choose_device

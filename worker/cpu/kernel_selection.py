@@ -11,9 +11,12 @@ from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.weight_forms import GROUP_SIZES, WeightForms, weight_forms
 from pagewire.errors import StartupError
 from worker.cpu.threads import start_kernel_threads
 from worker.layers.base import Layer
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.packed_linear import Matrix
 from worker.models.base import LanguageModel
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,11 @@ def compute_dtype(wanted: torch.dtype) -> torch.dtype:
     return torch.float32
 
 
+def quantizable_dtype(wanted: torch.dtype) -> torch.dtype:
+    """The dtype of activations, and of weights before they become integers: bfloat16 for float16."""
+    return torch.bfloat16 if wanted == torch.float16 else wanted
+
+
 def use_cpu_kernels(
     model: LanguageModel,
     dtype: torch.dtype,
@@ -55,17 +63,19 @@ def use_cpu_kernels(
     arena: Arena | None,
     report: Report,
     pinned: bool = False,
+    quantization: str = "",
+    plain_head: bool = False,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
     They get as many threads as torch has. heads: LanguageModel.attention_heads(). Where they cannot
     be used, nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be
-    packed there; None: they become integers of 8 bits. pinned: no other process runs on our cores. Raises
-    StartupError where that is impossible.
+    packed there; None: elsewhere. pinned: no other process runs on our cores. quantization, plain_head: as
+    in Initialize; see kernels.cpu.weight_forms. Raises StartupError where that is impossible.
     """
-    quantized = arena is None
-    if quantized:
-        _check_quantized(dtype)
+    forms = weight_forms(quantization, plain_head)
+    if quantization:
+        _check_quantized(model, dtype, quantization, forms)
     if device.type != "cpu":
         return CPUKernels()
     reason = why_not()
@@ -76,7 +86,7 @@ def use_cpu_kernels(
     start_kernel_threads(torch.get_num_threads(), pinned)
     spec = model.kv_cache_specs()[0]
     blocks = spec.block_kernels(dtype, block_size, heads[1]) if heads else None
-    rows = row_kernels(quantized, arena, dtype)
+    rows = row_kernels(forms, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):
         layer.use_kernels(rows)
@@ -84,21 +94,35 @@ def use_cpu_kernels(
     rows.arena.close_hole()
     head_dim = heads[0] if heads else "by layer"
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
-    weights = "; weights in int8" if quantized else ""
+    weights = f"; weights in {quantization}" if quantization else ""
+    weights += ", but for the head" if quantization and plain_head else ""
     chosen = target_set()
     logger.info("our CPU kernels compute (%s)%s%s", chosen.title if chosen else "", weights, attention)
     return CPUKernels(True, blocks, rows)
 
 
-def _check_quantized(dtype: torch.dtype) -> None:
-    """Raises StartupError unless weights of this type can be integers here."""
+def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str, forms: WeightForms) -> None:
+    """Raises StartupError unless these weights can be integers here."""
     name = str(dtype).removeprefix("torch.")
     reason = (
         why_not() if dtype == torch.bfloat16 else f"it is made from weights in bfloat16, and these are {name}"
     )
     if reason is not None:
         todo = "leave --quantization out, or add --dtype bfloat16 on a CPU with AVX2"
-        raise StartupError("cannot quantize the weights to int8", reason, todo)
+        raise StartupError(f"cannot quantize the weights to {quantization}", reason, todo)
+    for name, layer in model.named_modules():
+        if isinstance(layer, ExpertMatrices):
+            inputs = layer.in_part.held
+        elif isinstance(layer, Matrix) and not layer.is_table:
+            inputs = layer.weight.shape[1]
+        else:
+            continue
+        if inputs < forms.group_size:
+            raise StartupError(
+                f"cannot quantize the weights to {quantization}",
+                f"{name} has {inputs} inputs, and a group has {forms.group_size}",
+                f"use --quantization {'int4 or ' if forms.group_size > GROUP_SIZES['int4'] else ''}int8",
+            )
 
 
 def faster_layers(model: LanguageModel) -> list[Layer]:

@@ -4,6 +4,7 @@ worker.cuda.startup.load is the same on a GPU."""
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,7 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
+from kernels.cpu.weight_forms import GROUP_SIZES
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
@@ -18,7 +20,7 @@ from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.draft_model import DraftModel, read_draft_model
 from worker.cpu.fused_decoder.decoder import fuse
-from worker.cpu.kernel_selection import compute_dtype, use_cpu_kernels
+from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
@@ -31,7 +33,7 @@ from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
-from worker.startup.checks import check_group, choose_max_model_len
+from worker.startup.checks import check_group, choose_max_model_len, refuse_second_quantization
 from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
@@ -133,9 +135,11 @@ class Loaded:
 def _load_weights(
     initialize: worker_pb2.Initialize, config: ModelConfig, report: Report, memory: WeightsMemory | None
 ) -> tuple[LanguageModel, torch.dtype, Arena | None]:
-    """Returns the model, its dtype, and where its weights are; None where they become integers of 8 bits."""
-    if initialize.quantization == "int8":  # which needs bfloat16 weights, and checks that itself
-        model, dtype = load_model(config, initialize, CPU, report)
+    """Returns the model, its dtype, and where its weights are; None where they become integers elsewhere."""
+    if initialize.quantization:
+        if initialize.quantization in GROUP_SIZES:
+            refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype)
         return model, dtype, None
     arena = Arena(None if memory is None else memory.tensor())
     model, dtype = load_model(config, initialize, CPU, report, compute_dtype, arena)
@@ -163,8 +167,18 @@ def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned:
 def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report, pinned: bool) -> Loaded:
     """Packs the weights for the compiled kernels, and lowers the model where these can run it."""
     config, size = loaded.config, loaded.initialize.block_size
-    heads = loaded.model.attention_heads()
-    kernels = use_cpu_kernels(loaded.model, loaded.dtype, CPU, size, heads, arena, report, pinned)
+    kernels = use_cpu_kernels(
+        loaded.model,
+        loaded.dtype,
+        CPU,
+        size,
+        loaded.model.attention_heads(),
+        arena,
+        report,
+        pinned,
+        loaded.initialize.quantization,
+        loaded.initialize.plain_head,
+    )
     model = fuse(loaded.model, kernels.rows, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)

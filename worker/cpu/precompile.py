@@ -18,9 +18,9 @@ from kernels.cpu.instruction_sets import select, selected_name, selected_set
 from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
-SAMPLER, MODEL, FLOAT32, COMPACT = "sampler", "model", "float32", "compact"
+SAMPLER, MODEL, FLOAT32, COMPACT, GROUPS = "sampler", "model", "float32", "compact", "groups"
 """Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, what float32 has of its own,
-and those of weights in 12 bits, which some instruction sets have."""
+those of weights in 12 bits, which some instruction sets have, and those of weights in groups."""
 KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
@@ -45,6 +45,7 @@ KERNELS = {
         *("elementwise.float32_rows", "matmul.gemm_float32"),
     ),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
+    GROUPS: ("matmul.groups.inputs", "matmul.groups.product", "matmul.groups.rounding"),
 }
 """Modules of kernels.cpu that compile when they are imported."""
 LOOK_S = 0.25
@@ -80,8 +81,8 @@ class Precompiled:
                 import_group(group)
 
 
-def precompile() -> Precompiled:
-    """For a worker on a CPU. Starts a process for what is not on disk."""
+def precompile(in_groups: bool = False) -> Precompiled:
+    """For a worker on a CPU. Starts a process for what is not on disk. in_groups: weights will be."""
     if find_spec("llvmlite") is None:
         return Precompiled([], None)
     from kernels.cpu.compiler.cache import is_cached
@@ -90,6 +91,8 @@ def precompile() -> Precompiled:
     groups = [SAMPLER] if chosen is None or why_not() else [SAMPLER, MODEL, FLOAT32]
     if MODEL in groups and chosen is not None and chosen.compact:
         groups.append(COMPACT)
+    if MODEL in groups and in_groups:
+        groups.append(GROUPS)
     missing = [group for group in groups if is_cached() and not _note(group).exists()]
     return Precompiled(groups, _start(missing) if missing else None)
 

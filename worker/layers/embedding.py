@@ -24,6 +24,8 @@ class VocabEmbedding(Matrix):
     but the last rank may hold fewer: its share of the logits is padded.
     """
 
+    is_table = True
+
     def __init__(self, vocab_size: int, width: int, place: Placement) -> None:
         share = -(-vocab_size // place.group.size)
         first = min(place.group.rank * share, vocab_size)
@@ -47,11 +49,11 @@ class VocabEmbedding(Matrix):
 
     def lower_lookup(self, builder: ProgramBuilder) -> torch.Tensor:
         """See forward()."""
-        if self.packed is None:
+        if self.table is None:
             return builder.host_input("embedded", self.width, self)
         out = builder.buffers.shared("embedded", self.width)
-        record = self.packed.rows_record(0, out.data_ptr())
-        index = builder.put(self.packed.gather, record, row_grain(self.width))
+        record = self.table.rows_record(0, out.data_ptr())
+        index = builder.put(self.table.gather, record, row_grain(self.width))
 
         def look_up(batch: InputBatch, records: Records) -> None:
             records[index, _INDEXES] = batch.token_ids.data_ptr()
@@ -90,7 +92,7 @@ class VocabEmbedding(Matrix):
 
     def _rows(self, indexes: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, E]."""
-        return F.embedding(indexes, self.weight) if self.packed is None else self.packed.rows(indexes)
+        return F.embedding(indexes, self.weight) if self.table is None else self.table.rows(indexes)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules; see WeightOwner."""

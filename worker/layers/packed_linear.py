@@ -3,9 +3,8 @@
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
-from kernels.cpu.matmul.packed import PackedWeight
-from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
+from kernels.cpu.matmul.groups.weight import GroupedWeight
+from kernels.cpu.weight_forms import PackedMatrix, PackedTable
 from kernels.ops.layers.linear import linear
 from worker.layers.base import WeightOwner
 from worker.lowering.builder import ProgramBuilder
@@ -18,19 +17,29 @@ class Matrix(WeightOwner):
     quantized values.
     """
 
+    is_table = False
+    """Whether it is the head, or rows of it are looked up: then its form is that of the head
+    (kernels.cpu.weight_forms)."""
+
     def __init__(
         self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
     ) -> None:
         """adds_bias: False leaves the bias to another rank."""
         super().__init__()
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
-        self.packed: CompactWeight | PackedWeight | QuantizedWeight | None = None
+        self.packed: PackedMatrix | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight."""
-        pack = quantize_weight if kernels.quantized else compact_weight
+        pack = kernels.forms.head if self.is_table else kernels.forms.matrix
         self.packed = pack(self.weight, self.bias if self.adds_bias else None, kernels.arena)
         del self.weight
+
+    @property
+    def table(self) -> PackedTable | None:
+        """`packed`, of a table."""
+        assert not isinstance(self.packed, GroupedWeight)
+        return self.packed
 
     @property
     def can_lower(self) -> bool:

@@ -18,10 +18,10 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
+from kernels.cpu.matmul.groups.weight import GroupedWeight
 from kernels.cpu.matmul.int8 import QuantizedWeight
-from kernels.cpu.matmul.packed import PackedWeight
-from kernels.cpu.matmul.packed12 import CompactWeight
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
+from kernels.cpu.weight_forms import PackedMatrix
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
 from worker.lowering.attention import AttentionRecords
@@ -30,7 +30,6 @@ from worker.lowering.decided_rows import DecidedRows
 from worker.lowering.program import LoweredProgram, Records, Update
 from worker.model_input import InputBatch
 
-PackedMatrix = CompactWeight | PackedWeight | QuantizedWeight
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
 
@@ -115,6 +114,11 @@ class ProgramBuilder:
             quantize = weight.quantize_record(x, integers, scales)
             self.put(weight.quantize, quantize, row_grain(weight.in_features))
             record = weight.record(integers, scales, out)
+        elif isinstance(weight, GroupedWeight):
+            integers = self.buffers.output(weight.padded, torch.int8)
+            terms = self.buffers.output(2 * weight.groups, torch.int32)
+            self.put(weight.quantize, weight.quantize_record(x, integers, terms), row_grain(weight.padded))
+            record = weight.record(integers, terms, out)
         else:
             record = weight.record(x, out)
         self._products.append(self.put(weight.product, record, 0, repeatable=True))

@@ -1,7 +1,10 @@
 """Checks of Initialize that are the same for all devices, before anything is loaded."""
 
+from pathlib import Path
+
 from pagewire.errors import StartupError
-from worker.config.hf_config import ModelConfig
+from pagewire.gguf.header import is_gguf
+from worker.config.hf_config import ModelConfig, read_config, read_quantization
 
 
 def refuse_quantization(quantization: str, device: str) -> None:
@@ -11,6 +14,18 @@ def refuse_quantization(quantization: str, device: str) -> None:
             f"cannot quantize the weights to {quantization}",
             f"only a CPU computes with quantized weights, and the device is {device}",
             "leave --quantization out, or use --device cpu",
+        )
+
+
+def refuse_second_quantization(quantization: str, path: Path) -> None:
+    """Raises StartupError when a checkpoint whose config.json says that it is quantized would be rounded to 4
+    bits again. path: of the checkpoint."""
+    settings = None if is_gguf(path) else read_quantization(read_config(path))
+    if settings is not None:
+        raise StartupError(
+            f"cannot quantize the weights to {quantization}",
+            f"they are quantized already: quant_method is {settings.text('quant_method')}",
+            "leave --quantization out, or use a checkpoint with weights of 16 bits",
         )
 
 

@@ -16,6 +16,7 @@ class Product(Matrix):
         bias = None if linear.bias is None else torch.nn.Parameter(linear.bias, requires_grad=False)
         super().__init__(torch.nn.Parameter(linear.weight, requires_grad=False), bias)
         self.in_features, self.out_features, self.wide = linear.in_features, linear.out_features, wide
+        self.is_table = wide
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] -> [..., out]."""
@@ -39,10 +40,11 @@ class Lookup(torch.nn.Module):
     def __init__(self, head: Product) -> None:
         super().__init__()
         self.head = head
+        head.is_table = True
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[...] int64 -> [..., E]."""
-        packed = self.head.packed
+        packed = self.head.table
         if packed is None:
             return torch.nn.functional.embedding(ids, self.head.weight)
         return packed.rows(ids.reshape(-1)).view(*ids.shape, self.head.in_features)

@@ -24,6 +24,8 @@ from kernels.cpu.elementwise.records import (
     ScaledAddRecord,
 )
 from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.runtime.grain import row_grain as row_grain
+from kernels.cpu.weight_forms import IN_16_BITS, WeightForms
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
@@ -57,7 +59,7 @@ class RowKernels:
     add: Operation[ScaledAddRecord]  # kernels.cpu.elementwise.scaled_add.scaled_add
     logits: Operation[AdjustLogitsRecord]  # kernels.cpu.elementwise.adjust_logits.adjust_logits
     arena: Arena  # of the model's packed weights
-    quantized: bool = False  # these are integers of 8 bits
+    forms: WeightForms  # what these become
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
@@ -227,17 +229,11 @@ def adjust_logits_record(
     )
 
 
-def row_grain(width: int) -> int:
-    """Returns the fewest rows that a thread takes: about a microsecond of work, below which another thread
-    does not pay."""
-    return max(1, 4096 // width)
-
-
 def row_kernels(
-    quantized: bool = False, arena: Arena | None = None, dtype: torch.dtype = torch.bfloat16
+    forms: WeightForms = IN_16_BITS, arena: Arena | None = None, dtype: torch.dtype = torch.bfloat16
 ) -> RowKernels:
     """Returns the kernels, compiled if needed. Call only if kernels.cpu.requirements.why_not() is None.
-    quantized: weights are packed as integers. arena: that of the model's weights, if they are in one. dtype:
+    forms: what matrices become. arena: that of the model's weights, if they are in one. dtype:
     bfloat16 or float32."""
     from kernels.cpu.elementwise.activation import gated_silu  # compiles, the first time
     from kernels.cpu.elementwise.adjust_logits import adjust_logits
@@ -262,4 +258,4 @@ def row_kernels(
             wide.gated_gelu_float32,
             wide.scaled_add_float32,
         )
-    return RowKernels(TEAM, dtype, *operations, adjust_logits, arena or Arena(), quantized)
+    return RowKernels(TEAM, dtype, *operations, adjust_logits, arena or Arena(), forms)

@@ -7,8 +7,9 @@ from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, IntegerDot
 from kernels.cpu.isa.operations import Operations, halves_of, joined
-from kernels.cpu.isa.vectors import I16, I32, call
+from kernels.cpu.isa.vectors import I16, I32, I32S, call, splat
 
+_BYTES = ir.VectorType(ir.IntType(8), 32)
 _INT16S, _INT32S = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
 
 
@@ -23,10 +24,27 @@ class _PairsOfWords(IntegerDot):
         return joined(builder, *parts)
 
 
+class _Nibbles(Dot):
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 4 bits by 8 never exceed 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__(I32S)
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        parts, ones = [], splat(_INT16S, 1)
+        for sides in zip(halves_of(builder, weight), halves_of(builder, value), strict=True):
+            bytes_ = (builder.bitcast(side, _BYTES) for side in sides)
+            pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", _INT16S, *bytes_)
+            parts.append(call(builder, "llvm.x86.avx2.pmadd.wd", _INT32S, pairs, ones))
+        return builder.add(sums, joined(builder, *parts))
+
+
 class AVX2(Operations):
     """A vector takes two registers."""
 
     quads: Dot = _PairsOfWords()
+    nibbles: Dot = _Nibbles()
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""

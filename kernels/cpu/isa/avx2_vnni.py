@@ -28,10 +28,19 @@ class _Quads(Dot):
         return joined(builder, *parts)
 
 
+class _Nibbles(_Quads):
+    """vpdpbusd too: here it is the weights that have no sign."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        return super().add(builder, sums, value, weight)
+
+
 class AVX2VNNI(AVX2):
     """Four bytes are multiplied at once."""
 
     quads: Dot = _Quads()
+    nibbles: Dot = _Nibbles()
 
 
 OPERATIONS = AVX2VNNI()

@@ -7,7 +7,7 @@ from llvmlite import ir
 
 from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
 from kernels.cpu.isa.operations import Operations, Tiles
-from kernels.cpu.isa.vectors import F32S, I16, I32, I32S, call, splat, store_lanes
+from kernels.cpu.isa.vectors import BYTES, F32S, I16, I32, I32S, call, splat, store_lanes
 
 _EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
 
@@ -21,6 +21,20 @@ class _PairsOfWords(IntegerDot):
         return call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, *sides)
 
 
+class _Nibbles(Dot):
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 4 bits by 8 never exceed 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__(I32S)
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        sides = (builder.bitcast(side, BYTES) for side in (weight, value))
+        pairs = call(builder, "llvm.x86.avx512.pmaddubs.w.512", I16_PAIRS, *sides)
+        ones = splat(I16_PAIRS, 1)
+        return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, pairs, ones))
+
+
 class AVX512(Operations):
     """A vector takes one register."""
 
@@ -31,6 +45,7 @@ class AVX512(Operations):
     score_tiles = {3: 2, 4: 2, 6: 2, 8: 1}
     mix_vectors = {3: 4, 4: 4, 6: 2, 8: 2}
     quads: Dot = _PairsOfWords()
+    nibbles: Dot = _Nibbles()
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""

@@ -19,10 +19,19 @@ class _Quads(Dot):
         return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
 
 
+class _Nibbles(_Quads):
+    """vpdpbusd too: here it is the weights that have no sign."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        return super().add(builder, sums, value, weight)
+
+
 class AVX512VNNI(AVX512):
     """Four bytes are multiplied at once."""
 
     quads: Dot = _Quads()
+    nibbles: Dot = _Nibbles()
 
 
 OPERATIONS = AVX512VNNI()

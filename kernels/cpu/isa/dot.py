@@ -100,3 +100,19 @@ class IntegerDot(Dot):
             for first in (0, 1)
         )
         return builder.add(even, odd)
+
+
+class NibbleDot(Dot):
+    """Of four bytes, unsigned weights of 4 bits and signed inputs, in exact sums."""
+
+    def __init__(self, bytes_: IntegerDot) -> None:
+        """bytes_: what multiplies signed by unsigned bytes."""
+        super().__init__(I32S)
+        self._bytes = bytes_
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """I32S."""
+        sides = self._bytes.weights(builder, value), self._bytes.inputs(builder, weight)
+        for signed, unsigned in zip(*sides, strict=True):
+            sums = self._bytes.add(builder, sums, signed, unsigned)
+        return sums

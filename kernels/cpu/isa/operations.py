@@ -11,7 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, PairDot
+from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, NibbleDot, PairDot
 from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, splat, store, store_lanes
 
 
@@ -50,7 +50,9 @@ class Operations:
     pairs: Dot = PairDot()
     """Of pairs of bfloat16, with float32 sums."""
     quads: Dot = IntegerDot()
-    """Of four bytes, with int32 sums."""
+    """Of four bytes, signed weights and unsigned inputs, with int32 sums."""
+    nibbles: Dot = NibbleDot(IntegerDot())
+    """Of four bytes, unsigned weights below 16 and signed inputs, with int32 sums."""
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
         """F32S to bfloat16, nearest, ties to even, as I16S. NaN stays NaN."""

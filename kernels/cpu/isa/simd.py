@@ -86,6 +86,12 @@ def load_first_bf16(address: int, count: int) -> f32x16:
     return f32x16(lanes.view(np.float32))
 
 
+@lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.i32x16))
+def store_i32(address: int, x: i32x16) -> None:
+    """Writes 16 words of 32 bits."""
+    memory(address, np.int32, LANES)[:] = x.lanes
+
+
 @lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.f32x16))
 def store_f32(address: int, x: f32x16) -> None:
     """Writes 16 float32."""
@@ -265,3 +271,10 @@ def add_quads(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
     one = weights.lanes.view(kinds[0]).astype(np.int32)
     products = one * x.lanes.view(kinds[1]).astype(np.int32)
     return sums + i32x16(products.reshape(LANES, kinds[2]).sum(-1))
+
+
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.nibbles.add(b, sums, weights, x), _ADD_QUADS)
+def add_nibbles(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
+    """sums + weights * x, of words of four bytes: weights of 0 .. 15, signed x."""
+    products = weights.lanes.view(np.uint8).astype(np.int32) * x.lanes.view(np.int8).astype(np.int32)
+    return sums + i32x16(products.reshape(LANES, 4).sum(-1))

@@ -25,10 +25,10 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.matmul.records import LinearRecord, QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.runtime.grain import row_grain
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team

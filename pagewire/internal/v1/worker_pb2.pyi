@@ -64,7 +64,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "draft_model_path", "no_structured_output")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "gpu_memory_utilization", "enforce_eager", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "draft_model_path", "no_structured_output")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class Initialize(_message.Message):
     SWAP_SPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_HEAD_FIELD_NUMBER: _ClassVar[int]
     CPU_KERNELS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_IMPL_FIELD_NUMBER: _ClassVar[int]
@@ -105,13 +106,14 @@ class Initialize(_message.Message):
     swap_space_bytes: int
     data_parallel_size: int
     quantization: str
+    plain_head: bool
     cpu_kernels: str
     speculation: str
     model_impl: str
     trust_remote_code: bool
     draft_model_path: str
     no_structured_output: bool
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[str] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., draft_model_path: _Optional[str] = ..., no_structured_output: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[str] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., draft_model_path: _Optional[str] = ..., no_structured_output: _Optional[bool] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("what", "fraction")

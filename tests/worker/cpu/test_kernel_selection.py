@@ -215,12 +215,23 @@ ODD = {"hidden_size": 72, "intermediate_size": 100, "head_dim": 24, "num_key_val
     [
         *((family, "", "bfloat16", INVARIANT[family]) for family in INVARIANT),
         ("qwen2", "int8", "bfloat16", INVARIANT["qwen2"]),
+        ("qwen2", "int4", "bfloat16", INVARIANT["qwen2"]),
         *((family, "", "float32", INVARIANT[family]) for family in ("llama", "qwen2", "gpt2")),
         ("llama", "", "float32", ODD),
         ("llama", "", "bfloat16", ODD),
         ("llama", "", "float16", ODD),
     ],
-    ids=[*INVARIANT, "qwen2-int8", "llama-f32", "qwen2-f32", "gpt2-f32", "odd-f32", "odd", "odd-f16"],
+    ids=[
+        *INVARIANT,
+        "qwen2-int8",
+        "qwen2-int4",
+        "llama-f32",
+        "qwen2-f32",
+        "gpt2-f32",
+        "odd-f32",
+        "odd",
+        "odd-f16",
+    ],
 )
 def test_logits_are_bitwise_the_same_in_any_company(
     family: str, quantization: str, dtype: str, changes: dict[str, object], checkpoint: Checkpoints

@@ -145,7 +145,7 @@ SAMPLINGS = [
     {"temperature": 0.8, "top_p": 1.0, "top_k": 5, "min_p": 0.1},
 ]
 ROWS = pack_u32(range(3))
-for quantization in ("none", "int8"):
+for quantization in ("none", "int8", "int4"):
     config = EngineConfig(device="cpu", dtype="bfloat16", num_blocks=64, quantization=quantization)
     runner, _ = load(initialize_message(config), 0, 2, lambda what, fraction: None)
     rows = [
@@ -170,12 +170,12 @@ print("served")
 @pytest.mark.cpu_kernels
 def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
     """What the process of the first start leaves on disk is all that a worker needs, with packed weights or
-    with weights of 8 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
+    with weights of 8 or 4 bits, for prompts and for outputs, for every kind of sampling that has a kernel."""
     root = Path(__file__).parents[3]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
     chosen = selected_set()
     compact = ["compact"] if chosen is not None and chosen.compact else []
-    compiling = ["-m", "worker.cpu.precompile", selected_name(), "sampler", "model", *compact]
+    compiling = ["-m", "worker.cpu.precompile", selected_name(), "sampler", "model", "groups", *compact]
     for command in (compiling, ["-c", SERVE, selected_name()]):
         run = subprocess.run(
             [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root

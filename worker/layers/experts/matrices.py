@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
-from kernels.cpu.matmul.packed import PackedWeight
-from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
+from kernels.cpu.matmul.groups.weight import GroupedWeight
+from kernels.cpu.weight_forms import PackedMatrix
 from kernels.ops.layers.linear import linear
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.linear import Part
@@ -42,11 +41,11 @@ class ExpertMatrices(WeightOwner):
         )
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
-        self.packed: list[CompactWeight | PackedWeight | QuantizedWeight] = []
+        self.packed: list[PackedMatrix] = []
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs each matrix."""
-        pack = quantize_weight if kernels.quantized else compact_weight
+        pack = kernels.forms.matrix
         for expert in range(len(self.each)):
             self.packed.append(pack(self.each[expert], self._bias_of(expert), kernels.arena))
             self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # frees its memory
@@ -54,8 +53,10 @@ class ExpertMatrices(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Buffers of programs have no room for padding."""
-        return bool(self.packed) and all(packed.is_unpadded for packed in self.packed)
+        """See Layer. Buffers of programs have no room for padding, and products of experts take no groups of
+        inputs."""
+        grouped = any(isinstance(packed, GroupedWeight) for packed in self.packed)
+        return bool(self.packed) and not grouped and all(packed.is_unpadded for packed in self.packed)
 
     @property
     def nbytes(self) -> int:

@@ -56,6 +56,7 @@ select(sys.argv[1])
 from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels
 from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
 from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.matmul.groups.weight import round_in_groups
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.packed12 import compact_weight
 from kernels.cpu.matmul.packed import pack_weight
@@ -75,6 +76,7 @@ for n, k in ((100, 66), (576, 1536)):
         tell("product", pack_weight(weight.clone(), bias).multiply(x, True))
         tell("compact", compact_weight(weight.clone(), bias).multiply(x))
         tell("int8", quantize_weight(weight, bias).multiply(x))
+        tell("int4", round_in_groups(weight, bias, 64).multiply(x, True))
         tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))
 for dtype in (torch.bfloat16, torch.float32):
     rows, name = row_kernels(dtype=dtype), str(dtype)[6:]
@@ -106,7 +108,7 @@ def test_bits_are_the_same():
     digests = {one.name: run("-c", DIGESTS, one.name).splitlines() for one in host_sets()}
     best, *others = digests.values()
     for other in others:
-        assert len(best) == len(other) == 62
+        assert len(best) == len(other) == 72
         for line, expected in zip(other, others[-1], strict=True):
             assert line == expected
         for line, expected in zip(other, best, strict=True):

@@ -163,6 +163,17 @@ def test_quads(operations: Operations):
     assert np.array_equal(compute(dot(operations, "quads", I32S), "int32", sums, *words), expected)
 
 
+def test_nibbles(operations: Operations):
+    """Weights of 4 bits and signed bytes: exact, with the largest of all as well."""
+    rng = np.random.default_rng(4)
+    sums = rng.integers(-(10**9), 10**9, 16).astype(np.int32)
+    unsigned, signed = rng.integers(0, 16, (16, 4)), rng.integers(-128, 128, (16, 4))
+    unsigned[:2], signed[:2] = 15, [[127], [-128]]
+    expected = sums + (signed * unsigned).sum(1)
+    words = unsigned.astype(np.uint8).view(np.int32).ravel(), signed.astype(np.int8).view(np.int32).ravel()
+    assert np.array_equal(compute(dot(operations, "nibbles", I32S), "int32", sums, *words), expected)
+
+
 def test_some_lanes_are_stored(operations: Operations):
     """The others stay what they are."""
     for kind, name in ((F32S, "float32"), (ir.VectorType(ir.IntType(16), 16), "int16")):

@@ -72,6 +72,7 @@ def run(folder: Path, dtype: str = "bfloat16", **changes: str) -> tuple[Driver, 
         *((family, "bfloat16", "") for family in FAMILIES),
         *((family, "float32", "") for family in FAMILIES),
         *((family, "bfloat16", "int8") for family in ("llama", "gemma2", "gpt2", "youtu")),
+        *((family, "bfloat16", "int4") for family in ("llama", "gpt2")),
     ],
 )
 def test_the_same_bits(

@@ -32,12 +32,13 @@ class Stall:
     """One thread stalls in a record of the program's next run, until the other one has gone as far as the
     slack allows."""
 
-    def __init__(self, lowered: LoweredProgram, index: int) -> None:
+    def __init__(self, lowered: LoweredProgram, index: int, used: list[int]) -> None:
+        """index: of the record. used: of all that have rows in that run."""
         from tests.kernels.cpu import straggling as stand_ins
 
         self.words = torch.zeros(8, dtype=torch.int64)
         self._stand_ins, records = stand_ins, lowered.program.records
-        behind = [at for at in range(index + 1, len(records)) if records[at, ROWS] > 0]
+        behind = [at for at in used if at > index]
         last = index + lowered.program.slack - 1
         self._released = max(at for at in behind if at <= max(last, behind[0]))
         self._stalled, self._records = index, records
@@ -68,31 +69,31 @@ def program_of(driver: Driver) -> LoweredProgram:
     return model.programs[True]
 
 
-def logits_of(driver: Driver, stalls_in: int | None = None) -> tuple[torch.Tensor, bool]:
+def logits_of(
+    driver: Driver, stalls_in: int | None = None, used: list[int] | None = None
+) -> tuple[torch.Tensor, bool]:
     """Of one row, token by token; the second of them with a stall in this record. And whether a thread was
-    late there."""
+    late there. used: see Stall."""
     sequence = driver.add([3 + 7 * i for i in range(PROMPT)], LENGTH)[0]
     driver.step()
     late = False
     if stalls_in is not None:
-        with Stall(program_of(driver), stalls_in) as stall:
+        with Stall(program_of(driver), stalls_in, used or []) as stall:
             driver.step()
         late = stall.was_late
     driver.run()
     return torch.stack(sequence.logits), late
 
 
-def first_of_each_kind(lowered: LoweredProgram) -> list[int]:
-    """Records that have rows, one of each operation."""
-    records = lowered.program.records
-    used = [index for index in range(len(records)) if records[index, ROWS] > 0]
+def first_of_each_kind(lowered: LoweredProgram, used: list[int]) -> list[int]:
+    """One record of each operation, of those in use but the last one."""
     first: dict[int, int] = {}
     for index in used[:-1]:
-        first.setdefault(int(records[index, OPERATION]), index)
+        first.setdefault(int(lowered.program.records[index, OPERATION]), index)
     return list(first.values())
 
 
-@pytest.mark.parametrize("quantization", ["", "int8"])
+@pytest.mark.parametrize("quantization", ["", "int8", "int4"])
 def test_a_thread_that_is_late_in_any_record(
     quantization: str, checkpoint: Callable[..., Path], two_threads: Callable[[], None]
 ) -> None:
@@ -105,9 +106,10 @@ def test_a_thread_that_is_late_in_any_record(
     expected, _ = logits_of(driver)
     lowered = program_of(driver)
     assert lowered.program.slack > 0
+    used = [int(index) for index in (lowered.program.records[:, ROWS] > 0).nonzero()[0]]
     late = {}
-    for index in first_of_each_kind(lowered):
-        logits, late[index] = logits_of(driver, index)
+    for index in first_of_each_kind(lowered, used):
+        logits, late[index] = logits_of(driver, index, used)
         assert torch.equal(logits, expected), f"a thread that stalled in record {index}"
     repeatable = lowered.program.records[list(late), REPEATABLE] >> 32 != 0
     assert len(late) >= 6 and list(late.values()) == repeatable.tolist()

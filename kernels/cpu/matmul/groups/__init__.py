@@ -1,0 +1,1 @@
+"""Products with weights in 4 bits: a scale and a zero point per group of inputs."""

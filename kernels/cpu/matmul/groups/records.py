@@ -1,0 +1,39 @@
+"""Records of the operations on weights in groups; see kernels.cpu.matmul.groups.weight."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
+from kernels.cpu.runtime.records import ProductRecord
+
+
+@record
+class GroupLinearRecord(ProductRecord):
+    """kernels.cpu.matmul.groups.product.group_linear. x: [rows, 2 * words] words of four int8; params: the
+    biases."""
+
+    terms: Address  # [rows, groups, 2]: of each group of x the scale, float32, and minus the sum, int32
+    group_words: i64  # words of the weight in a group, of 8 values each
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.groups.product.scratch_bytes
+
+
+@record
+class QuantizeGroupsRecord(OperationRecord):
+    """kernels.cpu.matmul.groups.inputs.quantize_groups."""
+
+    x: Address  # [rows, width] bfloat16
+    out: Address  # [rows, groups * group_size] int8
+    terms: Address  # as in GroupLinearRecord
+    order: Address  # [width] int64: which value of x comes where; 0: as they stand
+    width: i64
+    groups: i64
+    group_size: i64  # a multiple of 16
+    scratch: Address  # [threads] int64: addresses of width bfloat16, where there is an order
+
+
+@record
+class RoundWeightRecord(OperationRecord):
+    """kernels.cpu.matmul.groups.rounding.round_weight, whose rows are those of the weight."""
+
+    weight: Address  # [rows, width] bfloat16
+    words: Address  # of kernels.cpu.matmul.groups.weight
+    width: i64
+    groups: i64
+    group_size: i64  # a multiple of 16

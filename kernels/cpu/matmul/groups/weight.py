@@ -1,0 +1,228 @@
+"""Weights in 4 bits: a scale and a zero point per output and group of inputs.
+
+    w[n, k] ~ s[n, g] * (p[n, k] - z[n, g])       g: the group of k; p integers of 0 .. 15, z of 0 .. 255
+
+Blocks of 48 columns n; in a block the groups, one after the other; of a group the words of k, then a word
+with the scale and the zero point. A word of 32 bits of p has 8 values of k:
+
+    words[n // 48, g, j, n % 48]       p[n, k + i] << 8 i, p[n, k + 4 + i] << 8 i + 4;  i < 4, k = 8 j of g
+    words[n // 48, g, G / 8, n % 48]   the upper 24 bits of s, a float32, and z
+
+The scale keeps 16 bits of its fraction: all float16 and bfloat16 are such. K is padded to whole groups, whose
+inputs are zeros, N to a multiple of 48. G is a multiple of 16. Inputs may be permuted first (order), so that
+groups of any inputs become neighbours.
+
+Bytes moved: N * K / 2 of weights and 4 * N * K / G of scales: 5, 4.5 or 4.25 bits a weight with groups of 32,
+64 or 128.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord, RoundWeightRecord
+from kernels.cpu.matmul.packed import middle_block
+from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
+from kernels.cpu.runtime.grain import row_grain
+
+if TYPE_CHECKING:
+    from kernels.cpu.runtime.thread_pool import Team
+
+SIZES = (32, 64, 128)
+"""Sizes of groups that weights are rounded in."""
+SMALLEST = 16
+"""Sizes are multiples of it."""
+
+
+@dataclass(frozen=True)
+class GroupedWeight:
+    """A weight and its bias, as the product with groups wants them."""
+
+    words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
+    bias: torch.Tensor  # [ceil(N / 48) * 48] float32
+    out_features: int  # N
+    in_features: int  # K
+    group_size: int  # G
+    order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
+    team: "Team"
+    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear
+    quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
+    scratch_bytes: int
+
+    @property
+    def groups(self) -> int:
+        """Of the inputs."""
+        return self.words.shape[1]
+
+    @property
+    def padded(self) -> int:
+        """K, and zeros up to whole groups."""
+        return self.groups * self.group_size
+
+    @property
+    def halves(self) -> tuple[int, int]:
+        """Addresses of the first block, and of that where the second half begins."""
+        return self.words.data_ptr(), self.words[middle_block(self.out_features)].data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self.words.nbytes + self.bias.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    @property
+    def is_unpadded(self) -> bool:
+        """True: rows of inputs are read as they are."""
+        return True
+
+    def record(self, x: torch.Tensor, terms: torch.Tensor, out: torch.Tensor) -> GroupLinearRecord:
+        """The product's record. x: [T, padded K] int8; terms: [T, groups, 2] int32."""
+        return GroupLinearRecord(
+            x=x.data_ptr(),
+            weight=self.words.data_ptr(),
+            params=self.bias.data_ptr(),
+            out=out.data_ptr(),
+            columns=self.out_features,
+            words=self.padded // 8,
+            out_bytes=out.dtype.itemsize,
+            terms=terms.data_ptr(),
+            group_words=self.group_size // 8,
+            scratch=self.team.scratch(self.scratch_bytes),
+        )
+
+    def quantize_record(
+        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor
+    ) -> QuantizeGroupsRecord:
+        """The record before it, which makes its input. x: [T, K] bfloat16."""
+        return QuantizeGroupsRecord(
+            x=x.data_ptr(),
+            out=out.data_ptr(),
+            terms=terms.data_ptr(),
+            order=0 if self.order is None else self.order.data_ptr(),
+            width=self.in_features,
+            groups=self.groups,
+            group_size=self.group_size,
+            scratch=self.team.scratch(self.scratch_bytes),
+        )
+
+    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """See grouped_linear()."""
+        return grouped_linear(x, self, wide)
+
+    def values(self) -> torch.Tensor:
+        """The weight as it is computed with: [N, K] float32, its inputs in their own order."""
+        blocks, groups, _, _ = self.words.shape
+        packed, last = self.words[:, :, :-1], self.words[:, :, -1]
+        nibbles = torch.stack([packed >> shift & 15 for shift in (0, 8, 16, 24, 4, 12, 20, 28)], 3)
+        integers = nibbles.permute(0, 4, 1, 2, 3).reshape(blocks * MATRIX_ROWS, groups, self.group_size)
+        scales, zeros = (part.transpose(1, 2).reshape(-1, groups) for part in (last & -256, last & 255))
+        values = (integers - zeros[:, :, None]) * scales.contiguous().view(torch.float32)[:, :, None]
+        values = values.flatten(1)[: self.out_features, : self.in_features]
+        return values if self.order is None else values[:, self.order.argsort()]
+
+
+def grouped_linear(x: torch.Tensor, weight: GroupedWeight, wide: bool = False) -> torch.Tensor:
+    """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
+    tokens = x.shape[0]
+    assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
+    x = x.contiguous()
+    integers = torch.empty((tokens, weight.padded), dtype=torch.int8)
+    terms = torch.empty((tokens, weight.groups, 2), dtype=torch.int32)
+    out = x.new_empty((tokens, weight.out_features), dtype=torch.float32 if wide else torch.bfloat16)
+    record = weight.quantize_record(x, integers, terms)
+    weight.team.run_one(weight.quantize, tokens, record, row_grain(weight.padded))
+    weight.team.run_one(weight.product, tokens, weight.record(integers, terms, out), 0)
+    return out
+
+
+def quantize_inputs_reference(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T, K] -> integers [T, groups, G] int32 and scales [T, groups] float32; halves go to even."""
+    padded = F.pad(x.float(), (0, -x.shape[1] % group_size))
+    grouped = padded.view(len(x), -1, group_size)
+    largest = grouped.abs().amax(-1)
+    inverse = torch.where(largest > 1e-30, torch.full_like(largest, 127) / largest, 0.0)
+    return (grouped * inverse[:, :, None]).round().int(), largest / 127
+
+
+def grouped_linear_reference(
+    x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """The formula, with the integers of the inputs. [T, K], [N] -> [T, N] float64."""
+    values = weight.values()
+    if weight.order is not None:
+        x, values = x[:, weight.order], values[:, weight.order]
+    q, u = quantize_inputs_reference(x, weight.group_size)
+    inputs = (q.double() * u.double()[:, :, None]).flatten(1)[:, : x.shape[1]]
+    result = inputs @ values.double().T
+    return result if bias is None else result + bias.double()
+
+
+def round_in_groups(
+    weight: torch.Tensor, bias: torch.Tensor | None, group_size: int, arena: Arena | None = None
+) -> GroupedWeight:
+    """weight: [N, K] bfloat16, K at least a group; bias: [N] or None. Where
+    kernels.cpu.requirements.why_not() is None. group_size: one of SIZES. arena: of the model."""
+    from kernels.cpu.matmul.groups.rounding import round_weight  # compiles, the first time
+
+    weight, groups = weight.contiguous(), -(-weight.shape[1] // group_size)
+    made = _empty(tuple(weight.shape), bias, group_size, groups, None, arena)
+    record = RoundWeightRecord(
+        weight=weight.data_ptr(),
+        words=made.words.data_ptr(),
+        width=weight.shape[1],
+        groups=groups,
+        group_size=group_size,
+    )
+    made.team.run_one(round_weight, len(weight), record, 1)
+    return made
+
+
+def pack_groups(
+    integers: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    bias: torch.Tensor | None,
+    order: torch.Tensor | None = None,
+    arena: Arena | None = None,
+) -> GroupedWeight:
+    """A weight whose integers a checkpoint has. integers: [N, groups, G] uint8 of 0 .. 15, in the order of
+    the groups; scales: [N, groups] float32, of which the lowest 8 bits are 0; zeros: [N, groups] of 0 .. 255;
+    bias: [N] or None; order: [K] int64, which input comes where, or None."""
+    rows, groups, size = integers.shape
+    made = _empty((rows, groups * size if order is None else len(order)), bias, size, groups, order, arena)
+    bits = scales.contiguous().view(torch.int32)
+    assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) < 256
+    places = torch.tensor([0, 8, 16, 24, 4, 12, 20, 28], dtype=torch.int32)
+    for first in range(0, rows, MATRIX_ROWS):
+        some = slice(first, min(first + MATRIX_ROWS, rows))
+        block = made.words[first // MATRIX_ROWS, :, :, : some.stop - first]
+        eights = integers[some].int().view(-1, groups, size // 8, 8)
+        block[:, :-1] = (eights << places).sum(-1, dtype=torch.int32).permute(1, 2, 0)
+        block[:, -1] = (bits[some] | zeros[some].int()).t()
+    return made
+
+
+def _empty(
+    shape: tuple[int, ...],
+    bias: torch.Tensor | None,
+    group_size: int,
+    groups: int,
+    order: torch.Tensor | None,
+    arena: Arena | None,
+) -> GroupedWeight:
+    """A weight whose words are 0. shape: [N, K]."""
+    from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
+    from kernels.cpu.matmul.groups.product import group_linear, scratch_bytes
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    out_features, in_features = shape
+    blocks = -(-out_features // MATRIX_ROWS)
+    words = (arena or Arena()).zeros((blocks, groups, group_size // 8 + 1, MATRIX_ROWS), torch.int32)
+    biases = torch.zeros(blocks * MATRIX_ROWS)
+    if bias is not None:
+        biases[:out_features] = bias
+    scratch = scratch_bytes(groups * group_size // 8)
+    sizes = out_features, in_features, group_size
+    return GroupedWeight(words, biases, *sizes, order, TEAM, group_linear, quantize_groups, scratch)

@@ -1,0 +1,59 @@
+"""In how many bits a model's matrices are held on a CPU, as --quantization says it.
+
+    ""       16 bits, in 12 where that loses nothing; float32 stays float32
+    int8     8 bits, the head too (kernels.cpu.matmul.int8)
+    int4     4 bits in groups of inputs (kernels.cpu.matmul.groups), the head in 8
+
+With plain_head the head is held as if nothing were quantized. An embedding that only looks up always is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from kernels.cpu.matmul.groups.weight import GroupedWeight, round_in_groups
+from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
+from kernels.cpu.matmul.packed import PackedWeight
+from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
+from kernels.cpu.runtime.arena import Arena
+
+PackedTable = CompactWeight | PackedWeight | QuantizedWeight
+"""Forms whose rows can be looked up."""
+PackedMatrix = PackedTable | GroupedWeight
+Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]
+"""From a weight [N, K] and a bias [N] or None; arena: of the model."""
+PackTable = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedTable]
+
+GROUP_SIZES: Mapping[str, int] = {"int4": 32, "int4-g64": 64, "int4-g128": 128}
+"""Values of --quantization with groups, and their inputs."""
+
+
+@dataclass(frozen=True)
+class WeightForms:
+    """What becomes of a model's matrices."""
+
+    matrix: Pack = compact_weight
+    head: PackTable = compact_weight
+    group_size: int = 1  # a matrix needs as many inputs
+
+
+IN_16_BITS = WeightForms()
+
+
+def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
+    """quantization: as in Initialize."""
+    head = compact_weight if plain_head else quantize_weight
+    if quantization == "int8":
+        return WeightForms(quantize_weight, head)
+    if quantization in GROUP_SIZES:
+        size = GROUP_SIZES[quantization]
+        return WeightForms(partial(_round_in_groups, size), head, size)
+    return IN_16_BITS
+
+
+def _round_in_groups(
+    size: int, weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None
+) -> GroupedWeight:
+    return round_in_groups(weight, bias, size, arena)

@@ -20,6 +20,8 @@ from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 
 _PLAIN = 0
+_SOME_GRAMMAR = "?"
+"""Stands for the grammar of a request, which is not recorded."""
 _FIRST_FRESH = 1 << 31
 """The first made-up token: above every vocabulary."""
 
@@ -110,7 +112,13 @@ class ReconstructedRequests:
             handle=number,
             request_id=str(number),
             prompt=recorded.prompt,
-            parameters=RowParameters(SamplingParams(n=arrival.n), min_tokens, (), ()),
+            parameters=RowParameters(
+                SamplingParams(n=arrival.n),
+                min_tokens,
+                (),
+                (),
+                grammar=_SOME_GRAMMAR if arrival.has_grammar else "",
+            ),
             max_tokens=arrival.max_tokens,
             max_model_len=arrival.max_model_len,
             eos_token_ids=eos,

@@ -218,6 +218,7 @@ class RecordedScheduler(Scheduler):
         arrival.n = len(request.sequences)
         arrival.max_tokens, arrival.min_tokens = request.max_tokens, request.parameters.min_tokens
         arrival.max_model_len = request.max_model_len
+        arrival.has_grammar = bool(request.parameters.grammar)
         arrival.priority = request.priority
         arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
         if request.max_drafts != MAX_DRAFTS:

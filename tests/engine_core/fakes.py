@@ -433,7 +433,10 @@ class FakeWorker:
         state.num_computed = computed.num_computed
         position = len(state.tokens) - state.prompt_len
         parameters = state.parameters
-        forbidden = parameters.stop_token_ids if position < parameters.min_tokens else ()
+        is_short = (
+            position < parameters.min_tokens and not parameters.grammar
+        )  # which is always complete here
+        forbidden = parameters.stop_token_ids if is_short else ()
         if state.num_beam_candidates:
             self._offers += fake_offers(state.tokens, forbidden, state.num_beam_candidates)
             return 0

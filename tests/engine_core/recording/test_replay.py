@@ -2,20 +2,23 @@
 
 import ast
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from engine_core.intake.validation import Limits
 from engine_core.recording import replay
 from engine_core.recording.file import BadRecording, RecordingReader, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay, first_difference
+from engine_core.request import FinishReason
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordingStart
-from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
+from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger, add_request, make, run
 from tests.engine_core.test_scheduler_walk import SchedulerWalk
 
 
@@ -151,3 +154,26 @@ def test_a_recording_that_cannot_be_replayed_is_refused(
     recording.close()
     with pytest.raises(BadRecording, match=message):
         Replay(RecordingReader(tmp_path / "r"))
+
+
+def test_a_complete_grammar_ends_an_output_before_min_tokens(tmp_path: Path):
+    """The grammar itself is not recorded; that there is one is."""
+    settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16}
+    message = add_request(1, 5, max_tokens=12)
+
+    def ledger_of(scheduler: Scheduler, limits: Limits) -> Ledger:
+        ledger = Ledger()
+        scheduler.add(make(message, limits))
+        run(scheduler, FakeWorker(20, 4), ledger)
+        return ledger
+
+    tokens = ledger_of(Scheduler(**settings), LIMITS).tokens[1, 0]
+    third = tokens[2]
+    assert third not in tokens[:2]
+    message.stopping.min_tokens, message.grammar = 6, "{}"
+    recording = open_recording(tmp_path / "r")
+    limits = replace(LIMITS, eos_token_ids=frozenset({third}))
+    ledger = ledger_of(RecordedScheduler(recording, **settings), limits)
+    recording.close()
+    assert ledger.tokens[1, 0] == tokens[:3] and ledger.ends[1, 0] == FinishReason.EOS
+    assert Replay(RecordingReader(tmp_path / "r")).run().difference is None

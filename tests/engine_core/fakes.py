@@ -433,9 +433,8 @@ class FakeWorker:
         state.num_computed = computed.num_computed
         position = len(state.tokens) - state.prompt_len
         parameters = state.parameters
-        is_short = (
-            position < parameters.min_tokens and not parameters.grammar
-        )  # which is always complete here
+        # A grammar is complete at any time here, so that it may end.
+        is_short = position < parameters.min_tokens and not parameters.grammar
         forbidden = parameters.stop_token_ids if is_short else ()
         if state.num_beam_candidates:
             self._offers += fake_offers(state.tokens, forbidden, state.num_beam_candidates)

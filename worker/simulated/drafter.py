@@ -1,7 +1,8 @@
 """Drafts of a simulated device: its own next tokens, a share of which is spoiled.
 
 A draft is right where mix(token's hash) mod 100 is below the acceptance in percent, so that the same tokens
-are always right, and wrong ones follow right ones as in a real draft.
+are always right, and wrong ones follow right ones as in a real draft. A row with a grammar is not drafted for:
+its next tokens are known only once its grammar has followed them.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ class SimulatedDrafter:
         """See Drafter."""
 
     def _draft_row(self, row: int, most: int) -> list[int]:
+        if row in self._tokens.grammars:
+            return []
         first = int(self._rows.num_tokens[row] - self._rows.prompt_lens[row])
         positions = np.arange(first, first + most)
         tokens = np.maximum(self._tokens.sample(np.full(most, row), positions), 0).tolist()

@@ -15,7 +15,7 @@ outputs of both are compared.
 --pairs N drafts with a model of the first N layers, once for each --noise, which says how often it is right
 (benchmarks/draft_pairs.py). Beside the ratio is then the one of theory, (1 - a^(k+1)) / ((1 - a) (1 + k c))
 of Leviathan et al., for drafts of k tokens, a draft model that takes c of the target's time for a token,
-here its share of the layers, and tokens that are right with probability a, which is estimated from the
+here its share of the weights, and tokens that are right with probability a, which is estimated from the
 share of drafted tokens that was accepted.
 """
 
@@ -169,11 +169,11 @@ def measure(model: str, speculate: str, options: argparse.Namespace, theory: The
 def measure_pairs(options: argparse.Namespace) -> None:
     """Measures a draft model of the first layers, for each noise."""
     checkpoint = checkpoint_path(options.model)
-    cost = options.pairs / json.loads((checkpoint / "config.json").read_text())["num_hidden_layers"]
     for noise in map(float, options.noise.split(",")):
         with tempfile.TemporaryDirectory() as folder:
             target, draft = write_pair(checkpoint, Path(folder), options.pairs, noise)
-            theory = Theory(options.draft_tokens, cost)
+            read = [(path / "model.safetensors").stat().st_size for path in (draft, target)]
+            theory = Theory(options.draft_tokens, read[0] / read[1])
             measure(str(target), f"draft:{draft},tokens={options.draft_tokens}", options, theory)
 
 

@@ -176,7 +176,7 @@ class Sequence:
     row: int = NO_ROW
     status: Status = Status.WAITING
     num_drafts: int = 0  # tokens that the worker would have drafted for it after its last result
-    draft_yield: float = 1.0  # tokens of a draft that were accepted lately; see draft_gain.py
+    draft_yield: float | None = None  # tokens of a draft that were accepted lately; see draft_gain.py
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
     leads: bool = False  # siblings fork from it once its prompt is computed
 

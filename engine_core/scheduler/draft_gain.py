@@ -10,6 +10,8 @@ the accepted tokens of a draft.
 Times come with results and are recorded with them, so that a replay decides the same.
 """
 
+from collections import Counter
+
 from engine_core.request import Sequence
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
@@ -17,13 +19,17 @@ from engine_core.step.result import Result
 MARGIN = 1.02
 """How much faster drafts must be."""
 FIRST_YIELD = 1.0
-"""Of a sequence that was not drafted for yet."""
+"""Of the first sequence. Later ones begin with what others have lately, or with this if that is less."""
+_NEW_TYPICAL = 0.2
+"""Weight of the latest draft in the yield of others."""
 _NEW_YIELD = 0.3
 """Weight of the latest draft in a sequence's yield."""
 _RECOVERY = 1 / 256
 """What the yield gains with a step in which a draft was not tried: it is tried again now and then."""
 _NEW_PERIOD = 0.2
 """Weight of the latest step in the seconds of its kind."""
+_FIRST_STEPS = 4
+"""Of a kind, of which the shortest counts: the first ones prepare what later ones find prepared."""
 _OUTLIER = 4.0
 """A step counts as so many times the usual seconds at most."""
 
@@ -33,6 +39,8 @@ class DraftGain:
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[int, bool], float] = {}  # by rows (bit length), and with drafts or without
+        self._steps: Counter[tuple[int, bool]] = Counter()  # of each kind
+        self._typical = FIRST_YIELD
         self._ended_ns = 0  # the last step, on the worker's clock; 0: the worker was idle since
 
     def idle(self) -> None:
@@ -50,21 +58,30 @@ class DraftGain:
         kind = len(plan.rows).bit_length(), any(result.draft_counts)
         seconds = (self._ended_ns - began) / 1e9
         usual = self._seconds.setdefault(kind, seconds)
-        self._seconds[kind] += _NEW_PERIOD * (min(seconds, _OUTLIER * usual) - usual)
+        self._steps[kind] += 1
+        if self._steps[kind] <= _FIRST_STEPS:
+            self._seconds[kind] = min(seconds, usual)
+        else:
+            self._seconds[kind] += _NEW_PERIOD * (min(seconds, _OUTLIER * usual) - usual)
 
     def pays(self, num_rows: int, drafting: list[Sequence]) -> bool:
         """Whether drafts for these of num_rows sequences make a step worth its time; True: not known yet."""
         size = num_rows.bit_length()
         drafts, plain = self._seconds.get((size, True)), self._seconds.get((size, False))
-        if drafts is None or plain is None:
+        if drafts is None or plain is None or self._steps[size, True] < _FIRST_STEPS:
             return True
-        expected = sum(sequence.draft_yield for sequence in drafting)
+        expected = sum(map(self._yield_of, drafting))
         return (num_rows + expected) * plain > MARGIN * num_rows * drafts
 
     def judge(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
         """Takes what a step has drafted for a sequence for which the worker has drafts."""
+        known = self._yield_of(sequence)
         if num_drafted:
-            sequence.draft_yield += _NEW_YIELD * (num_accepted - sequence.draft_yield)
+            sequence.draft_yield = known + _NEW_YIELD * (num_accepted - known)
+            self._typical += _NEW_TYPICAL * (num_accepted - self._typical)
         else:
-            recovered = min(FIRST_YIELD, sequence.draft_yield + _RECOVERY)
-            sequence.draft_yield = max(sequence.draft_yield, recovered)
+            sequence.draft_yield = max(known, min(FIRST_YIELD, known + _RECOVERY))
+
+    def _yield_of(self, sequence: Sequence) -> float:
+        known = sequence.draft_yield
+        return max(FIRST_YIELD, self._typical) if known is None else known

@@ -23,7 +23,7 @@ from worker.step.beams import NO_TOKEN
 from worker.step.plan_reader import read_step
 from worker.step.rows import RowTable
 
-CATCH_UP = 64
+CATCH_UP = 8
 """Tokens of a row that the draft model may lack, and still draft for it in the same step: more take longer
 than a draft is worth."""
 

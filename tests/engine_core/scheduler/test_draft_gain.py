@@ -48,6 +48,32 @@ def test_it_pays_until_it_is_measured() -> None:
     assert gain.pays(1, [one])
 
 
+def test_slow_first_steps_do_not_decide() -> None:
+    """What a first draft finds unprepared, later ones find prepared."""
+    gain, one = DraftGain(), sequence()
+    clock = Clock(gain)
+    clock.step(1, 0, 100)
+    for drafting_us in (9000, 900, 150, 110):
+        clock.step(1, 0, 100)
+        assert gain.pays(1, [one])
+        clock.step(1, 3, drafting_us)
+    assert gain.pays(1, [one])
+    one.draft_yield = 0.0
+    assert not gain.pays(1, [one]), "by now it is measured"
+
+
+def test_a_sequence_begins_with_what_others_have_gained() -> None:
+    gain = measured(100, 290)
+    assert not gain.pays(1, [sequence()])
+    other = sequence()
+    for _ in range(40):
+        gain.judge(other, 4, 4)
+    assert gain.pays(1, [sequence()])
+    for _ in range(40):
+        gain.judge(other, 4, 0)
+    assert not gain.pays(1, [sequence()])
+
+
 def test_steps_in_which_a_draft_model_computed_prompts_do_not_count() -> None:
     gain = measured(100, 110)
     plan = Plan(rows=[0], sample_rows=[0], counts=[4], sample_counts=[4])

@@ -40,7 +40,7 @@ def test_the_model_itself_drafts_what_it_samples(folder: Path) -> None:
 
 
 def test_what_it_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a prompt, then two tokens after a draft that was accepted as a whole."""
+    """Once a prompt, without a draft, then two tokens after a draft that was accepted as a whole."""
     driving = driver(folder, folder)
     computed: list[int] = []
     original = ModelDrafter._run
@@ -53,7 +53,7 @@ def test_what_it_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ModelDrafter, "_run", count)
     (first,) = driving.add(PROMPT, 10)
     driving.run()
-    assert first.done and computed == [41, 1, 1, 2, 1, 1]
+    assert first.done and computed == [41, 1, 1, 1, 2, 1, 1]
 
 
 def test_a_prompt_that_it_lacks_is_computed_in_parts(folder: Path) -> None:

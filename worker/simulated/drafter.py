@@ -1,8 +1,8 @@
 """Drafts of a simulated device: its own next tokens, a share of which is spoiled.
 
 A draft is right where mix(token's hash) mod 100 is below the acceptance in percent, so that the same tokens
-are always right, and wrong ones follow right ones as in a real draft. A row with a grammar is not drafted for:
-its next tokens are known only once its grammar has followed them.
+are always right, and wrong ones follow right ones as in a real draft. A row with a grammar is not drafted
+for: its next tokens are known only once its grammar has followed them.
 """
 
 from collections.abc import Sequence

@@ -106,11 +106,11 @@ class CudaBackend:
     def capture(self, size: int) -> None:
         """Captures a graph for steps that decode `size` rows. One of that size has been executed before.
 
-        All graphs leave their hidden states in one buffer, so that none keeps memory of its own; the first to
-        be captured is the largest.
+        All graphs leave their hidden states in one buffer, so that none keeps memory of its own. So capture
+        the largest first.
         """
         shape = StepShape(size, size, size)
-        if self._captured is None:
+        if self._captured is None or self._captured.shape[0] < size:
             self._captured = torch.empty_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))

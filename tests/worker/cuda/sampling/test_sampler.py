@@ -107,7 +107,7 @@ class Pair:
                 self.add(self.rng.choice([row for row in range(ROWS) if row not in self.cases]), case)
 
 
-@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 12, 0), (40, 12, 1), (2100, 4, 2)])
+@pytest.mark.parametrize(("vocab_size", "steps", "seed"), [(40, 12, 0), (40, 12, 3), (2100, 4, 2)])
 def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, device: torch.device) -> None:
     """Rows with any parameters, beside any others, that begin and end."""
     pair = Pair(vocab_size, device, seed)
@@ -119,7 +119,7 @@ def test_the_same_tokens_as_on_the_cpu(vocab_size: int, steps: int, seed: int, d
         rows = [row for row in pair.cases if pair.rng.random() < 0.7]
         pair.rng.shuffle(rows)
         pair.step(rows)
-    assert len(pair.used) == 4 or steps < 25
+    assert len(pair.used) == 4 or steps < 12
 
 
 def test_rows_that_begin_and_end_in_any_order(device: torch.device) -> None:

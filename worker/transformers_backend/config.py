@@ -85,7 +85,11 @@ def _architecture(fields: Fields, trust_remote_code: bool) -> str:
             "read that code, then add --trust-remote-code",
         )
     unknown = ", ".join(names) or "list is empty"
-    raise StartupError(WHAT, f"config.json: architecture {unknown} is no language model of transformers")
+    raise StartupError(
+        WHAT,
+        f"config.json: architecture {unknown} is no language model of transformers",
+        "docs/models.md lists what is served, such as LlamaForCausalLM",
+    )
 
 
 def _auto_config(folder: Path, trust_remote_code: bool) -> Any:

@@ -161,7 +161,7 @@ CASES = [
     SamplingParams(seed=3, temperature=1.1, regex="[a-z ]{100,300}\\.", n=2, max_tokens=300),
     SamplingParams(seed=4, temperature=1.0, structural_tag=TAG, max_tokens=150, repetition_penalty=1.2),
     SamplingParams(seed=5, temperature=1.4, grammar="root ::= [0-9,]{90,150}", max_tokens=200),
-    SamplingParams(seed=6, temperature=1.0, ignore_eos=True, max_tokens=150),
+    SamplingParams(seed=6, temperature=1.0, ignore_eos=True, max_tokens=400),
 ]
 
 
@@ -182,7 +182,7 @@ async def run(service: Service, victims: list[str]) -> list[Generation]:
         while begun < len(CASES):  # a request that no server has accepted may fail
             await asyncio.sleep(0.001)
         for victim in victims:
-            enough = num_tokens + dice.randrange(30, 150)
+            enough = num_tokens + dice.randrange(20, 80)
             while num_tokens < enough and not streams.done():
                 await asyncio.sleep(0.001)
             assert not streams.done(), "the streams were over before the last kill"

@@ -31,7 +31,7 @@ class TileSizes:
 
 
 _DEFAULT = CAPABILITIES[DEFAULT]
-_HOPPER, _SMALL = 90, 100 << 10
+_HOPPER, _CONSUMER_BLACKWELL, _SMALL = 90, 120, 100 << 10
 
 
 def decode_sizes(
@@ -43,7 +43,8 @@ def decode_sizes(
     stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a processor needs 27 KB at
     all times to saturate the memory of an H200. quantized: the cache has 8 bits a value: half as much in
     flight, but four programs fit where three did; at a head size of 64 the tile is twice as long and there
-    are two stages, since 3 of 64 spill with some options. Of float32 and such a cache two stages spill."""
+    are two stages, since 3 of 64 spill with some options. Of float32 and such a cache two stages spill. Where
+    a processor has 100 KB of shared memory, two stages let two programs fit."""
     rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
     if dtype == torch.float32:
         return TileSizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
@@ -58,16 +59,14 @@ def prefill_sizes(
 ) -> TileSizes:
     """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
     on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
-    slopes and sinks together. Without wgmma (below 9.0, and 12.0), tiles of 64 spill on 8 warps, and at a
-    head size of 256 do not fit into 99 KB."""
+    slopes and sinks together. Without wgmma (below 9.0, and 12.0), tiles of 64 spill on 8 warps."""
     dim = next_power_of_2(head_dim)
     if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
         return TileSizes(32, 16, 8, 1 if quantized else 2)
-    small = capability.shared <= _SMALL
+    wgmma = _HOPPER <= capability.number < _CONSUMER_BLACKWELL
     if dim <= 128:
-        wgmma = _HOPPER <= capability.number < 120
-        return TileSizes(128, 64, 8, 3) if wgmma else TileSizes(128, 32, 8, 3)
-    return TileSizes(64, 32 if quantized or small else 64, 8, 2)
+        return TileSizes(128, 64 if wgmma else 32, 8, 3)
+    return TileSizes(64, 64 if wgmma and not quantized else 32, 8, 2)
 
 
 def choose_splits(

@@ -56,7 +56,6 @@ lint: $(STAMP) ## ruff, mypy, buf, stale generated code, the words and the struc
 	@$(BIN)/python -m scripts.dialect
 	@$(BIN)/python -m scripts.house --check
 	@$(BIN)/python scripts/clients.py --check
-	@$(BIN)/python -m scripts.models_page --check
 
 format: $(STAMP) ## Let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .

@@ -153,6 +153,6 @@ def test_the_same_tokens_with_drafts(
     expected = engine.outputs(messages)
     draft_model = checkpoint("llama", head_dim=32, num_hidden_layers=2) if method == "draft" else None
     changes = {"drafts": 5, "draft_model": draft_model, **bfloat16}
-    drafting = InProcess(folder, blocks=7, swap_costs=swap_costs, prefix_cache=True, **changes)  # type: ignore[arg-type]
+    drafting = InProcess(folder, blocks=5, swap_costs=swap_costs, prefix_cache=True, **changes)  # type: ignore[arg-type]
     assert drafting.outputs(messages, ahead) == expected
     assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 0

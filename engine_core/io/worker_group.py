@@ -117,10 +117,14 @@ class WorkerGroup:
         self._submitted.append(plan)
 
     def compile_grammar(self, number: int, grammar: str) -> None:
-        """Tells all ranks to compile a grammar, whenever they get to it. Raises WorkerDied."""
+        """Tells all ranks to compile a grammar, whenever they get to it.
+
+        Does not raise WorkerDied: a request that arrives then is not at fault. The next wait raises it.
+        """
         frame = pack(WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar)))
         for rank in self._ranks:
-            self._socket.send(rank, frame)
+            with contextlib.suppress(WorkerDied):
+                self._socket.send(rank, frame)
 
     def take_compiled(self) -> list[int]:
         """Returns the numbers of grammars that rank 0 has compiled since the last call."""

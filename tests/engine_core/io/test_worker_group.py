@@ -158,6 +158,20 @@ def test_a_worker_that_dies_with_two_plans_under_way(
         link.await_result(60.0)
 
 
+def test_a_grammar_for_a_worker_that_is_gone(link: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that brought it does not fail; the next wait tells of the death."""
+    start(link)
+    os.kill(pid_of(link), signal.SIGKILL)
+
+    def send_to(*_: object) -> None:
+        raise zmq.ZMQError(zmq.EHOSTUNREACH)
+
+    monkeypatch.setattr(transport, "send_to", send_to)
+    link.compile_grammar(1, "start: /a/")
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        link.await_result(60.0)
+
+
 def test_the_wait_for_a_result_is_bounded(link: WorkerGroup) -> None:
     start(link)
     link.await_result(0.001)

@@ -14,11 +14,12 @@ from pagewire.host import stack_dump
 if "without" not in sys.argv:
     stack_dump.install()
 
-def wait_for_something(): signal.pause()
+def wait_for_something():
+    while True: signal.pause()
 
 def keep_the_gil():
     print("hangs", flush=True)
-    ctypes.PyDLL(None).pause()
+    while True: ctypes.PyDLL(None).pause()  # a signal ends one pause
 
 secret = "prompt"
 threading.Thread(target=wait_for_something, daemon=True).start()

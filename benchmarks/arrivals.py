@@ -17,6 +17,7 @@ import grpc.aio
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from pagewire.bench.arrivals import due_times
 from pagewire.v1 import generation_pb2
 
 SPOILED_S = 0.02
@@ -90,9 +91,10 @@ class Crowd:
 
     async def arrive(self, per_second: float, seconds: float) -> None:
         """So many per second, for so long."""
-        at, end = time.perf_counter(), time.perf_counter() + seconds
-        while True:
-            at += self._random.expovariate(per_second)
+        start = time.perf_counter()
+        end = start + seconds
+        for due in due_times(per_second, self._random):
+            at = start + due
             if at > end:
                 await asyncio.sleep(max(end - time.perf_counter(), 0))
                 return

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from serve import Figures, run_once
-from workloads import WORKLOADS
 
 from pagewire import AsyncClient, flags
+from pagewire.bench.workloads import WORKLOADS
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 

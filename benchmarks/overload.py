@@ -17,7 +17,6 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from arrivals import SPOILED_S, Client, Kind, crowd
 from pipeline import model_folder
 from processes import by_role, resident_mb
 
+from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 
@@ -54,12 +54,6 @@ class Figures:
     spoiled: int  # clients that the generator sent too late: in no latency
     frontend_mb: float
     engine_mb: float
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Nearest rank; NaN of nothing."""
-    ordered = sorted(values)
-    return ordered[round(percent / 100 * (len(ordered) - 1))] if ordered else float("nan")
 
 
 def figures(

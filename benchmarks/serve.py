@@ -26,31 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from breakdown import Breakdown, Meter, between, print_breakdowns
-from workloads import ALL, WORKLOADS, Request
 
 from pagewire import AsyncClient, SamplingParams, __version__, flags
+from pagewire.bench.figures import percentile
+from pagewire.bench.trace import Trace
+from pagewire.bench.workloads import ALL, WORKLOADS, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
-
-
-@dataclass
-class Trace:
-    """When the tokens of one request came: (seconds since the start of the run, tokens)."""
-
-    sent: float
-    arrivals: list[tuple[float, int]]
-
-    @property
-    def first(self) -> float:
-        """Time to first token, seconds."""
-        return self.arrivals[0][0] - self.sent
-
-    def gaps(self) -> list[float]:
-        """Inter-token latencies; tokens of one message share the time since the last one."""
-        gaps: list[float] = []
-        for (before, _), (now, tokens) in zip(self.arrivals, self.arrivals[1:], strict=False):
-            gaps += [(now - before) / tokens] * tokens
-        return gaps
 
 
 @dataclass
@@ -67,7 +49,7 @@ class Figures:
 
 async def run_request(client: AsyncClient, request: Request, start: float) -> Trace:
     """Sends a request and times its messages."""
-    trace = Trace(time.perf_counter() - start, [])
+    trace = Trace(due=time.perf_counter() - start)
     async with client.stream(request.prompt, params_of(request)) as stream:
         async for delta in stream:
             if delta.token_ids:
@@ -79,7 +61,7 @@ async def run_multiplexed(client: AsyncClient, requests: Sequence[Request], star
     """The same of all of them, over one stream."""
     async with client.multiplex() as many:
         traces = {
-            many.send(request.prompt, params_of(request)): Trace(time.perf_counter() - start, [])
+            many.send(request.prompt, params_of(request)): Trace(due=time.perf_counter() - start)
             for request in requests
         }
         async for request, delta in many:
@@ -140,12 +122,6 @@ async def run_workloads(
                     parts.append(between(before, meter.read(), runs[-1].seconds, tokens))
             figures[name], breakdowns[name] = runs[1:], parts[1:]
     return figures, breakdowns, model.max_model_len
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Nearest rank."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))]
 
 
 def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:

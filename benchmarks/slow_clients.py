@@ -16,11 +16,11 @@ import time
 
 import grpc
 import grpc.aio
-from overload import percentile
 from pipeline import model_folder
 from processes import by_role, resident_mb
 
 from pagewire import Client
+from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2

@@ -3,9 +3,9 @@
     python -m benchmarks.structured_serving                            # the demo model
     python -m benchmarks.structured_serving --model /data/models/M1    # benchmarks/models.py
 
-W2 is 32 requests at once (benchmarks/workloads.py). The schema is a list of so many objects that no answer
-ends before its tokens are made. A turn is one round with it and one without, at the same service; the ratio
-is the median over turns of tokens per second with the schema over those without.
+W2 is 32 requests at once (pagewire/bench/workloads.py). The schema is a list of so many objects that no
+answer ends before its tokens are made. A turn is one round with it and one without, at the same service;
+the ratio is the median over turns of tokens per second with the schema over those without.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.workloads import WORKLOADS, Request
 from pagewire import AsyncClient
+from pagewire.bench.workloads import WORKLOADS, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 

@@ -113,6 +113,63 @@ class TopConfig(ClientConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchConfig(ClientConfig):
+    """`pagewire bench`: sends a load to a service and measures latency, throughput and goodput."""
+
+    action: str = flag("run", "run, or compare two files of --json", positional=True, metavar="run|compare")
+    first: str = flag("", "compare: the file of the first", positional=True, metavar="A.json")
+    second: str = flag("", "compare: the file of the second", positional=True, metavar="B.json")
+    url: str = flag(
+        "", "OpenAI API to measure, such as http://127.0.0.1:8000/v1; default: gRPC at --address", common=True
+    )
+    api: Literal["completions", "chat"] = flag("completions", "with --url: which of its methods", common=True)
+    model_name: str = flag("", "served model name; default: the first", metavar="NAME")
+    concurrency: str = flag(
+        "1,8,32", "requests in flight, a run for each number (a closed loop)", common=True, metavar="N,N,.."
+    )
+    rate: str = flag(
+        "",
+        "requests per second instead, however busy the service is (an open loop)",
+        common=True,
+        metavar="X,X,..",
+    )
+    arrivals: Literal["poisson", "constant"] = flag("poisson", "with --rate: how requests are spaced")
+    num_requests: int | None = flag(
+        None, "requests of each run; default: 64, unless --duration is given", common=True, at_least=1
+    )
+    duration: float | None = flag(
+        None, "seconds for which a run sends requests", common=True, metavar="SECONDS", at_least=0.1
+    )
+    input_len: str = flag(
+        "128", "tokens of a prompt, or a range such as 16..512", common=True, metavar="N|N..M"
+    )
+    output_len: str = flag("128", "tokens of an answer, or a range", common=True, metavar="N|N..M")
+    prefix_len: int = flag(0, "more tokens, which all prompts begin with", common=True, at_least=0)
+    workload: str = flag("", "lengths of a workload of our figures instead", metavar="NAME")
+    prompts: str = flag(
+        "",
+        "prompts of this file instead: JSONL with prompt, token_ids or messages",
+        common=True,
+        metavar="FILE",
+    )
+    ignore_eos: bool | None = flag(None, "answers have all their tokens; default: on, but not with --prompts")
+    temperature: float = flag(0.0, "0: always the most probable token", at_least=0)
+    goodput: str = flag(
+        "",
+        "limits in ms, such as ttft=200,itl=50: counts the answers within them",
+        common=True,
+        metavar="LIMITS",
+    )
+    repeats: int = flag(1, "runs of each level, in turns", common=True, at_least=1, at_most=1000)
+    warmup: int = flag(2, "requests before the first run, which do not count", at_least=1, at_most=100_000)
+    seed: int | None = flag(None, "of prompts and arrivals; default: new prompts each time", at_least=0)
+    request_timeout: float = flag(600.0, "seconds for one answer", metavar="SECONDS", at_least=0.1)
+    label: str = flag("", "title of the reports", metavar="TEXT")
+    json: str = flag("", "write every request to this file", common=True, metavar="FILE")
+    html: str = flag("", "write a page with plots to this file", common=True, metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenConfig:
     """`pagewire token`: makes a token and prints it once; servers store its hash."""
 

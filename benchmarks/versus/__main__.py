@@ -23,7 +23,7 @@ from benchmarks.versus import records
 from benchmarks.versus.catalog import PEERS
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
-from benchmarks.workloads import SHORT
+from pagewire.bench.workloads import SHORT
 
 MODELS = ("M1", "M2")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.versus.peers.harness import Settings
-from benchmarks.workloads import Request
+from pagewire.bench.workloads import Request
 
 START_S = 300.0
 """To load, and for some to compile."""

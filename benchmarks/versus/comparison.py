@@ -21,7 +21,7 @@ from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.contention import look, shares
 from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.roof import Limits, read_shape
-from benchmarks.workloads import SHORT, WORKLOADS, Request
+from pagewire.bench.workloads import SHORT, WORKLOADS, Request
 
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 64

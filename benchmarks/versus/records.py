@@ -10,13 +10,14 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.versus.child import Answer
 from benchmarks.versus.contention import Shares
 from benchmarks.versus.roof import Limits, Shape
+from pagewire.bench.figures import percentile
+from pagewire.bench.trace import gaps as gaps_of
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,12 @@ def timings_of(answer: Answer) -> Timings | None:
         if len(arrivals) < 2:
             return None
         first.append(1000 * (arrivals[0][0] - sent))
-        for (before, _), (now, tokens) in pairwise(arrivals):
-            gaps += [1000 * (now - before) / tokens] * tokens
+        gaps += [1000 * gap for gap in gaps_of(arrivals)]
         rates.append(sum(tokens for _, tokens in arrivals[1:]) / (arrivals[-1][0] - arrivals[0][0]))
     return Timings(
         ttft=statistics.median(first),
         itl=statistics.median(gaps),
-        itl_p99=sorted(gaps)[round(0.99 * (len(gaps) - 1))],
+        itl_p99=percentile(gaps, 99),
         decode_tokens_per_s=statistics.median(rates),
     )
 

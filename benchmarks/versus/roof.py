@@ -62,7 +62,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
 def roof_seconds(
     shape: Shape, weights: str, lengths: Sequence[tuple[int, int, int]], limits: Limits
 ) -> float:
-    """The least time. lengths: (prefix, own, output) of each request, as in benchmarks.workloads."""
+    """The least time. lengths: (prefix, own, output) of each request, as in pagewire.bench.workloads."""
     peak = limits.peak(weights)
     read = (shape.body + shape.head) * BYTES_PER_WEIGHT[weights] / limits.bandwidth
     prefill = _flop(shape, 0, max(prefix for prefix, _, _ in lengths), 0)

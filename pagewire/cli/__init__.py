@@ -17,6 +17,7 @@ COMMANDS = {
     "chat": "have a conversation",
     "health": "check whether a service accepts requests",
     "top": "show the load of a service, live",
+    "bench": "measure a service under load; compare two measurements",
     "drain": "make a frontend refuse new requests",
     "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from pagewire.client.sync import Client
+from pagewire.client.transport.credentials import AccessOptions
 from pagewire.command_config import ClientConfig
 from pagewire.flags import UsageError
 
@@ -13,23 +14,31 @@ TOKEN = "PAGEWIRE_TOKEN"
 
 def connect(config: ClientConfig, model: str = "") -> Client:
     """Returns the client that the flags describe. Raises UsageError, without the token in its text."""
+    options = client_options(config)
+    try:
+        return Client(config.address, model=model, **options)
+    except ValueError as error:
+        raise UsageError("cannot connect", str(error)) from None
+
+
+def client_options(config: ClientConfig) -> AccessOptions:
+    """Returns token and TLS as the clients' keyword arguments. Raises UsageError."""
     if bool(config.tls_cert) != bool(config.tls_key):
         raise UsageError("--tls-cert and --tls-key are needed together")
     for name in ("tls_ca", "tls_cert", "tls_key"):
         _read(name, getattr(config, name))  # for an error that names the flag
-    token = _read("token_file", config.token_file).strip() or os.environ.get(TOKEN, "").strip()
-    try:
-        return Client(
-            config.address,
-            model=model,
-            token=token,
-            tls=config.tls_ca or config.tls,
-            tls_cert=config.tls_cert,
-            tls_key=config.tls_key,
-            tls_server_name=config.tls_server_name,
-        )
-    except ValueError as error:
-        raise UsageError("cannot connect", str(error)) from None
+    return AccessOptions(
+        token=read_token(config),
+        tls=config.tls_ca or config.tls,
+        tls_cert=config.tls_cert,
+        tls_key=config.tls_key,
+        tls_server_name=config.tls_server_name,
+    )
+
+
+def read_token(config: ClientConfig) -> str:
+    """Returns the token of --token-file or of the environment; may be empty. Raises UsageError."""
+    return _read("token_file", config.token_file).strip() or os.environ.get(TOKEN, "").strip()
 
 
 def _read(name: str, path: str) -> str:

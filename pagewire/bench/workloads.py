@@ -1,4 +1,4 @@
-"""The fixed workloads. Lengths are the same in every repetition, token ids never are.
+"""The fixed workloads of published figures. Lengths are the same in every repetition, token ids never are.
 
 A request must give exactly `output` tokens: greedy, past EOS. Where a model's context is shorter
 than a workload needs, all lengths of that workload shrink by one factor.
@@ -39,9 +39,10 @@ class Workload:
         """The requests of one repetition, for a model with this vocabulary and context."""
         lengths = self.lengths(max_model_len)
         draw = random.Random(f"{self.name} {repetition}")
-        common = _ids(draw, max(prefix for prefix, _, _ in lengths), vocab_size)
+        common = random_ids(draw, max(prefix for prefix, _, _ in lengths), vocab_size)
         return [
-            Request(common[:prefix] + _ids(draw, own, vocab_size), output) for prefix, own, output in lengths
+            Request(common[:prefix] + random_ids(draw, own, vocab_size), output)
+            for prefix, own, output in lengths
         ]
 
     def lengths(self, max_model_len: int) -> list[tuple[int, int, int]]:
@@ -53,7 +54,8 @@ class Workload:
         ]
 
 
-def _ids(draw: random.Random, count: int, vocab_size: int) -> list[int]:
+def random_ids(draw: random.Random, count: int, vocab_size: int) -> list[int]:
+    """Returns token ids that are none of the special tokens of many vocabularies."""
     return [draw.randrange(min(_FIRST_ID, vocab_size - 1), vocab_size) for _ in range(count)]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.workloads import SHORT, WORKLOADS, Request
+from pagewire.bench.workloads import SHORT, WORKLOADS, Request
 
 SIZES = {
     "W1": (1, 128, 128),

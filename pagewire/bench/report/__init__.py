@@ -1,0 +1,1 @@
+"""What is shown of load tests: tables, plots in SVG, one HTML page, comparisons."""

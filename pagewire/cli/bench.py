@@ -1,0 +1,70 @@
+"""`pagewire bench`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pagewire.bench.plan import BenchPlan
+from pagewire.bench.record import read_record, write_record, write_text
+from pagewire.bench.report.comparison import comparison_lines
+from pagewire.bench.report.page import page
+from pagewire.bench.report.table import table_lines
+from pagewire.bench.targets.grpc_target import GrpcTarget
+from pagewire.bench.targets.openai_target import OpenAiTarget
+from pagewire.bench.targets.target import OutputOptions, Target
+from pagewire.cli.common.connect import client_options, read_token
+from pagewire.client.aio import AsyncClient
+from pagewire.command_config import BenchConfig
+from pagewire.flags import UsageError
+
+CONFIG = BenchConfig
+
+
+def run(config: BenchConfig) -> int:
+    """Measures, or compares. Returns 0, or 1 if no request succeeded. Raises UsageError, PagewireError."""
+    if config.action == "compare":
+        return _compare(config)
+    if config.action != "run" or config.first:
+        wrong = config.first or config.action
+        raise UsageError(f"unknown argument {wrong!r}", todo="pagewire bench, or pagewire bench compare A B")
+    plan = BenchPlan(config)
+    record = asyncio.run(plan.measure(lambda: _target(config, plan.output_options), _show_progress))
+    print("\n".join(table_lines(record)))
+    if config.json:
+        write_record(record, Path(config.json))
+    if config.html:
+        write_text(Path(config.html), "--html", page(record))
+    return 0 if any(not trace.error for each in record.runs for trace in each.traces) else 1
+
+
+def _compare(config: BenchConfig) -> int:
+    if not config.first or not config.second:
+        raise UsageError("two files are needed", todo="pagewire bench compare A.json B.json")
+    first, second = read_record(Path(config.first)), read_record(Path(config.second))
+    print("\n".join(comparison_lines(first, second)))
+    return 0
+
+
+def _target(config: BenchConfig, options: OutputOptions) -> Target:
+    """Raises UsageError."""
+    try:
+        if not config.url:
+            client = AsyncClient(config.address, model=config.model_name, **client_options(config))
+            return GrpcTarget(client, options)
+        return OpenAiTarget(
+            config.url,
+            config.api,
+            options,
+            model=config.model_name,
+            token=read_token(config),
+            tls_ca=config.tls_ca,
+            request_timeout=config.request_timeout,
+        )
+    except (ValueError, OSError) as error:
+        raise UsageError("cannot connect", str(error)) from None
+
+
+def _show_progress(text: str) -> None:
+    """Shows a line that the next one replaces, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

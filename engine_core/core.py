@@ -15,25 +15,24 @@ from engine_core.errors import Code, InvariantError, Refused
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
-from engine_core.intake.validation import Limits, is_too_long
+from engine_core.intake.validation import Limits
 from engine_core.io.error_replies import BUG, ErrorReplies, no_token_error
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
 from engine_core.pacing import Pace
-from engine_core.request import FinishReason, Request
+from engine_core.request import Request
 from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
+from engine_core.utilities.answers import UtilityAnswers
 from pagewire.internal.v1.engine_pb2 import (
     Abort,
-    AbortByIds,
     AddRequest,
     EngineMessage,
     Hello,
     Load,
     Utility,
-    UtilityResult,
     Welcome,
 )
 from pagewire.log_fields import about
@@ -115,6 +114,7 @@ class EngineCore:
         self._max_under_way = 2 if ahead else 1
         self._pace = Pace()
         self._output_rate = Rate()
+        self._utilities = UtilityAnswers(scheduler, self.intake, self._load, send, clock, self.counters)
         self._next_idle_check = 0.0
 
     @property
@@ -137,6 +137,7 @@ class EngineCore:
             self._worker.await_result(delay)
         self.intake.exchange_quotas()
         self._take_events()
+        self._utilities.advance()
         self._grammars.review()
         now = self._clock()
         plan = self.scheduler.schedule(now)
@@ -163,8 +164,8 @@ class EngineCore:
     # Events.
 
     def _take_events(self) -> None:
-        """Handles events. Waits only when no request and no plan is in flight."""
-        if not (self.scheduler.requests or self.scheduler.in_flight or self._inbox):
+        """Handles events. Waits only when no request, plan or answer is in flight."""
+        if not (self.scheduler.requests or self.scheduler.in_flight or self._inbox or self._utilities):
             self._check_when_idle()
             self.counters.idle()
             self._worker.wait_for(self._inbox)
@@ -249,31 +250,7 @@ class EngineCore:
         self._send(frontend, EngineMessage(welcome=self._identity.welcome))
 
     def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
-        result = UtilityResult(call_id=utility.call_id)
-        call = utility.WhichOneof("call")
-        if call == "abort_by_ids":
-            result.aborted.CopyFrom(AbortByIds(request_ids=self._abort_ids(utility.abort_by_ids, arrival)))
-        elif call == "get_load":
-            result.load.CopyFrom(self._load())
-        elif call == "reset_cache":
-            self.scheduler.reset_cache()
-            result.cache_reset.SetInParent()
-        else:
-            self.counters.bad_messages += 1
-        self._send(frontend, EngineMessage(utility_result=result))
-
-    def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
-        aborted = []
-        for name in message.request_ids:
-            if is_too_long(name):
-                continue  # no request has such a name, and aborted names are kept
-            self.intake.recent_aborts.add(name, arrival)  # the request may still arrive, or be resent
-            found = self.scheduler.requests.named(name)
-            for request in found:
-                self.scheduler.finish(request, FinishReason.ABORTED)
-            if found:
-                aborted.append(name)
-        return aborted
+        self.counters.bad_messages += not self._utilities.ask(frontend, utility, arrival)
 
     def _lose_frontend(self, frontend: bytes) -> None:
         """Fails the requests of a frontend, which may be alive and only have been too slow."""

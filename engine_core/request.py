@@ -19,6 +19,8 @@ from enum import IntEnum
 from struct import pack
 from typing import TYPE_CHECKING
 
+from engine_core.history import History
+
 if TYPE_CHECKING:
     from engine_core.beam_search.search import BeamParameters
     from engine_core.step.plan import RowParameters
@@ -106,6 +108,7 @@ class Request:
     max_drafts: int = MAX_DRAFTS  # tokens that may be drafted for one of its rows in a step
     row_error: str = ""  # why a row of it could not go on, as the worker says
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
+    history: History = field(default_factory=History)
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
         """Creates the sequences 0 to n - 1.

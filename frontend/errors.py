@@ -7,6 +7,7 @@ ServiceError                    an RPC is refused or fails
 ├── Malformed                   INVALID_ARGUMENT     is no message of the method's type
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
+├── RequestNotFound             NOT_FOUND
 ├── Unimplemented                    UNIMPLEMENTED        the whole RPC is not implemented yet
 ├── Unauthenticated             UNAUTHENTICATED      no token, or an unknown one
 ├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
@@ -158,6 +159,16 @@ class RequestExists(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("request_id: a request with this id is in flight")
+
+
+class RequestNotFound(ServiceError):
+    """No request of that id is in flight."""
+
+    code = code_pb2.NOT_FOUND
+    reason = "REQUEST_NOT_FOUND"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__("no request of that id is in flight", resource=("request", request_id))
 
 
 class Unimplemented(ServiceError):

@@ -16,6 +16,7 @@ from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.file_watch import FileWatch
+from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendParts, FrontendWatch
 from frontend.model_info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
@@ -140,7 +141,10 @@ class Frontend:
         )
         self._models = ModelServicer(config, model, self.engine)
         self._pooling = PoolingServicer(scorer, self.state)
-        self._admin = AdminServicer(config, self.engine, self.state, self._drain, self.write_timeouts)
+        self.inspector = Inspector(self._generator.registry, self.engine)
+        self._admin = AdminServicer(
+            config, self.engine, self.state, self._drain, self.write_timeouts, self.inspector
+        )
         self._health = HealthServicer(self.state, self._services, self.write_timeouts)
         self._server = GrpcServer(self._make_server, self._bind)
         self._openai = self._make_openai(model, authenticator)

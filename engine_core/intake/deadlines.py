@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine_core.errors import Code, Refused
+from engine_core.queue.base import Ahead
 from engine_core.request import Request
 from pagewire.retry_after import LATEST_S, SOONEST_S
 
@@ -47,11 +48,12 @@ def check_deadline(request: Request, wait: float, now: float) -> None:
     )
 
 
-def predicted_wait(request: Request, scheduler: Scheduler) -> float:
-    """Returns the seconds until a request that arrives now is first scheduled."""
+def predicted_wait(request: Request, scheduler: Scheduler, ahead: Ahead | None = None) -> float:
+    """Returns the seconds until a request is first scheduled. ahead: of it; None: it arrives now."""
     throughput = scheduler.throughput
     output = throughput.run_steps.value
-    ahead = scheduler.waiting.ahead(request, output)
+    if ahead is None:
+        ahead = scheduler.waiting.ahead(request, output)
     wait = throughput.prompt_seconds(ahead.tokens) or 0.0
     turnover = throughput.turnover_seconds
     if turnover is None:

@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from engine_core.errors import Refused
+from engine_core.history import History
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
@@ -94,6 +95,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         time_limit_at=_time(arrival, time_limit),
         deadline_at=_time(arrival, deadline),
         beam_search=beams,
+        history=History(age=1e-6 * message.age_us),
     )
     request.start_sequences(n if beams is None else beams.width, delivered)
     return request

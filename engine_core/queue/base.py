@@ -65,6 +65,9 @@ class WaitingQueue(Protocol):
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """Returns what is ahead of a request that arrives now. mean_output: tokens per sequence."""
 
+    def before(self, sequence: Sequence, mean_output: float) -> Ahead:
+        """Returns what is expected to be admitted before a sequence that waits; as ahead(), for its place."""
+
     def share(self, tenant: str) -> Share:
         """Returns what a tenant has in the queue."""
 

@@ -31,6 +31,9 @@ _COMPACT_ABOVE = 64
 _SAMPLED_LINES = 32
 """Lines that ahead(), an estimate, looks at; where more tenants wait, these stand for all."""
 
+_SAMPLED_SEQUENCES = 1000
+"""Sequences of a line that before(), an estimate where there are more, looks at."""
+
 _PATIENCE_S = 60.0
 """Seconds from its arrival after which a request without an earlier deadline is due: it does not wait for
 all deadlines that come after it."""
@@ -77,10 +80,25 @@ class _Line:
         _, turn, sequence = entry
         return sequence in self.entries and self.entries[sequence][0] == turn
 
-    def cost(self, mean_output: float) -> float:
-        """Returns what serving the whole line will add to its tenant's counter."""
-        tenant = self.tenant
-        return self.num_tokens * tenant.prompt_cost + self.num_rows * mean_output * tenant.output_cost
+    @property
+    def all(self) -> Ahead:
+        """The whole line."""
+        return Ahead(self.num_rows, self.num_tokens)
+
+    def before(self, sequence: Sequence) -> Ahead:
+        """Returns what comes before one of its sequences; in a long line some sequences stand for all."""
+        stride = 1 + len(self.entries) // _SAMPLED_SEQUENCES
+        own, num_rows, num_tokens = _place(sequence, self.entries[sequence][0]), 0, 0
+        for other, (turn, tokens, rows) in islice(self.entries.items(), 0, None, stride):
+            if _place(other, turn) < own:
+                num_rows += rows
+                num_tokens += tokens
+        return Ahead(stride * num_rows, stride * num_tokens)
+
+    def cost(self, mean_output: float, part: Ahead | None = None) -> float:
+        """Returns what serving the line, or a part of it, will add to its tenant's counter."""
+        tenant, (rows, tokens) = self.tenant, part or self.all
+        return tokens * tenant.prompt_cost + rows * mean_output * tenant.output_cost
 
 
 class _Class:
@@ -217,6 +235,18 @@ class FairQueue:
         That is all of better classes, its tenant's own line, and of other tenants as much as raises their
         counters to what its own will be then.
         """
+        class_ = self._classes.get(request.priority)
+        own = class_.lines.get(request.tenant) if class_ is not None else None
+        return self._ahead(request, own.all if own is not None else None, mean_output)
+
+    def before(self, sequence: Sequence, mean_output: float) -> Ahead:
+        """Returns what is ahead of a sequence that waits, as ahead() does for one behind its whole line."""
+        request = sequence.request
+        line = self._classes[request.priority].lines[request.tenant]
+        return self._ahead(request, line.before(sequence), mean_output)
+
+    def _ahead(self, request: Request, part: Ahead | None, mean_output: float) -> Ahead:
+        """part: what is ahead of the request in its tenant's own line; None: there is no such line."""
         sequences = tokens = 0.0
         for priority in self._priorities[: bisect_left(self._priorities, request.priority)]:
             for line, share in _sample(self._classes[priority].lines):
@@ -227,17 +257,17 @@ class FairQueue:
             return Ahead(sequences, tokens)
         counter = self.tenants.counter
         own = class_.lines.get(request.tenant)
-        if own is None:
+        if own is None or part is None:
             reach = self.tenants.counter_on_arrival(request.tenant, self._least(request.priority))
         else:
-            sequences += own.num_rows
-            tokens += own.num_tokens
-            reach = counter(own.tenant) + own.cost(mean_output)
+            sequences += part.sequences
+            tokens += part.tokens
+            reach = counter(own.tenant) + own.cost(mean_output, part)
         for line, share in _sample(class_.lines):
             if line is not own:
-                part = share * _part(reach - counter(line.tenant), line.cost(mean_output))
-                sequences += part * line.num_rows
-                tokens += part * line.num_tokens
+                served = share * _part(reach - counter(line.tenant), line.cost(mean_output))
+                sequences += served * line.num_rows
+                tokens += served * line.num_tokens
         return Ahead(sequences, tokens)
 
     def share(self, tenant: str) -> Share:
@@ -309,6 +339,11 @@ class FairQueue:
         line.add(sequence, turn, uncached, rows_of(sequence))
         self.num_tokens += uncached
         self._num_sequences += 1
+
+
+def _place(sequence: Sequence, turn: int) -> tuple[float, int]:
+    """Returns what the sequences of a line are ordered by."""
+    return (-inf if turn < 0 else _due(sequence.request)), turn
 
 
 def _due(request: Request) -> float:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 
 from engine_core.queue.base import Ahead, Share, check_counts, rows_of
 from engine_core.request import Request, Sequence
@@ -55,6 +56,12 @@ class FirstComeQueue:
     def ahead(self, request: Request, mean_output: float) -> Ahead:
         """Returns all that waits."""
         return Ahead(self._num_rows, self.num_tokens)
+
+    def before(self, sequence: Sequence, mean_output: float) -> Ahead:
+        """Returns what has waited longer."""
+        earlier = list(takewhile(lambda other: other is not sequence, self._queue))
+        rows, tokens = map(self._rows.__getitem__, earlier), map(self._queue.__getitem__, earlier)
+        return Ahead(sum(rows), sum(tokens))
 
     def share(self, tenant: str) -> Share:
         """Returns an empty share: tenants are not told apart."""

@@ -74,6 +74,10 @@ class Tenants:
         """Returns the counters of all known tenants by name."""
         return {tenant.name: self.counter(tenant) for tenant in list(self._tenants.values())}
 
+    def get(self, name: str) -> Tenant | None:
+        """Returns the tenant of that name, if it is known."""
+        return self._tenants.get(name)
+
     def find(self, name: str) -> Tenant:
         """Returns the tenant of that name; a new one has a counter of 0."""
         tenant = self._tenants.get(name)

@@ -43,6 +43,10 @@ class RequestIndex:
                 del self._by_group[request.group]
         self._count(request, -1)
 
+    def tenants(self) -> list[str]:
+        """Returns the tenants that have requests."""
+        return list(self._of_tenants)
+
     def num_of_tenant(self, tenant: str) -> int:
         """Number of requests of a tenant."""
         return self._of_tenants.get(tenant, (0, 0))[0]

@@ -342,7 +342,7 @@ class Scheduler:
                 if self.states.num_preemptions == before:
                     self._schedule_overtakers(last, plan, batch, now)
                 batch.add(last)
-            self._advance_prompt(plan, batch)
+            self._advance_prompt(plan, batch, now)
         return self.states.num_preemptions == before
 
     def _schedule_overtakers(self, prompt: Sequence, plan: Plan, batch: Batch, now: float) -> None:
@@ -380,7 +380,7 @@ class Scheduler:
             return False
         self._admit(sequence, cached, plan, now)
         batch.add(sequence)
-        self._advance_prompt(plan, batch)
+        self._advance_prompt(plan, batch, now)
         return True
 
     def _admit(self, sequence: Sequence, cached: list[int], plan: Plan, now: float) -> None:
@@ -392,8 +392,10 @@ class Scheduler:
             found = min(sequence.num_computed_tokens, len(request.prompt))
             waits = self.states.wait_causes.began(request)
             self._outputs.started.append(Start(request, now - request.arrival, found, waits))
+            history = request.history
+            history.began, history.waits, history.num_cached_tokens = now, waits, found
 
-    def _advance_prompt(self, plan: Plan, batch: Batch) -> None:
+    def _advance_prompt(self, plan: Plan, batch: Batch, now: float) -> None:
         """Shares the prompt that the batch's last sequence has computed so far, and forks its siblings.
 
         Only the last sequence can be in its prompt: a prompt that is cut takes the rest of the budget, and no
@@ -401,6 +403,9 @@ class Scheduler:
         """
         sequence = batch.sequences[-1]
         self.prefix_cache.commit(sequence)
+        history = sequence.request.history
+        if history.prefill is None and history.began is not None and not sequence.num_new_tokens:
+            history.prefill = now - history.began - history.paused
         if sequence.leads and not sequence.num_new_tokens:
             for sibling in self.states.fork_siblings(sequence):
                 plan.forks.append(ForkRow(sibling.row, sequence.row, sibling.index))

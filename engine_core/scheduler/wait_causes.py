@@ -76,6 +76,24 @@ class WaitCauses:
             sums[self._cause] += max(request.arrival - self._now, 0.0)
         self._at_arrival[request] = tuple(sums)
 
+    @property
+    def cause(self) -> Cause | None:
+        """What the first of the queue lacked in the last step; None: nothing is known to be short."""
+        return self._cause
+
+    def waited(self, request: Request, now: float) -> tuple[float, ...]:
+        """Returns for how long a request that has not begun has waited until now for each cause."""
+        sums = list(self._sums)
+        if self._cause is not None:
+            sums[self._cause] += max(now - self._now, 0.0)
+        before = self._at_arrival.get(request, tuple(sums))
+        return tuple(max(each - then, 0.0) for each, then in zip(sums, before, strict=True))
+
+    def paused_for(self, request: Request, now: float) -> float:
+        """Returns for how long a request has been preempted until now; 0: it is not."""
+        since = self._paused.get(request)
+        return 0.0 if since is None else max(now - since, 0.0)
+
     def began(self, request: Request) -> tuple[float, ...]:
         """Returns for how long a request that begins now has waited for each cause."""
         before = self._at_arrival.pop(request, tuple(self._sums))
@@ -89,6 +107,7 @@ class WaitCauses:
         """Registers that a sequence of a request begins to run."""
         since = self._paused.pop(request, None)
         if since is not None:
+            request.history.paused += self._now - since
             self._pauses.append(Pause(request, self._now - since))
 
     def ended(self, request: Request) -> None:

@@ -1,6 +1,6 @@
 """Decides who may call which method.
 
-Methods are public, for authenticated callers, or for admins. A method that is in no list is for
+Methods are public, for authenticated callers, for tenants, or for admins. A method that is in no list is for
 authenticated callers: one that was forgotten here is closed, and so is one that does not exist.
 """
 
@@ -22,6 +22,8 @@ class Access(Enum):
 
     PUBLIC = auto()
     AUTHENTICATED = auto()
+    TENANTS = auto()
+    """Callers with a token, which are shown what is theirs. Without tokens, as ADMINS."""
     ADMINS = auto()
 
 
@@ -37,6 +39,9 @@ _FOR_ADMINS = frozenset(
         f"{_VLLM}StopProfile",
     }
 )
+_FOR_TENANTS = frozenset(
+    {"/pagewire.v1.AdminService/ListRequests", "/pagewire.v1.AdminService/ExplainRequest"}
+)
 _ADMIN_SERVICES = ("/pagewire.v1.AdminService/",)
 
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -47,6 +52,8 @@ def access_of(method: str) -> Access:
     """Returns which callers a method is for. method: "/package.Service/Method"; it need not exist."""
     if method in _PUBLIC:
         return Access.PUBLIC
+    if method in _FOR_TENANTS:
+        return Access.TENANTS
     if method in _FOR_ADMINS or method.startswith(_ADMIN_SERVICES):
         return Access.ADMINS
     return Access.AUTHENTICATED

@@ -45,6 +45,15 @@ class Caller:
         """Returns the engine's id for a request of this caller, which no other tenant's can equal."""
         return scope(self.tenant, request_id)
 
+    def may_see(self, claimed: str) -> str | None:
+        """Returns the tenant whose requests a caller sees that asks for those of `claimed`, or of none ("");
+        None: those of all tenants. Raises AdminsOnly."""
+        if self.tenant is None or self.is_admin or claimed == self.tenant:
+            return claimed or None
+        if claimed:
+            raise AdminsOnly("tenant: only an admin may see the requests of others")
+        return self.tenant
+
     def may_abort_for(self, claimed: str) -> str | None:
         """Returns the tenant whose requests an Abort that names `claimed`, or none (""), may end. Raises
         AdminsOnly, InvalidRequest."""

@@ -14,6 +14,7 @@ from random import Random
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
 from frontend.engine.discovery import AddressSource, GivenAddresses
+from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal, JournalEntry, Sink
 from frontend.engine.routing import ANYWHERE, Routing, choose
 from frontend.engine.socket import EngineSocket
@@ -66,6 +67,8 @@ class EngineClient:
         """What holds at every core that has ever served; None before the first."""
         self.cores: list[EngineConnection] = []
         """By rank."""
+        self.events = EngineEvents()
+        """The last deaths and resumptions."""
         self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
         self._state = state
         self._make_socket = make_socket
@@ -109,9 +112,14 @@ class EngineClient:
         """Messages from cores that could not be interpreted."""
         return sum(core.protocol_errors for core in self._all())
 
+    @property
+    def serves(self) -> bool:
+        """True when requests can be sent."""
+        return self.facts is not None and self._state.engine == SERVING
+
     def require(self) -> engine_pb2.Welcome:
         """Returns the facts that the engines agree on. Raises EngineNotReady unless requests can be sent."""
-        if self.facts is None or self._state.engine != SERVING:
+        if self.facts is None or not self.serves:
             name = admin_pb2.ServerState.Name(self._state.engine).removeprefix("SERVER_STATE_").lower()
             raise EngineNotReady(f"the engine is not ready: {name}")
         return self.facts
@@ -145,11 +153,15 @@ class EngineClient:
         """True when no core has the request because its own was lost."""
         return self._journal.waits(ticket)
 
+    async def ask(self, call: engine_pb2.Utility) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+        """Returns the answers of all cores in use. Raises EngineNotReady."""
+        self.require()
+        return await ask_all(self._all(), call)
+
     async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
         """Aborts requests of any frontend at every core; returns the ids that were in flight."""
         call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
-        self.require()
-        answers = await ask_all(self._all(), call)
+        answers = await self.ask(call)
         known = {name for _, result in answers for name in result.aborted.request_ids}
         return [name for name in request_ids if name in known]
 
@@ -187,6 +199,8 @@ class EngineClient:
         if core.differs:
             log.error("the engine at %s is not used: it has %s", core.address, core.differs)
         self._combine_facts()
+        if core.serves:
+            self.events.serves(core)
 
     def on_heartbeat(self, core: EngineConnection) -> None:
         """Resends waiting requests when a core is known to be alive."""
@@ -197,6 +211,7 @@ class EngineClient:
 
     def on_lost(self, core: EngineConnection) -> None:
         """Resends a lost core's requests to others."""
+        self.events.lost(core)
         self._show_state()
         for entry in list(core.in_flight.values()):
             self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
@@ -217,6 +232,9 @@ class EngineClient:
         elif error.reason == "REQUEST_ABORTED":  # while it was being sent to the core
             self._journal.drop(entry)
             entry.sink.abort()
+        elif error.reason == "REQUEST_QUARANTINED":
+            self.events.quarantined(core)
+            self._journal.fail(entry, error)
         elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
             self._journal.fail(entry, error)
 
@@ -245,6 +263,8 @@ class EngineClient:
         core = self._send(request, entry.routing, refused_by)
         if core is not None:
             self._journal.resent(entry, core, request.handle)
+            if request.again:
+                self.events.resumed(core)
         return core is not None
 
     def _try_elsewhere(self, entry: JournalEntry, core: EngineConnection) -> bool:

@@ -103,6 +103,11 @@ class EngineConnection:
         return self.epoch > 0 and not (self.leaving or self.differs)
 
     @property
+    def num_in_flight(self) -> int:
+        """Requests of this frontend at this core."""
+        return len(self.in_flight)
+
+    @property
     def load(self) -> float:
         """Known requests of all frontends on this core, relative to how many it runs at once."""
         assert self.welcome is not None

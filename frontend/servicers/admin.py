@@ -12,7 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
 from frontend.errors import Draining, InvalidRequest, Unimplemented
-from frontend.rpc.call_context import Context
+from frontend.inspection.inspector import Inspector
+from frontend.rpc.call_context import Context, current_caller
 from frontend.rpc.drain import Drain
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
@@ -20,7 +21,7 @@ from frontend.state import ServingState
 from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
-from pagewire.v1 import admin_pb2, admin_pb2_grpc
+from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2
 
 DEFAULT_INTERVAL = 1.0
 SHORTEST_INTERVAL = 0.05
@@ -39,7 +40,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         state: ServingState,
         drain: Drain,
         write_timeouts: WriteTimeouts,
+        inspector: Inspector,
     ) -> None:
+        self._inspector = inspector
         self._drain = drain
         self._write_timeouts = write_timeouts
         self._config = config
@@ -113,6 +116,36 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ResetCacheResponse:
         await self._engine.reset_cache()
         return admin_pb2.ResetCacheResponse()
+
+    @guarded
+    async def ListRequests(
+        self, request: inspection_pb2.ListRequestsRequest, context: Context
+    ) -> inspection_pb2.ListRequestsResponse:
+        return await self._inspector.list_requests(request, current_caller())
+
+    @guarded
+    async def ExplainRequest(
+        self, request: inspection_pb2.ExplainRequestRequest, context: Context
+    ) -> inspection_pb2.ExplainRequestResponse:
+        return await self._inspector.explain_request(request, current_caller())
+
+    @guarded
+    async def GetKvPool(
+        self, request: inspection_pb2.GetKvPoolRequest, context: Context
+    ) -> inspection_pb2.GetKvPoolResponse:
+        return await self._inspector.kv_pool(request, current_caller())
+
+    @guarded
+    async def ListTenants(
+        self, request: inspection_pb2.ListTenantsRequest, context: Context
+    ) -> inspection_pb2.ListTenantsResponse:
+        return await self._inspector.list_tenants(request, current_caller())
+
+    @guarded
+    async def ListEngines(
+        self, request: inspection_pb2.ListEnginesRequest, context: Context
+    ) -> inspection_pb2.ListEnginesResponse:
+        return self._inspector.list_engines()
 
     @guarded
     async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: Context) -> None:

@@ -104,6 +104,7 @@ class Generator:
         engine_id = caller.scope(request_id)
         put_log_fields(request_id, tenant, span.trace)
         with self.registry.reserve(engine_id) as entry:
+            entry.tenant, entry.priority, entry.timings = tenant, request.priority, timings
             with self._limits.reading(request.ByteSize(), caller):
                 stream, message = await self._prepare(
                     request, (request_id, engine_id), limits, timings, whole

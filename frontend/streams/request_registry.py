@@ -23,6 +23,10 @@ class RegisteredRequest:
     ticket: int | None = None
     """The engine client's ticket; None: it has not been sent yet."""
     aborted: bool = False
+    tenant: str = ""
+    priority: int = 0
+    timings: RequestTimings | None = None
+    """None: of a group."""
     failure: ServiceError | None = None
     """The error that ended it before it had a stream."""
     members: tuple[str, ...] = ()
@@ -45,6 +49,14 @@ class RequestRegistry:
         """Requests as clients count them: a group is one."""
         members = sum(member in self._entries for entry in self._entries.values() for member in entry.members)
         return len(self._entries) - members
+
+    def find(self, engine_id: str) -> RegisteredRequest | None:
+        """Returns the request with this id."""
+        return self._entries.get(engine_id)
+
+    def items(self) -> list[tuple[str, RegisteredRequest]]:
+        """Returns all requests with their engine ids, groups left out, in order of arrival."""
+        return [(name, entry) for name, entry in self._entries.items() if not entry.members]
 
     @contextmanager
     def reserve(self, engine_id: str) -> Iterator[RegisteredRequest]:

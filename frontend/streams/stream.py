@@ -98,6 +98,11 @@ class Stream:
         """True when all sequences have ended."""
         return self._num_open == 0
 
+    @property
+    def num_open(self) -> int:
+        """Sequences that have not ended."""
+        return self._num_open
+
     def started(self, queue_us: int, cached_tokens: int, waits_us: Items[int] = ()) -> None:
         """The request was scheduled for the first time since it was last sent."""
         self._timings.started(queue_us, waits_us)

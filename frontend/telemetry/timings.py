@@ -101,21 +101,24 @@ class RequestTimings:
         """True when a token has arrived."""
         return self._first is not None
 
-    def parts(self) -> dict[str, int]:
-        """Returns the phases in nanoseconds. Without a token, the time since submission is queue, then
-        prefill."""
-        first = self._last if self._first is None else self._first
+    def parts(self, now: int | None = None) -> dict[str, int]:
+        """Returns the phases in nanoseconds until the last token, or until `now` (time.monotonic_ns()).
+
+        Without a token, the time since submission is queue, then prefill.
+        """
+        last = self._last if now is None else now
+        first = last if self._first is None else self._first
         sent = first if self._sent is None else self._sent
         wait = first - sent
         queue = wait if self._queue is None else min(self._queue, wait)
-        before, after = min(self._paused[0], wait - queue), min(self._paused[1], self._last - first)
+        before, after = min(self._paused[0], wait - queue), min(self._paused[1], last - first)
         return {
             "preprocess": sent - self._arrival,
             "queue": queue,
             "prefill": wait - queue - before,
-            "decode": self._last - first - after,
+            "decode": last - first - after,
             "preempted": before + after,
-            "total": self._last - self._arrival,
+            "total": last - self._arrival,
         }
 
     @property
@@ -123,20 +126,20 @@ class RequestTimings:
         """Nanoseconds from arrival to the first token; to the end, where there is none."""
         return (self._last if self._first is None else self._first) - self._arrival
 
-    def waits(self) -> dict[str, int]:
-        """Returns the causes of waiting in nanoseconds, as in pagewire.v1.Waits."""
-        left = self.parts()["queue"]
+    def waits(self, now: int | None = None) -> dict[str, int]:
+        """Returns the causes of waiting in nanoseconds, as in pagewire.v1.Waits. now: as in parts()."""
+        left = self.parts(now)["queue"]
         found = {}
         for name, waited in zip(QUEUE_CAUSES, self._waits, strict=True):
             found[name] = min(waited, left)
             left -= found[name]
         return {"queue": left, **found, "client": self._client}
 
-    def timings(self) -> generation_pb2.Timings:
-        """Returns phases and causes as a message for the client."""
+    def timings(self, now: int | None = None) -> generation_pb2.Timings:
+        """Returns phases and causes as a message for the client. now: as in parts()."""
         timings = generation_pb2.Timings()
-        for name, nanoseconds in self.parts().items():
+        for name, nanoseconds in self.parts(now).items():
             getattr(timings, name).FromNanoseconds(nanoseconds)
-        for name, nanoseconds in self.waits().items():
+        for name, nanoseconds in self.waits(now).items():
             getattr(timings.waits, name).FromNanoseconds(nanoseconds)
         return timings

@@ -34,7 +34,15 @@ from pagewire.client.transport.credentials import AccessOptions, Credentials
 from pagewire.client.transport.exchange import MAX_IN_FLIGHT, Command
 from pagewire.client.transport.multiplex_aio import AsyncMultiplex
 from pagewire.client.transport.recovery import Recovery
-from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
+from pagewire.v1 import (
+    admin_pb2,
+    generation_pb2,
+    inspection_pb2,
+    model_pb2,
+    pooling_pb2,
+    prompt_pb2,
+    tokenizer_pb2,
+)
 
 _POLL_S = 0.05
 
@@ -328,6 +336,42 @@ class AsyncClient:
         """Returns how busy the service is."""
         response = await self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout)
         return response.load
+
+    async def list_requests(
+        self, *, limit: int = 100, tenant: str = "", timeout: float | None = None
+    ) -> inspection_pb2.ListRequestsResponse:
+        """Returns requests in flight, at most `limit` (1 to 1000), the oldest first. With authentication, the
+        token's own; with an admin's token all, or those of `tenant`."""
+        request = inspection_pb2.ListRequestsRequest(limit=limit, tenant=tenant)
+        return await self._unary(channel.LIST_REQUESTS, request, timeout)
+
+    async def explain_request(
+        self, request_id: str, *, tenant: str = "", timeout: float | None = None
+    ) -> inspection_pb2.ExplainRequestResponse:
+        """Returns where a request's time went, what it waits for and which requests share its KV blocks.
+        Raises NotFound when it is not in flight. tenant: of the request, for admins."""
+        request = inspection_pb2.ExplainRequestRequest(request_id=request_id, tenant=tenant)
+        return await self._unary(channel.EXPLAIN_REQUEST, request, timeout)
+
+    async def kv_pool(
+        self, *, max_cells: int = 1024, timeout: float | None = None
+    ) -> list[inspection_pb2.KvPool]:
+        """Returns the KV pool of each engine core, as a picture of at most so many cells (1 to 16384)."""
+        request = inspection_pb2.GetKvPoolRequest(max_cells=max_cells)
+        response = await self._unary(channel.GET_KV_POOL, request, timeout)
+        return list(response.pools)
+
+    async def list_tenants(
+        self, *, limit: int = 100, timeout: float | None = None
+    ) -> list[inspection_pb2.TenantInfo]:
+        """Returns tenants with requests in flight, at most `limit` (1 to 1000) for each engine core."""
+        request = inspection_pb2.ListTenantsRequest(limit=limit)
+        response = await self._unary(channel.LIST_TENANTS, request, timeout)
+        return list(response.tenants)
+
+    async def list_engines(self, *, timeout: float | None = None) -> inspection_pb2.ListEnginesResponse:
+        """Returns the engine cores with their health, and their last deaths and resumptions."""
+        return await self._unary(channel.LIST_ENGINES, inspection_pb2.ListEnginesRequest(), timeout)
 
     async def watch_load(
         self, min_interval: float | None = None, *, timeout: float | None = None

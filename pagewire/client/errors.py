@@ -3,7 +3,7 @@
 PagewireError
 └── RpcError              any status but OK
     ├── InvalidArgument   a field is wrong, or not implemented yet; has .field
-    ├── NotFound          no such model
+    ├── NotFound          no such model, or no such request in flight
     ├── AlreadyExists     the request id is in flight
     ├── Unauthenticated, PermissionDenied
     ├── ResourceExhausted overload; has .retry_after
@@ -56,7 +56,7 @@ class InvalidArgument(RpcError):
 
 
 class NotFound(RpcError):
-    """No such model."""
+    """No such model, or no request of that id is in flight."""
 
 
 class AlreadyExists(RpcError):

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from pagewire.v1 import admin_pb2 as pagewire_dot_v1_dot_admin__pb2
+from pagewire.v1 import inspection_pb2 as pagewire_dot_v1_dot_inspection__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -75,6 +76,31 @@ class AdminServiceStub:
                 request_serializer=pagewire_dot_v1_dot_admin__pb2.StopProfileRequest.SerializeToString,
                 response_deserializer=pagewire_dot_v1_dot_admin__pb2.StopProfileResponse.FromString,
                 _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/pagewire.v1.AdminService/ListRequests',
+                request_serializer=pagewire_dot_v1_dot_inspection__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.ExplainRequest = channel.unary_unary(
+                '/pagewire.v1.AdminService/ExplainRequest',
+                request_serializer=pagewire_dot_v1_dot_inspection__pb2.ExplainRequestRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_inspection__pb2.ExplainRequestResponse.FromString,
+                _registered_method=True)
+        self.GetKvPool = channel.unary_unary(
+                '/pagewire.v1.AdminService/GetKvPool',
+                request_serializer=pagewire_dot_v1_dot_inspection__pb2.GetKvPoolRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_inspection__pb2.GetKvPoolResponse.FromString,
+                _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/pagewire.v1.AdminService/ListTenants',
+                request_serializer=pagewire_dot_v1_dot_inspection__pb2.ListTenantsRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListTenantsResponse.FromString,
+                _registered_method=True)
+        self.ListEngines = channel.unary_unary(
+                '/pagewire.v1.AdminService/ListEngines',
+                request_serializer=pagewire_dot_v1_dot_inspection__pb2.ListEnginesRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListEnginesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -138,6 +164,42 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRequests(self, request, context):
+        """Lists requests in flight. With authentication, for every token: a tenant sees its own requests, an admin all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainRequest(self, request, context):
+        """Says where a request's time went, what it waits for and which requests share its KV blocks. For every token,
+        as ListRequests. NOT_FOUND: it is not in flight.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetKvPool(self, request, context):
+        """Shows the KV pool of each engine core as a picture of bounded size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTenants(self, request, context):
+        """Lists tenants with requests in flight, and their shares.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEngines(self, request, context):
+        """Lists engine cores with their health, and their last deaths and resumptions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +242,31 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.StopProfile,
                     request_deserializer=pagewire_dot_v1_dot_admin__pb2.StopProfileRequest.FromString,
                     response_serializer=pagewire_dot_v1_dot_admin__pb2.StopProfileResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListRequestsRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_inspection__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'ExplainRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRequest,
+                    request_deserializer=pagewire_dot_v1_dot_inspection__pb2.ExplainRequestRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_inspection__pb2.ExplainRequestResponse.SerializeToString,
+            ),
+            'GetKvPool': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetKvPool,
+                    request_deserializer=pagewire_dot_v1_dot_inspection__pb2.GetKvPoolRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_inspection__pb2.GetKvPoolResponse.SerializeToString,
+            ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListTenantsRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_inspection__pb2.ListTenantsResponse.SerializeToString,
+            ),
+            'ListEngines': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEngines,
+                    request_deserializer=pagewire_dot_v1_dot_inspection__pb2.ListEnginesRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_inspection__pb2.ListEnginesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -399,6 +486,141 @@ class AdminService:
             '/pagewire.v1.AdminService/StopProfile',
             pagewire_dot_v1_dot_admin__pb2.StopProfileRequest.SerializeToString,
             pagewire_dot_v1_dot_admin__pb2.StopProfileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.AdminService/ListRequests',
+            pagewire_dot_v1_dot_inspection__pb2.ListRequestsRequest.SerializeToString,
+            pagewire_dot_v1_dot_inspection__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.AdminService/ExplainRequest',
+            pagewire_dot_v1_dot_inspection__pb2.ExplainRequestRequest.SerializeToString,
+            pagewire_dot_v1_dot_inspection__pb2.ExplainRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetKvPool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.AdminService/GetKvPool',
+            pagewire_dot_v1_dot_inspection__pb2.GetKvPoolRequest.SerializeToString,
+            pagewire_dot_v1_dot_inspection__pb2.GetKvPoolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.AdminService/ListTenants',
+            pagewire_dot_v1_dot_inspection__pb2.ListTenantsRequest.SerializeToString,
+            pagewire_dot_v1_dot_inspection__pb2.ListTenantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEngines(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.AdminService/ListEngines',
+            pagewire_dot_v1_dot_inspection__pb2.ListEnginesRequest.SerializeToString,
+            pagewire_dot_v1_dot_inspection__pb2.ListEnginesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,7 @@ TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/model_info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
+INSPECTOR = "frontend/inspection/inspector.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,14 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
     "DrainRequest": {"timeout": Elsewhere("0 to 86400 s", ADMIN)},
     "ResumeRequest": {},
     "ResetCacheRequest": {},
+    "ListRequestsRequest": {"limit": Elsewhere("1 to 1000", INSPECTOR), "tenant": Kind.FREE},
+    "ExplainRequestRequest": {
+        "request_id": Elsewhere("1 to 256 bytes", INSPECTOR),
+        "tenant": Elsewhere("the caller's; an admin may name another one; none without tokens", INSPECTOR),
+    },
+    "GetKvPoolRequest": {"max_cells": Elsewhere("1 to 16384", INSPECTOR)},
+    "ListTenantsRequest": {"limit": Elsewhere("1 to 1000", INSPECTOR)},
+    "ListEnginesRequest": {},
 }
 """By message: the requests of the RPCs that are built."""
 
@@ -167,6 +176,9 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "DetokenizeRequest.skip_special_tokens": "true",
     "WatchLoadRequest.min_interval": "1 s",
     "DrainRequest.timeout": "never",
+    "ListRequestsRequest.limit": "100",
+    "GetKvPoolRequest.max_cells": "1024",
+    "ListTenantsRequest.limit": "100",
 }
 
 NOT_BUILT: dict[str, str] = {

@@ -181,6 +181,8 @@ class FakeEngine:
         self.script = script
         self.load = admin_pb2.RankLoad(kv_total_tokens=1024)
         self.num_resets = 0  # of the prefix cache
+        self.answers: dict[str, engine_pb2.UtilityResult] = {}  # to calls of these kinds
+        self.asked: list[engine_pb2.Utility] = []  # of these kinds
         self.silent = False  # answers nothing, as if it were loading
         self.requests: asyncio.Queue[engine_pb2.AddRequest] = asyncio.Queue()
         self.aborts: asyncio.Queue[engine_pb2.Abort] = asyncio.Queue()
@@ -336,7 +338,10 @@ class FakeEngine:
 
     async def _answer(self, utility: engine_pb2.Utility) -> None:
         result = engine_pb2.UtilityResult(call_id=utility.call_id)
-        if utility.HasField("reset_cache"):
+        if (kind := str(utility.WhichOneof("call"))) in self.answers:
+            self.asked.append(utility)
+            result.MergeFrom(self.answers[kind])
+        elif utility.HasField("reset_cache"):
             self.num_resets += 1
             result.cache_reset.SetInParent()
         elif utility.HasField("get_load"):

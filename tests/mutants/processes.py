@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a name of any length is kept by the core",
-        file="engine_core/core.py",
+        file="engine_core/utilities/answers.py",
         old="            if is_too_long(name):\n",
         new="            if not name:\n",
         tests=("tests/hostile/test_bus.py",),

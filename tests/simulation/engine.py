@@ -12,7 +12,7 @@ from engine_core.io.worker_process import WorkerDied
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.startup import check_config, make_identity, make_scheduler
-from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, EngineMessage
+from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage, Utility
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
@@ -62,9 +62,9 @@ class CheckedCore(EngineCore):
         if any(sequence.status is not Status.ENDED for sequence in named):
             self.findings.append("what was aborted goes on")
 
-    def _abort_ids(self, message: AbortByIds, arrival: float) -> list[str]:
-        self._aborted |= dict.fromkeys(message.request_ids, arrival)
-        return super()._abort_ids(message, arrival)
+    def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
+        self._aborted |= dict.fromkeys(utility.abort_by_ids.request_ids, arrival)
+        super()._answer_utility(frontend, utility, arrival)
 
     def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
         super()._add_request(frontend, message, arrival)

@@ -39,8 +39,8 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         if caller is not None:
             set_caller(caller, authenticate)
         handler = await continuation(handler_call_details)
-        is_for_admins = access_of(method) is Access.ADMINS
-        if handler is None or not self._authenticator.admins_are_local or not is_for_admins:
+        is_shielded = access_of(method) in (Access.ADMINS, Access.TENANTS)
+        if handler is None or not self._authenticator.admins_are_local or not is_shielded:
             return handler
         if method not in self._local:  # bounded by the number of methods
             self._local[method] = _local_only(handler)

@@ -9,7 +9,14 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from pagewire.client.transport.credentials import Credentials
-from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
+from pagewire.v1 import (
+    admin_pb2,
+    generation_pb2,
+    inspection_pb2,
+    model_pb2,
+    pooling_pb2,
+    tokenizer_pb2,
+)
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -87,6 +94,29 @@ DRAIN = Method("/pagewire.v1.AdminService/Drain", admin_pb2.DrainResponse, admin
 RESUME = Method("/pagewire.v1.AdminService/Resume", admin_pb2.ResumeResponse, admin_pb2.ResumeRequest)
 WATCH_LOAD = Method(
     "/pagewire.v1.AdminService/WatchLoad", admin_pb2.WatchLoadResponse, admin_pb2.WatchLoadRequest
+)
+LIST_REQUESTS = Method(
+    "/pagewire.v1.AdminService/ListRequests",
+    inspection_pb2.ListRequestsResponse,
+    inspection_pb2.ListRequestsRequest,
+)
+EXPLAIN_REQUEST = Method(
+    "/pagewire.v1.AdminService/ExplainRequest",
+    inspection_pb2.ExplainRequestResponse,
+    inspection_pb2.ExplainRequestRequest,
+)
+GET_KV_POOL = Method(
+    "/pagewire.v1.AdminService/GetKvPool", inspection_pb2.GetKvPoolResponse, inspection_pb2.GetKvPoolRequest
+)
+LIST_TENANTS = Method(
+    "/pagewire.v1.AdminService/ListTenants",
+    inspection_pb2.ListTenantsResponse,
+    inspection_pb2.ListTenantsRequest,
+)
+LIST_ENGINES = Method(
+    "/pagewire.v1.AdminService/ListEngines",
+    inspection_pb2.ListEnginesResponse,
+    inspection_pb2.ListEnginesRequest,
 )
 CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
 

@@ -4,6 +4,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from pagewire.v1 import admin_pb2 as _admin_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
+from pagewire.v1 import inspection_pb2 as _inspection_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -202,16 +203,38 @@ class Abort(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Utility(_message.Message):
-    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache")
+    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache", "list_requests", "explain_request", "get_kv_pool", "list_tenants")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORT_BY_IDS_FIELD_NUMBER: _ClassVar[int]
     GET_LOAD_FIELD_NUMBER: _ClassVar[int]
     RESET_CACHE_FIELD_NUMBER: _ClassVar[int]
+    LIST_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    GET_KV_POOL_FIELD_NUMBER: _ClassVar[int]
+    LIST_TENANTS_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     abort_by_ids: AbortByIds
     get_load: GetLoad
     reset_cache: ResetCache
-    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ...) -> None: ...
+    list_requests: ListRequests
+    explain_request: ExplainRequest
+    get_kv_pool: _inspection_pb2.GetKvPoolRequest
+    list_tenants: _inspection_pb2.ListTenantsRequest
+    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ..., list_requests: _Optional[_Union[ListRequests, _Mapping]] = ..., explain_request: _Optional[_Union[ExplainRequest, _Mapping]] = ..., get_kv_pool: _Optional[_Union[_inspection_pb2.GetKvPoolRequest, _Mapping]] = ..., list_tenants: _Optional[_Union[_inspection_pb2.ListTenantsRequest, _Mapping]] = ...) -> None: ...
+
+class ListRequests(_message.Message):
+    __slots__ = ("limit", "tenant")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    tenant: str
+    def __init__(self, limit: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class AbortByIds(_message.Message):
     __slots__ = ("request_ids",)
@@ -228,16 +251,24 @@ class ResetCache(_message.Message):
     def __init__(self) -> None: ...
 
 class UtilityResult(_message.Message):
-    __slots__ = ("call_id", "aborted", "load", "cache_reset")
+    __slots__ = ("call_id", "aborted", "load", "cache_reset", "requests", "explanation", "kv_pool", "tenants")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     CACHE_RESET_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    KV_POOL_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     aborted: AbortByIds
     load: Load
     cache_reset: ResetCache
-    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ...) -> None: ...
+    requests: _inspection_pb2.ListRequestsResponse
+    explanation: _inspection_pb2.ExplainRequestResponse
+    kv_pool: _inspection_pb2.KvPool
+    tenants: _inspection_pb2.ListTenantsResponse
+    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
     __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens", "has_logprobs", "logprobs", "prompt_logprobs", "started_waits_us", "paused_handles", "paused_us", "draft_counts")

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,6 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from engine_core.queue import fair
 from engine_core.queue.fair import FairQueue
 from engine_core.queue.token_counters import Weights
 from engine_core.request import Sequence
@@ -236,6 +238,22 @@ def test_siblings_that_fork_count_as_sequences_ahead() -> None:
     queue.remove(queue.head())
     assert queue.ahead(make(add_request(3, tenant="a")), 10.0) == (1, 5)
     queue.check_invariants(0)
+
+
+def test_what_is_before_a_sequence_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own tenant's earlier ones, a better class, what had its turn; a sample stands for a long line."""
+    queue, own = FairQueue(), []
+    for handle in range(1, 7):
+        own.append(make(add_request(handle, prompt=5, tenant="a")).sequences[0])
+        queue.add(own[-1], 0)
+    assert [queue.before(each, 0.0) for each in own] == [(place, 5 * place) for place in range(6)]
+    queue.add(make(add_request(8, prompt=7, tenant="b", priority=-1)).sequences[0], 0)
+    assert queue.before(own[2], 0.0) == (1 + 2, 7 + 10)
+    queue.remove(own[5])
+    queue.add_front(own[5], 0)
+    assert queue.before(own[5], 0.0) == (1, 7) and queue.before(own[2], 0.0) == (1 + 3, 7 + 15)
+    monkeypatch.setattr(fair, "_SAMPLED_SEQUENCES", 3)
+    assert queue.before(own[4], 0.0) == (1 + 6, 7 + 30), "two of three stand for five"
 
 
 def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:

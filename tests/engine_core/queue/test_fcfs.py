@@ -47,6 +47,17 @@ def test_all_that_waits_is_ahead_of_a_request() -> None:
     assert queue.share("a") == Share(0.0, 0, 0)
 
 
+def test_what_is_before_a_sequence() -> None:
+    queue = FirstComeQueue()
+    first, second, third = sequence(1, 7), make(add_request(2, 5, n=4)).sequences[0], sequence(3, 2)
+    for each in (first, second):
+        queue.add(each, 0)
+    queue.add_front(third, 0)
+    assert queue.before(third, 10.0) == Ahead(0, 0)
+    assert queue.before(first, 10.0) == Ahead(1, 2)
+    assert queue.before(second, 10.0) == Ahead(2, 9)
+
+
 def test_wrong_counts_are_found() -> None:
     check_counts({sequence(1): 5}, 5)
     with pytest.raises(InvariantError, match="6 tokens wait, but 5 are counted"):

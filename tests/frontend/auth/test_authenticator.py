@@ -28,11 +28,12 @@ KNOWN = {
     *(f"/pagewire.v1.PoolingService/{name}" for name in ("Embed", "Score", "Classify")),
     "/pagewire.v1.PoolingService/ScoreContinuations",
 }
+TENANTS = {f"/pagewire.v1.AdminService/{name}" for name in ("ListRequests", "ExplainRequest")}
 ADMINS = {
     "/pagewire.v1.ModelService/LoadAdapter",
     "/pagewire.v1.ModelService/UnloadAdapter",
     *(method for method in METHODS if method.startswith("/pagewire.v1.AdminService/")),
-}
+} - TENANTS
 
 
 class Table:
@@ -56,7 +57,12 @@ def bearer(token: str) -> tuple[tuple[str, str]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_row(method):
-    rows = {Access.PUBLIC: EVERYBODY, Access.AUTHENTICATED: KNOWN, Access.ADMINS: ADMINS}
+    rows = {
+        Access.PUBLIC: EVERYBODY,
+        Access.AUTHENTICATED: KNOWN,
+        Access.TENANTS: TENANTS,
+        Access.ADMINS: ADMINS,
+    }
     assert [access for access, methods in rows.items() if method in methods] == [access_of(method)]
 
 

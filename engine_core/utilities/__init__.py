@@ -1,0 +1,1 @@
+"""Answers to frontends' questions about the core."""

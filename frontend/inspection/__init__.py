@@ -1,0 +1,1 @@
+"""What the service is doing, for operators and tenants. Independent of the transport."""

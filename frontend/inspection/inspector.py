@@ -1,0 +1,170 @@
+"""Says what the service is doing: asks the engine cores, and adds what this frontend knows.
+
+A core puts such answers together between its steps, so a tenant has one question at the cores at a time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from frontend.auth.caller import Caller, scope
+from frontend.engine.client import EngineClient
+from frontend.engine.connection import EngineConnection
+from frontend.errors import EngineNotReady, InvalidRequest, RequestNotFound
+from frontend.inspection.local_requests import LocalRequests
+from frontend.streams.request_registry import RequestRegistry
+from frontend.validation.rules import MAX_ID_BYTES
+from pagewire.internal.v1 import engine_pb2
+from pagewire.v1 import inspection_pb2 as pb
+
+DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
+"""Requests, or tenants, in an answer."""
+DEFAULT_CELLS, MAX_CELLS = 1024, 16_384
+"""Cells in the picture of a KV pool."""
+
+
+class Inspector:
+    """Answers questions about requests, blocks, tenants and engine cores. Belongs to the event loop."""
+
+    def __init__(self, registry: RequestRegistry, engine: EngineClient) -> None:
+        self._engine = engine
+        self._local = LocalRequests(registry, engine)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by tenant
+
+    async def list_requests(self, request: pb.ListRequestsRequest, caller: Caller) -> pb.ListRequestsResponse:
+        """Returns requests in flight that the caller may see, the oldest first. Without a core that serves,
+        those of this frontend. Raises InvalidRequest, AdminsOnly, EngineNotReady."""
+        limit = _bounded("limit", request.limit if request.HasField("limit") else DEFAULT_LIMIT, MAX_LIMIT)
+        tenant = caller.may_see(request.tenant)
+        call = engine_pb2.Utility(list_requests=engine_pb2.ListRequests(limit=limit, tenant=tenant))
+        found, total = [], 0
+        for core, result in await self._ask(call, caller) if self._engine.serves else []:
+            answer = result.requests
+            total += answer.total
+            for info in answer.requests:
+                info.rank = core.rank
+                self._local.refine(info)
+                found.append(info)
+        others = self._local.without_core(tenant, {info.request_id for info in found})
+        found = sorted(found + others, key=lambda info: -info.age.ToNanoseconds())
+        response = pb.ListRequestsResponse(requests=found[:limit], total=total + len(others))
+        for info in response.requests:
+            info.request_id = _public_id(info.request_id, info.tenant, caller)
+        return response
+
+    async def explain_request(
+        self, request: pb.ExplainRequestRequest, caller: Caller
+    ) -> pb.ExplainRequestResponse:
+        """Returns where a request's time went, what it waits for and which requests share its blocks. Raises
+        InvalidRequest, AdminsOnly, RequestNotFound, EngineNotReady."""
+        if not 1 <= len(request.request_id.encode()) <= MAX_ID_BYTES:
+            raise InvalidRequest({"request_id": f"must be 1 to {MAX_ID_BYTES} bytes"})
+        engine_id = self._engine_id(request, caller)
+        response = pb.ExplainRequestResponse()
+        call = engine_pb2.Utility(explain_request=engine_pb2.ExplainRequest(request_id=engine_id))
+        for core, result in await self._ask(call, caller) if self._engine.serves else []:
+            if result.explanation.HasField("request"):
+                response = result.explanation
+                response.request.rank = core.rank
+                self._local.refine(response.request)
+        if not response.HasField("request"):
+            local = self._local.find(engine_id)
+            if local is None:
+                raise RequestNotFound(request.request_id)
+            response.request.CopyFrom(local)
+        tenant = response.request.tenant
+        response.request.request_id = _public_id(response.request.request_id, tenant, caller)
+        for sharer in response.sharers:
+            sharer.request_id = _public_id(sharer.request_id, tenant, caller)
+        return response
+
+    async def kv_pool(self, request: pb.GetKvPoolRequest, caller: Caller) -> pb.GetKvPoolResponse:
+        """Returns the KV pool of each engine core. Raises InvalidRequest, EngineNotReady."""
+        cells = request.max_cells if request.HasField("max_cells") else DEFAULT_CELLS
+        picture = pb.GetKvPoolRequest(max_cells=_bounded("max_cells", cells, MAX_CELLS))
+        response = pb.GetKvPoolResponse()
+        for core, result in await self._ask(engine_pb2.Utility(get_kv_pool=picture), caller):
+            result.kv_pool.rank = core.rank
+            for holder in result.kv_pool.holders:
+                holder.request_id = _public_id(holder.request_id, holder.tenant, caller)
+            response.pools.append(result.kv_pool)
+        return response
+
+    async def list_tenants(self, request: pb.ListTenantsRequest, caller: Caller) -> pb.ListTenantsResponse:
+        """Returns tenants with requests in flight. Raises InvalidRequest, EngineNotReady."""
+        limit = _bounded("limit", request.limit if request.HasField("limit") else DEFAULT_LIMIT, MAX_LIMIT)
+        response = pb.ListTenantsResponse()
+        call = engine_pb2.Utility(list_tenants=pb.ListTenantsRequest(limit=limit))
+        for core, result in await self._ask(call, caller):
+            response.total += result.tenants.total
+            for info in result.tenants.tenants:
+                info.rank = core.rank
+                response.tenants.append(info)
+        return response
+
+    def list_engines(self) -> pb.ListEnginesResponse:
+        """Returns the engine cores as this frontend sees them, and their last deaths and resumptions."""
+        engines = [_describe(core) for core in self._engine.cores]
+        return pb.ListEnginesResponse(engines=engines, events=self._engine.events.latest())
+
+    def _engine_id(self, request: pb.ExplainRequestRequest, caller: Caller) -> str:
+        """Returns the engine's id of a request that the caller may see. Raises AdminsOnly, InvalidRequest."""
+        if caller.tenant is None:
+            if request.tenant:
+                raise InvalidRequest(
+                    {"tenant": "must be empty without authentication: ids belong to no tenant"}
+                )
+            return request.request_id
+        return scope(caller.may_see(request.tenant) or caller.tenant, request.request_id)
+
+    async def _ask(
+        self, call: engine_pb2.Utility, caller: Caller
+    ) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+        """Returns the cores' answers. Raises EngineNotReady, also when a core has none."""
+        async with self._turn(caller):
+            answers = await self._engine.ask(call)
+        if any(result.WhichOneof("result") is None for _, result in answers):
+            raise EngineNotReady("the engine has too many questions to answer, or does not know this one")
+        return answers
+
+    @asynccontextmanager
+    async def _turn(self, caller: Caller) -> AsyncIterator[None]:
+        async with self._turns.setdefault(caller.tenant or "", asyncio.Lock()):
+            yield
+
+
+def _bounded(name: str, value: int, most: int) -> int:
+    """Raises InvalidRequest for a number outside of 1 to most."""
+    if not 1 <= value <= most:
+        raise InvalidRequest({name: f"must be 1 to {most}, not {value}"})
+    return value
+
+
+def _public_id(engine_id: str, tenant: str, caller: Caller) -> str:
+    """Returns the id that a request's client knows; see Caller.scope()."""
+    return engine_id if caller.tenant is None else engine_id.removeprefix(f"{tenant}/")
+
+
+def _describe(core: EngineConnection) -> pb.EngineInfo:
+    """Returns what this frontend knows of an engine core."""
+    state = pb.ENGINE_STATE_SERVING
+    if not core.epoch:
+        state = pb.ENGINE_STATE_AWAY
+    elif not core.serves:
+        state = pb.ENGINE_STATE_LEAVING if core.leaving else pb.ENGINE_STATE_UNUSED
+    info = pb.EngineInfo(
+        rank=core.rank,
+        state=state,
+        address=core.address,
+        requests_in_flight=core.num_in_flight,
+        unanswered_heartbeats=max(core.num_unanswered - 1, 0),
+        differs=core.differs,
+    )
+    if (welcome := core.welcome) is not None:
+        info.instance_id, info.version = welcome.instance_id, welcome.engine_version
+        info.start_time.CopyFrom(welcome.start_time)
+        info.device, info.architecture = welcome.device, welcome.model.architecture
+        info.arithmetic = welcome.model.arithmetic
+        info.num_blocks, info.max_num_seqs = welcome.num_blocks, welcome.max_num_seqs
+    return info

@@ -94,7 +94,8 @@ class Exchange:
         await self._writer.write({"type": "http.response.start", "status": status, "headers": fields})
 
 
-def event(content: Any) -> bytes:
-    """Returns a server-sent event with JSON data."""
+def event(content: Any, name: str = "") -> bytes:
+    """Returns a server-sent event with JSON data. name: of the event, which most streams go without."""
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {data}\n\n".encode()
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {data}\n\n".encode()

@@ -23,8 +23,8 @@ from frontend.http.disconnect import until_disconnect
 from frontend.http.errors import DeadlineExceeded, Disconnected, NotServed
 from frontend.http.exchange import Exchange, Scope, Send
 from frontend.http.origin import check_origin
-from frontend.openai import endpoints
-from frontend.openai.errors import error_body, error_headers
+from frontend.openai import endpoints, tokens
+from frontend.openai.answers.errors import error_body, error_headers
 from frontend.openai.parts import ApiParts
 from pagewire.log_redaction import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
@@ -129,8 +129,10 @@ def make_app(parts: ApiParts) -> Starlette:
     routes = [
         route("POST", "/v1/chat/completions", endpoints.chat_completions, call),
         route("POST", "/v1/completions", endpoints.completions, call),
-        route("POST", "/tokenize", endpoints.tokenize, call),
-        route("POST", "/detokenize", endpoints.detokenize, call),
+        route("POST", "/v1/responses", endpoints.responses, call),
+        route("POST", "/v1/embeddings", endpoints.embeddings, control),
+        route("POST", "/tokenize", tokens.tokenize, call),
+        route("POST", "/detokenize", tokens.detokenize, call),
         route("GET", "/v1/models", endpoints.list_models, control),
         route("GET", "/v1/models/{name:path}", endpoints.get_model, control),
         Route("/health", Health(parts), methods=["GET"]),

@@ -2,51 +2,64 @@
 
 import secrets
 import time
-from array import array
 from typing import Any
 
 from frontend.call import Call
-from frontend.errors import InvalidRequest, ServiceError
+from frontend.errors import InvalidRequest, Unsupported
 from frontend.http.exchange import Exchange
-from frontend.openai import values
-from frontend.openai.answers import AnswerFormat, ChatFormat, CompletionFormat, Envelope
-from frontend.openai.chat_request import read_chat, read_conversation
-from frontend.openai.completion_request import read_completion
-from frontend.openai.fields import STREAM_OPTIONS, Field, Names, Table, given, read_fields, read_object
+from frontend.openai.answers.choices import (
+    AnswerFormat,
+    ChatFormat,
+    ChoicesWriter,
+    CompletionFormat,
+    Envelope,
+)
+from frontend.openai.answers.response import ResponseFacts, ResponseWriter
 from frontend.openai.generation import Job, generate
 from frontend.openai.parts import ApiParts
-from frontend.validation.requests import check_detokenize, check_tokenize
-from frontend.validation.rules import Limits
-from pagewire.v1 import generation_pb2, prompt_pb2, tokenizer_pb2
+from frontend.openai.requests.chat import read_chat
+from frontend.openai.requests.completion import read_completion
+from frontend.openai.requests.fields import (
+    RESPONSE_STREAM_OPTIONS,
+    STREAM_OPTIONS,
+    Names,
+    given,
+    read_object,
+)
+from frontend.openai.requests.response import read_response
+from pagewire.v1 import generation_pb2
 
 REQUEST_ID = "x-request-id"
 """Header with the client's name for its request; the answer repeats it."""
 Json = dict[str, Any]
 
-_TOKENIZE: Table = {
-    "model": Field(values.text, "model"),
-    "prompt": Field(values.anything),
-    "messages": Field(values.anything),
-    "add_special_tokens": Field(values.boolean),
-    "add_generation_prompt": Field(values.boolean),
-    "continue_final_message": Field(values.boolean),
-    "chat_template_kwargs": Field(values.json_object),
-    "tools": Field(values.anything),
-    "return_token_strs": Field(values.boolean, "token_texts"),
-}
-_DETOKENIZE: Table = {
-    "model": Field(values.text, "model"),
-    "tokens": Field(values.token_ids),
-    "skip_special_tokens": Field(values.boolean, "skip_special_tokens"),
-}
-
 
 async def chat_completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
     names = Names()
-    request = read_chat(body, names)
+    request = read_chat(body, names, parts.model.chat_template)
     form = ChatFormat(request.output.HasField("logprobs"))
-    await _generate(parts, body, [request], form, names, call, exchange)
+    await _choices(parts, body, [request], form, names, call, exchange)
+
+
+async def responses(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/responses."""
+    names = Names()
+    request = read_response(body, names, parts.model.chat_template)
+    read_object(given(body, "stream_options", {}), "stream_options", RESPONSE_STREAM_OPTIONS)
+    request.request_id = request_id_of(exchange, names)
+    sampling, default = request.sampling, parts.model.default_sampling
+    facts = ResponseFacts(
+        request_id=request.request_id,
+        created=int(time.time()),
+        model=parts.model.name,
+        fingerprint=parts.fingerprint,
+        temperature=(sampling if sampling.HasField("temperature") else default).temperature,
+        top_p=(sampling if sampling.HasField("top_p") else default).top_p,
+        body=body,
+    )
+    job = Job([request], ResponseWriter(facts), names, given(body, "stream", False))
+    await generate(parts, job, call, exchange)
 
 
 async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
@@ -56,10 +69,10 @@ async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchang
     output = requests[0].output
     sequences = requests[0].sampling.n or 1
     form = CompletionFormat(output.HasField("logprobs"), output.echo, sequences)
-    await _generate(parts, body, requests, form, names, call, exchange)
+    await _choices(parts, body, requests, form, names, call, exchange)
 
 
-async def _generate(
+async def _choices(
     parts: ApiParts,
     body: Json,
     requests: list[generation_pb2.GenerateRequest],
@@ -68,93 +81,34 @@ async def _generate(
     call: Call,
     exchange: Exchange,
 ) -> None:
-    parts.state.require_open()
+    """Answers with choices."""
     stream: bool = given(body, "stream", False)
     options = read_object(given(body, "stream_options", {}), "stream_options", STREAM_OPTIONS)
     if options and not stream:
         raise InvalidRequest({"stream_options": "needs stream: true"})
-    request_id = exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
-    names.put("request_id", REQUEST_ID)
+    request_id = request_id_of(exchange, names)
+    continuous = options.get("continuous_usage_stats", False)
     for place, request in enumerate(requests):
-        request.output.continuous_usage = options.get("continuous_usage_stats", False)
+        request.output.continuous_usage = continuous
         request.request_id = request_id if len(requests) == 1 else f"{request_id}#{place}"
     kind = "chatcmpl" if isinstance(form, ChatFormat) else "cmpl"
-    job = Job(
-        requests=requests,
-        form=form,
-        envelope=Envelope(f"{kind}-{request_id}", int(time.time()), parts.model.name, parts.fingerprint),
-        names=names,
-        stream=stream,
-        include_usage=options.get("include_usage", False),
-        continuous_usage=options.get("continuous_usage_stats", False),
-    )
-    await generate(parts.generator, job, call, exchange)
+    envelope = Envelope(f"{kind}-{request_id}", int(time.time()), parts.model.name, parts.fingerprint)
+    usage = options.get("include_usage", False)
+    writer = ChoicesWriter(envelope, form, include_usage=usage, continuous_usage=continuous)
+    await generate(parts, Job(requests, writer, names, stream), call, exchange)
 
 
-async def tokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
-    """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
-    names, request = Names(), tokenizer_pb2.TokenizeRequest()
-    read_fields(body, (_TOKENIZE,), request, names)
-    parts.model.check_name(request.model)
-    prompt = request.prompts.add()
-    _read_prompt(body, prompt, names)
-    if (special := given(body, "add_special_tokens", None)) is not None:
-        prompt.add_special_tokens = special
-    try:
-        check_tokenize(request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
-        with parts.limits.reading(request.ByteSize(), call.caller):
-            read = await parts.prompts.read(prompt, "prompts[0]", vocab_size=parts.vocab_size)
-    except ServiceError as error:
-        raise names.translated(error) from None
-    answer: Json = {
-        "count": len(read.token_ids),
-        "max_model_len": parts.max_model_len,
-        "tokens": read.token_ids.tolist(),
-    }
-    if request.token_texts:
-        token_bytes = parts.model.tokenizer.token_bytes
-        answer["token_strs"] = [token_bytes(token).decode(errors="replace") for token in read.token_ids]
-    await exchange.respond(200, answer)
+def request_id_of(exchange: Exchange, names: Names) -> str:
+    """Returns the client's id of a request, or a new one."""
+    names.put("request_id", REQUEST_ID)
+    return exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
 
 
-def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
-    if ("messages" in body) == ("prompt" in body):
-        raise InvalidRequest({"prompt": "give either prompt or messages"})
-    if "messages" in body:
-        read_conversation(body, prompt, names, "prompts[0]")
-        if (generation := given(body, "add_generation_prompt", None)) is not None:
-            prompt.chat.add_generation_prompt = generation
-        prompt.chat.continue_final_message = given(body, "continue_final_message", False)
-        return
-    names.put("prompts[0]", "prompt")
-    names.put("prompts[0].text", "prompt")
-    try:
-        prompt.text = values.text(body["prompt"])
-    except ValueError as error:
-        raise InvalidRequest({"prompt": str(error)}) from None
-
-
-async def detokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
-    """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
-    names, request = Names(), tokenizer_pb2.DetokenizeRequest()
-    read_fields(body, (_DETOKENIZE,), request, names)
-    parts.model.check_name(request.model)
-    if not isinstance(body.get("tokens"), list):
-        raise InvalidRequest({"tokens": "must be a list of token ids"})
-    names.put("sequences", "tokens")
-    names.put("sequences[0].ids", "tokens")
-    ids = array("I", body["tokens"])
-    request.sequences.add(ids=ids)
-    skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else False
-    try:
-        check_detokenize(request, parts.vocab_size)
-        with parts.limits.reading(request.ByteSize(), call.caller):
-            texts = await parts.prompts.run(
-                lambda: parts.model.tokenizer.decode([ids], skip_special_tokens=skip)
-            )
-    except ServiceError as error:
-        raise names.translated(error) from None
-    await exchange.respond(200, {"prompt": texts[0]})
+async def embeddings(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/embeddings: refused, since a model that generates makes no embeddings."""
+    name = given(body, "model", "")
+    parts.model.check_name(name if isinstance(name, str) else "")
+    raise Unsupported({"model": "generates text, and makes no embeddings"})
 
 
 async def list_models(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:

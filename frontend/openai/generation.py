@@ -1,41 +1,49 @@
 """Runs the requests of one HTTP request on the Generator, and writes their answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 from frontend.call import Call
 from frontend.errors import ServiceError, SlowConsumer
-from frontend.http.exchange import Exchange, event
-from frontend.openai.answers import AnswerFormat, Envelope, usage_of, whole_answer
-from frontend.openai.errors import error_body
-from frontend.openai.fields import Names
-from frontend.streams.generator import Generator
+from frontend.http.exchange import Exchange
+from frontend.openai.parts import ApiParts
+from frontend.openai.requests.fields import Names
 from frontend.streams.stream import Stream, wake
 from pagewire.v1 import generation_pb2
 
-DONE = b"data: [DONE]\n\n"
+
+class BodyWriter(Protocol):
+    """Writes an endpoint's answer, for one HTTP request."""
+
+    def whole(self, responses: Sequence[generation_pb2.GenerateResponse]) -> Any:
+        """Returns the JSON of a whole answer. responses: of each prompt."""
+
+    def events(self, place: int, response: generation_pb2.GenerateResponse) -> bytes:
+        """Returns the events for a message. place: which of the requests it belongs to."""
+
+    def end(self, usages: Iterable[generation_pb2.Usage]) -> bytes:
+        """Returns the last events. usages: of each request."""
+
+    def failure(self, error: ServiceError) -> bytes:
+        """Returns the last events of a stream that an error ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to generate, and how to answer.
 
-    requests:         one per prompt.
-    stream:           answer with server-sent events.
-    include_usage:    end the stream with a chunk that has the usage.
-    continuous_usage: put the usage so far into each chunk.
+    requests: one per prompt.
+    stream:   answer with server-sent events.
     """
 
     requests: Sequence[generation_pb2.GenerateRequest]
-    form: AnswerFormat
-    envelope: Envelope
+    writer: BodyWriter
     names: Names
     stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
 
 
 class MergedStreams:
@@ -66,13 +74,14 @@ class MergedStreams:
             await due
 
 
-async def generate(generator: Generator, job: Job, call: Call, exchange: Exchange) -> None:
+async def generate(parts: ApiParts, job: Job, call: Call, exchange: Exchange) -> None:
     """Generates and answers. Raises ServiceError before the answer has begun, and SlowConsumer; later errors
     end the stream as an event."""
+    parts.state.require_open()
     try:
         async with AsyncExitStack() as stack:
             streams = [
-                await stack.enter_async_context(generator.open(request, call, whole=not job.stream))
+                await stack.enter_async_context(parts.generator.open(request, call, whole=not job.stream))
                 for request in job.requests
             ]
             if job.stream:
@@ -85,7 +94,7 @@ async def generate(generator: Generator, job: Job, call: Call, exchange: Exchang
         job.names.translated(error)
         if not exchange.status:
             raise
-        await exchange.end_events(event(error_body(error)))
+        await exchange.end_events(job.writer.failure(error))
 
 
 async def _write_whole(job: Job, streams: Sequence[Stream], exchange: Exchange) -> None:
@@ -94,25 +103,16 @@ async def _write_whole(job: Job, streams: Sequence[Stream], exchange: Exchange) 
         response = await stream.take()
         assert response is not None  # a stream ends with a message or raises
         responses.append(response)
-    await exchange.respond(200, whole_answer(job.envelope, job.form, responses))
+    await exchange.respond(200, job.writer.whole(responses))
 
 
 async def _write_events(job: Job, streams: Sequence[Stream], exchange: Exchange) -> None:
-    merged, kind = MergedStreams(streams), job.form.chunk_kind
+    merged, writer = MergedStreams(streams), job.writer
     while (taken := await merged.take()) is not None:
         place, response = taken
+        events = writer.events(place, response)
         if not exchange.status:
             await exchange.begin_events()
-        usage = usage_of([response.usage]) if job.continuous_usage else None
-        chunks = [
-            event(job.envelope.around(kind, [choice], usage))
-            for output in response.sequences
-            for choice in job.form.deltas(place, response, output)
-        ]
-        if chunks:
-            await exchange.send_events(b"".join(chunks))
-    if job.include_usage:
-        usage = usage_of(stream.usage() for stream in streams)
-        await exchange.end_events(event(job.envelope.around(kind, [], usage)) + DONE)
-    else:
-        await exchange.end_events(DONE)
+        if events:
+            await exchange.send_events(events)
+    await exchange.end_events(writer.end(stream.usage() for stream in streams))

@@ -14,7 +14,12 @@ from jinja2 import Template, TemplateError, meta
 from jinja2.exceptions import TemplateSyntaxError
 
 from frontend.errors import InvalidRequest
-from frontend.templates.conversation import Conversation, features_of, read_conversation
+from frontend.templates.conversation import (
+    Conversation,
+    TemplateFeatures,
+    features_of,
+    read_conversation,
+)
 from frontend.templates.jinja_sandbox import Sandbox
 from frontend.templates.watchdog import Watchdog
 from pagewire.errors import StartupError
@@ -64,6 +69,12 @@ class ChatTemplate:
             raise StartupError("cannot read the chat template", why) from error
         except (TemplateError, RecursionError) as error:
             raise StartupError("cannot read the chat template", f"{origin}: {error}") from error
+
+    def features(self, *, with_tools: bool) -> TemplateFeatures:
+        """Returns what the template does with a conversation. with_tools: of one that has tools."""
+        if self._for_tools is not None and with_tools:
+            return self._for_tools.features(with_tools=True)
+        return self._features
 
     def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
         """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, below

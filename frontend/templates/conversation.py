@@ -14,6 +14,8 @@ from pagewire.v1 import prompt_pb2
 NOT_USED = "the model's chat template does not use it"
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates turn thinking on and off."""
+EFFORT = "reasoning_effort"
+"""Variable by which templates say how much to think."""
 
 _RESERVED = frozenset(
     {
@@ -53,6 +55,8 @@ class TemplateFeatures:
     tool_calls: bool
     switches: tuple[str, ...]
     """The thinking switches that it reads."""
+    effort: bool
+    """It reads EFFORT."""
 
 
 def features_of(source: str, variables: Collection[str], reserved: Iterable[str]) -> TemplateFeatures:
@@ -64,6 +68,7 @@ def features_of(source: str, variables: Collection[str], reserved: Iterable[str]
         tools="tools" in variables,
         tool_calls="tool_calls" in source,
         switches=tuple(name for name in THINKING_SWITCHES if name in variables),
+        effort=EFFORT in variables,
     )
 
 

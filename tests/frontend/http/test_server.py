@@ -307,6 +307,6 @@ async def test_a_bug_is_a_500_without_details(run: Run, monkeypatch: pytest.Monk
 
 async def test_paths_that_do_not_exist(run: Run):
     async with run() as (_, client):
-        missing = await client.post("/v1/embeddings", json={})
+        missing = await client.post("/v1/images/generations", json={})
         assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
         assert (await client.get("/v1/chat/completions")).status_code == 405

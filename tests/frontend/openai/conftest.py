@@ -35,9 +35,11 @@ def run_api(checkpoint: Path) -> RunApi:
     """Runs the API; keyword arguments are flags of the frontend."""
 
     @asynccontextmanager
-    async def run(script: Script | None = None, key: str = "none", **flags: Any) -> AsyncIterator[Api]:
+    async def run(
+        script: Script | None = None, key: str = "none", model_path: Path = checkpoint, **flags: Any
+    ) -> AsyncIterator[Api]:
         script = script or say(encode("he"), encode("llo"))
-        async with run_service(checkpoint, script, openai_port=0, **flags) as service:
+        async with run_service(model_path, script, openai_port=0, **flags) as service:
             url = service.frontend.facts["openai"]
             async with (
                 openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client,

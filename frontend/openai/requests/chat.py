@@ -7,8 +7,8 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.openai import values
-from frontend.openai.fields import (
+from frontend.openai.requests import values
+from frontend.openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
@@ -19,6 +19,9 @@ from frontend.openai.fields import (
     read_fields,
     read_object,
 )
+from frontend.openai.requests.reasoning import put_effort
+from frontend.openai.requests.tools import read_nested_tools
+from frontend.templates.chat_template import ChatTemplate
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -33,6 +36,7 @@ _CHAT: Table = {
     "tool_choice": Field(values.anything),
     "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
     "thinking_token_budget": Field(values.count, "reasoning.budget"),
+    "reasoning_effort": Field(values.text),
     "modalities": Field(values.nothing(["text"])),
     "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
     "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
@@ -40,9 +44,9 @@ _CHAT: Table = {
 }
 _MESSAGE: Table = {
     "role": Field(values.text),
-    "content": Field(lambda content: content),
+    "content": Field(values.as_it_is),
     "name": Field(values.text),
-    "tool_calls": Field(lambda calls: calls),
+    "tool_calls": Field(values.as_it_is),
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
     "refusal": Field(values.nothing()),
@@ -54,24 +58,15 @@ _SCHEMA: Table = {
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
-_TOOL: Table = {"type": Field(values.text), "function": Field(values.json_object)}
-_FUNCTION: Table = {
-    "name": Field(values.text),
-    "description": Field(values.text),
-    "parameters": Field(values.json_object),
-    "strict": Field(values.boolean),
-}
 _CALL: Table = {"id": Field(values.text), "type": Field(values.text), "function": Field(values.json_object)}
 _CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
-_MODES = {
-    "none": prompt_pb2.ToolChoice.MODE_NONE,
-    "auto": prompt_pb2.ToolChoice.MODE_AUTO,
-    "required": prompt_pb2.ToolChoice.MODE_REQUIRED,
-}
 
 
-def read_chat(body: Mapping[str, Any], names: Names) -> generation_pb2.GenerateRequest:
-    """Returns the request of a chat completion. Raises InvalidRequest, Unsupported with OpenAI's names."""
+def read_chat(
+    body: Mapping[str, Any], names: Names, template: ChatTemplate | None
+) -> generation_pb2.GenerateRequest:
+    """Returns the request of a chat completion. template: the model's. Raises InvalidRequest and Unsupported
+    with OpenAI's names."""
     request = generation_pb2.GenerateRequest()
     read_fields(body, (SAMPLING, EXTENSIONS, _CHAT), request, names)
     if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
@@ -81,6 +76,8 @@ def read_chat(body: Mapping[str, Any], names: Names) -> generation_pb2.GenerateR
     if (wanted := given(body, "response_format", None)) is not None:
         names.put("structured_output", "response_format")
         _read_format(wanted, request)
+    if (effort := given(body, "reasoning_effort", None)) is not None:
+        put_effort(effort, "reasoning_effort", request.prompt.chat, template)
     return request
 
 
@@ -99,15 +96,21 @@ def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names:
     names.put(f"{path}.chat.tool_choice", "tool_choice")
     for place, message in enumerate(messages):
         _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
-    if (kwargs := given(body, "chat_template_kwargs", None)) is not None:
-        names.put(f"{path}.chat.template_kwargs", "chat_template_kwargs")
-        fields = struct_pb2.Struct()
-        try:
-            fields.update(kwargs)
-        except (ValueError, RecursionError):
-            raise InvalidRequest({"chat_template_kwargs": "must hold JSON values"}) from None
-        prompt.chat.template_kwargs.CopyFrom(fields)
-    _read_tools(body, prompt.chat)
+    read_template_kwargs(body, prompt.chat, names, f"{path}.chat")
+    read_nested_tools(body, prompt.chat)
+
+
+def read_template_kwargs(body: Mapping[str, Any], chat: prompt_pb2.Chat, names: Names, path: str) -> None:
+    """Reads the template's variables. path: of the conversation in the request. Raises InvalidRequest."""
+    if (kwargs := given(body, "chat_template_kwargs", None)) is None:
+        return
+    names.put(f"{path}.template_kwargs", "chat_template_kwargs")
+    fields = struct_pb2.Struct()
+    try:
+        fields.update(kwargs)
+    except (ValueError, RecursionError):
+        raise InvalidRequest({"chat_template_kwargs": "must hold JSON values"}) from None
+    chat.template_kwargs.CopyFrom(fields)
 
 
 def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequest, names: Names) -> None:
@@ -174,31 +177,3 @@ def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
         request.structured_output.json_schema = json.dumps(schema["schema"])
     elif kind != "text":
         raise InvalidRequest({"response_format.type": "must be text, json_object or json_schema"})
-
-
-def _read_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
-    tools = given(body, "tools", [])
-    if not isinstance(tools, list):
-        raise InvalidRequest({"tools": "must be a list"})
-    for place, tool in enumerate(tools):
-        outer = read_object(tool, f"tools[{place}]", _TOOL)
-        if outer.get("type") != "function":
-            raise InvalidRequest({f"tools[{place}].type": "must be function"})
-        function = read_object(outer.get("function"), f"tools[{place}].function", _FUNCTION)
-        chat.tools.add(
-            name=function.get("name", ""),
-            description=function.get("description", ""),
-            parameters=json.dumps(function.get("parameters", {"type": "object", "properties": {}})),
-            strict=function.get("strict", False),
-        )
-    choice = given(body, "tool_choice", None)
-    if isinstance(choice, str) and choice in _MODES:
-        if choice != "none" or tools:
-            chat.tool_choice.mode = _MODES[choice]
-    elif isinstance(choice, dict):
-        outer = read_object(choice, "tool_choice", _TOOL)
-        chat.tool_choice.function = read_object(
-            outer.get("function"), "tool_choice.function", {"name": Field(values.text)}
-        ).get("name", "")
-    elif choice is not None:
-        raise InvalidRequest({"tool_choice": "must be none, auto, required or a function"})

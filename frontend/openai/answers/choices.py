@@ -1,12 +1,17 @@
-"""Answers of the two generation endpoints: whole, and as chunks of a stream."""
+"""Answers with choices, of /v1/chat/completions and /v1/completions: whole, and as chunks of a stream."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
-from frontend.openai.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
+from frontend.errors import ServiceError
+from frontend.http.exchange import event
+from frontend.openai.answers.errors import error_body
+from frontend.openai.answers.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
 from pagewire.v1 import generation_pb2
+
+DONE = b"data: [DONE]\n\n"
 
 Response = generation_pb2.GenerateResponse
 Output = generation_pb2.SequenceOutput
@@ -161,15 +166,53 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
     }
 
 
-def whole_answer(envelope: Envelope, form: AnswerFormat, responses: Sequence[Response]) -> Json:
-    """Returns a whole answer. responses: of each prompt."""
-    choices = [
-        form.choice(place, response, output)
-        for place, response in enumerate(responses)
-        for output in sorted(response.sequences, key=lambda output: output.index)
-    ]
-    usage = usage_of(response.usage for response in responses)
-    return envelope.around(form.whole_kind, choices, usage)
+class ChoicesWriter:
+    """Writes an answer with choices; see frontend.openai.generation.BodyWriter."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        form: AnswerFormat,
+        *,
+        include_usage: bool = False,
+        continuous_usage: bool = False,
+    ) -> None:
+        """include_usage: end the stream with a chunk that has the usage. continuous_usage: each chunk has the
+        usage so far."""
+        self._envelope = envelope
+        self._form = form
+        self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
+
+    def whole(self, responses: Sequence[Response]) -> Json:
+        """Returns a whole answer."""
+        choices = [
+            self._form.choice(place, response, output)
+            for place, response in enumerate(responses)
+            for output in sorted(response.sequences, key=lambda output: output.index)
+        ]
+        usage = usage_of(response.usage for response in responses)
+        return self._envelope.around(self._form.whole_kind, choices, usage)
+
+    def events(self, place: int, response: Response) -> bytes:
+        """Returns the chunks for a message."""
+        usage = usage_of([response.usage]) if self._continuous_usage else None
+        chunks = [
+            event(self._envelope.around(self._form.chunk_kind, [choice], usage))
+            for output in response.sequences
+            for choice in self._form.deltas(place, response, output)
+        ]
+        return b"".join(chunks)
+
+    def end(self, usages: Iterable[generation_pb2.Usage]) -> bytes:
+        """Returns the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        return event(self._envelope.around(self._form.chunk_kind, [], usage_of(usages))) + DONE
+
+    def failure(self, error: ServiceError) -> bytes:
+        """Returns the end of a stream that breaks off: no DONE follows."""
+        return event(error_body(error))
 
 
 def _finish(output: Output) -> Json:

@@ -127,5 +127,19 @@ def nothing(*allowed: Any) -> Read:
     return read
 
 
+def refused(why: str) -> Read:
+    """Returns the reader of a field that is not served, which says why."""
+
+    def read(value: Any) -> None:
+        raise ValueError(why)
+
+    return read
+
+
+def as_it_is(value: Any) -> Any:
+    """Any value, to be read elsewhere."""
+    return value
+
+
 def anything(value: Any) -> None:
     """Any value: the field says nothing to the model."""

@@ -12,8 +12,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, ServiceError, Unsupported
-from frontend.openai import values
-from frontend.openai.values import Read
+from frontend.openai.requests import values
+from frontend.openai.requests.values import Read
 
 UNKNOWN = "is not supported here"
 
@@ -164,3 +164,4 @@ STREAM_OPTIONS: Table = {
     "continuous_usage_stats": Field(values.boolean),
     "include_obfuscation": Field(values.nothing(False)),
 }
+RESPONSE_STREAM_OPTIONS: Table = {"include_obfuscation": Field(values.nothing(False))}

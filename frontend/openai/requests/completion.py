@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest
-from frontend.openai import values
-from frontend.openai.fields import EXTENSIONS, SAMPLING, Field, Names, Table, given, read_fields
+from frontend.openai.requests import values
+from frontend.openai.requests.fields import EXTENSIONS, SAMPLING, Field, Names, Table, given, read_fields
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 DEFAULT_MAX_TOKENS = 16

@@ -1,0 +1,183 @@
+"""The output items of a response, made of the parts of an answer as they come; each change is an event."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from frontend.openai.answers.logprobs import chat_logprobs
+from pagewire.v1 import generation_pb2
+
+Json = dict[str, Any]
+IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+
+
+class Item(Protocol):
+    """An item that may still grow. Events lack the place of the item, which OutputItems adds."""
+
+    def content(self, status: str) -> Json:
+        """Returns the item as it is now."""
+
+    def begin(self) -> Iterator[Json]:
+        """Yields the events behind that of the item itself."""
+
+    def end(self) -> Iterator[Json]:
+        """Yields the events before the end of the item."""
+
+
+class TextItem:
+    """The message, or the reasoning: one part with text."""
+
+    def __init__(self, item_id: str, *, reasoning: bool) -> None:
+        self._id = item_id
+        self.is_reasoning = reasoning
+        self._pieces: list[str] = []
+        self._logprobs: list[Json] = []
+        self._stem = "response.reasoning_text" if reasoning else "response.output_text"
+
+    def content(self, status: str) -> Json:
+        """See Item."""
+        begun = status != IN_PROGRESS
+        shared: Json = {"id": self._id, "status": status, "content": [self._part()] if begun else []}
+        if self.is_reasoning:
+            return {"type": "reasoning", "summary": [], **shared}
+        return {"type": "message", "role": "assistant", **shared}
+
+    def begin(self) -> Iterator[Json]:
+        """See Item."""
+        yield self._of_part({"type": "response.content_part.added", "part": self._part()})
+
+    def add(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
+        """Appends text. logprobs: of its tokens."""
+        self._pieces.append(text)
+        self._logprobs += logprobs
+        yield self._of_part({"type": f"{self._stem}.delta", "delta": text, **self._scores(logprobs)})
+
+    def end(self) -> Iterator[Json]:
+        """See Item."""
+        text = "".join(self._pieces)
+        yield self._of_part({"type": f"{self._stem}.done", "text": text, **self._scores(self._logprobs)})
+        yield self._of_part({"type": "response.content_part.done", "part": self._part()})
+
+    def _of_part(self, event: Json) -> Json:
+        return {**event, "item_id": self._id, "content_index": 0}
+
+    def _part(self) -> Json:
+        text = "".join(self._pieces)
+        if self.is_reasoning:
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*self._logprobs]}
+
+    def _scores(self, logprobs: list[Json]) -> Json:
+        return {} if self.is_reasoning else {"logprobs": logprobs}
+
+
+class CallItem:
+    """A call of a function."""
+
+    def __init__(self, item_id: str, call_id: str, name: str) -> None:
+        self._id = item_id
+        self._call_id = call_id
+        self._name = name
+        self._arguments: list[str] = []
+
+    def content(self, status: str) -> Json:
+        """See Item."""
+        return {
+            "type": "function_call",
+            "id": self._id,
+            "status": status,
+            "call_id": self._call_id,
+            "name": self._name,
+            "arguments": "".join(self._arguments),
+        }
+
+    def begin(self) -> Iterator[Json]:
+        """See Item."""
+        yield from ()
+
+    def add(self, arguments: str) -> Iterator[Json]:
+        """Appends JSON text."""
+        self._arguments.append(arguments)
+        yield {
+            "type": "response.function_call_arguments.delta",
+            "item_id": self._id,
+            "delta": arguments,
+        }
+
+    def end(self) -> Iterator[Json]:
+        """See Item."""
+        yield {
+            "type": "response.function_call_arguments.done",
+            "item_id": self._id,
+            "name": self._name,
+            "arguments": "".join(self._arguments),
+        }
+
+
+class OutputItems:
+    """The items of one answer: of each, one after the other, the last may still grow."""
+
+    def __init__(self, stem: str) -> None:
+        """stem: what ids of items end with."""
+        self.ended: list[Json] = []
+        """The items that have ended."""
+        self._stem = stem
+        self._open: Item | None = None
+        self._unsent: list[Json] = []  # log-probabilities of tokens that have shown no text yet
+
+    def take(self, output: generation_pb2.SequenceOutput) -> Iterator[Json]:
+        """Appends what a message has of the answer; yields the events."""
+        if len(output.logprobs.logprobs):
+            self._unsent += chat_logprobs(output)["content"]
+        begun = [call for call in output.tool_calls if call.id]
+        for call in output.tool_calls:
+            if not call.id and isinstance(self._open, CallItem):
+                yield from self._placed(self._open.add(call.arguments))
+        if output.reasoning:
+            yield from self._add_text(output.reasoning, reasoning=True)
+        if output.text:
+            yield from self._add_text(output.text, reasoning=False)
+        for call in begun:
+            item = CallItem(f"fc_{self._suffix()}", call.id, call.name)
+            yield from self._begin(item)
+            if call.arguments:
+                yield from self._placed(item.add(call.arguments))
+
+    def end(self, status: str) -> Iterator[Json]:
+        """Ends the item that is open; yields the events."""
+        if self._open is None:
+            return
+        item, self._open = self._open, None
+        place = len(self.ended)
+        yield from self._placed(item.end())
+        content = item.content(status)
+        yield {"type": "response.output_item.done", "output_index": place, "item": content}
+        self.ended.append(content)
+
+    def _add_text(self, text: str, *, reasoning: bool) -> Iterator[Json]:
+        item = self._open
+        if not isinstance(item, TextItem) or item.is_reasoning != reasoning:
+            item = TextItem(f"{'rs' if reasoning else 'msg'}_{self._suffix()}", reasoning=reasoning)
+            yield from self._begin(item)
+        logprobs: list[Json] = []
+        if not reasoning:
+            logprobs, self._unsent = self._unsent, []
+        yield from self._placed(item.add(text, logprobs))
+
+    def _begin(self, item: Item) -> Iterator[Json]:
+        yield from self.end(COMPLETED)
+        self._open = item
+        yield {
+            "type": "response.output_item.added",
+            "output_index": len(self.ended),
+            "item": item.content(IN_PROGRESS),
+        }
+        yield from self._placed(item.begin())
+
+    def _placed(self, events: Iterator[Json]) -> Iterator[Json]:
+        for event in events:
+            yield {**event, "output_index": len(self.ended)}
+
+    def _suffix(self) -> str:
+        """Returns the end of the next item's id."""
+        place = len(self.ended) + (self._open is not None)
+        return f"{self._stem}_{place}"

@@ -1,0 +1,1 @@
+"""Bodies of the OpenAI API, read into GenerateRequests."""

@@ -220,8 +220,9 @@ def _attend(
     if item.part >= 0:
         if place.tiles > 0:
             _copy_queries(loops, plan, record, item, head, scratch, 0)
-            to = place_of_part(plan, record, item, head, part)
-            _compute_part(loops, plan, record, place, scratch, to)
+            _compute_part(loops, plan, record, place, scratch, own)
+            # A thread that is late writes here again, while others may read: nothing but the result.
+            copy(own, place_of_part(plan, record, item, head, part), partial_bytes(value_dim) // 64)
         return
     if part == first_part(plan, item, group):
         _copy_queries(loops, plan, record, item, head, scratch, 0)

@@ -1,6 +1,9 @@
 """A step on two threads of which one loses its core, in each kind of record: the same bits, now and later."""
 
+import ctypes
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ import torch
 
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
+from worker.attention.block_plan import BlockAttentionPlan
 from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.lowering.builder import ProgramBuilder
 from worker.lowering.program import LoweredProgram
 
 pytestmark = pytest.mark.cpu_kernels
@@ -113,3 +118,73 @@ def test_a_thread_that_is_late_in_any_record(
         assert torch.equal(logits, expected), f"a thread that stalled in record {index}"
     repeatable = lowered.program.records[list(late), REPEATABLE] >> 32 != 0
     assert len(late) >= 6 and list(late.values()) == repeatable.tolist()
+
+
+@contextmanager
+def computed_again(lowered: LoweredProgram, index: int) -> Iterator[None]:
+    """Another thread computes all units of a record again and again, as a straggler does."""
+    record = lowered.program.records[index]
+    operation = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(int(record[OPERATION]))
+    began, stop = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            operation(record.ctypes.data, 0, int(record[ProgramRecord.word("units")]), 1)
+            began.set()
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    began.wait()  # later layers may have changed what it reads
+    yield
+    stop.set()
+    thread.join()
+
+
+def memory_of(lowered: LoweredProgram) -> list[torch.Tensor]:
+    """The activations of a program whose layers are few enough to share none, and the parts of attention."""
+    builder, batch = lowered._memory, lowered._batch
+    assert isinstance(builder, ProgramBuilder) and batch is not None
+    (planned,) = batch.attention.values()
+    assert isinstance(planned, BlockAttentionPlan) and len(planned.plan.partials)
+    sets = builder.buffers._shared, *builder.buffers._sets
+    return [planned.plan.partials, *(values for of_set in sets for values in of_set.values())]
+
+
+@pytest.mark.parametrize(
+    "family, dtype, quantization",
+    [
+        ("llama", "bfloat16", ""),
+        ("llama", "bfloat16", "int4"),
+        ("mixtral", "float32", ""),
+        ("youtu", "bfloat16", ""),
+    ],
+)
+def test_what_is_written_again_is_the_result_and_nothing_else(
+    family: str,
+    dtype: str,
+    quantization: str,
+    checkpoint: Callable[..., Path],
+    two_threads: Callable[[], None],
+) -> None:
+    """Others read what a straggler writes: no sum may be formed there. The parts of a long row's attention
+    are read by whichever thread combines them."""
+    heads = {"head_dim": 32} if family != "youtu" else {}
+    folder = checkpoint(family, num_hidden_layers=2, max_position_embeddings=1024, **heads)
+    sizes = {"block_size": 16, "num_blocks": 80, "max_num_seqs": 2}
+    driver = Driver(folder, dtype=dtype, quantization=quantization, **sizes)
+    two_threads()
+    driver.add([3 + 7 * i % 90 for i in range(600)], LENGTH)
+    driver.run()
+    lowered = program_of(driver)
+    records, memory = lowered.program.records, memory_of(lowered)
+    used = [int(index) for index in (records[:, ROWS] > 0).nonzero()[0]]
+    for index in first_of_each_kind(lowered, [*used, used[-1]]):
+        if records[index, REPEATABLE] >> 32:
+            with computed_again(lowered, index):
+                expected = [values.clone() for values in memory]
+                changed = any(
+                    not values.view(torch.uint8).equal(before.view(torch.uint8))
+                    for _ in range(200)
+                    for values, before in zip(memory, expected, strict=True)
+                )
+            assert not changed, f"record {index}"

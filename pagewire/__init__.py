@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pagewire.client.params import BeamSearch as BeamSearch
     from pagewire.client.params import SamplingParams as SamplingParams
     from pagewire.client.sync import Client as Client
+    from pagewire.client.tools import tool as tool
     from pagewire.errors import PagewireError as PagewireError
     from pagewire.errors import StartupError as StartupError
     from pagewire.llm import LLM as LLM
@@ -22,6 +23,7 @@ _HOMES = {
     "PagewireError": "pagewire.errors",
     "SamplingParams": "pagewire.client.params",
     "StartupError": "pagewire.errors",
+    "tool": "pagewire.client.tools",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -86,6 +86,7 @@ class ChatConfig(SamplingConfig):
         "auto, none, or for the first answer to a question: required, or the name of a function",
         metavar="CHOICE",
     )
+    thinking: bool = flag(False, "think before answers, by the switch of the chat template", common=True)
     reasoning_budget: int | None = flag(None, "tokens of reasoning, at most", at_least=0)
 
 

@@ -61,6 +61,8 @@ def _options(config: ChatConfig) -> GenerateOptions:
     if config.tools:
         options["tools"] = functions_in(config.tools)
         options["tool_choice"] = config.tool_choice
+    if config.thinking:
+        options["enable_thinking"] = True
     if config.reasoning_budget is not None:
         options["reasoning_budget"] = config.reasoning_budget
     return options
@@ -90,10 +92,15 @@ def _answer(
 def _stream(
     client: Client, messages: list[Message], params: SamplingParams, options: GenerateOptions
 ) -> Generation:
-    """Prints an answer as it is generated, and returns it. Raises RpcError."""
-    stream = client.stream(messages, params, **options)
+    """Prints an answer as it is generated, its reasoning to standard error, and returns it. Raises
+    RpcError."""
+    stream, answered = client.stream(messages, params, **options), False
     try:
         for delta in interruptible(stream):
+            print(delta.reasoning, end="", file=sys.stderr, flush=True)
+            if delta.text and not answered and stream.generation.reasoning:
+                print(file=sys.stderr, flush=True)
+            answered |= bool(delta.text)
             print(delta.text, end="", flush=True)
     except KeyboardInterrupt:
         stream.close()

@@ -27,7 +27,7 @@ from pagewire.client.results import (
     continuation_scores,
     tokenized,
 )
-from pagewire.client.tools import ToolLoopError, choice_after_calls, functions_of
+from pagewire.client.tools import ToolLoopError, choice_after_calls, functions_of, tool
 from pagewire.client.transport import channel, io_aio
 from pagewire.client.transport.channel import Method, Q, R
 from pagewire.client.transport.credentials import AccessOptions, Credentials
@@ -196,6 +196,7 @@ class AsyncClient:
         functions: Sequence[Callable[..., Any]],
         params: SamplingParams | None = None,
         *,
+        strict: bool = False,
         max_rounds: int = 8,
         timeout: float | None = None,
         **options: Unpack[GenerateOptions],
@@ -203,12 +204,12 @@ class AsyncClient:
         """Answers a conversation, and calls the functions that the model asks for, until it asks for none.
 
         A call that cannot be made (an unknown tool, arguments that do not fit) is answered with what is
-        wrong; an exception of a function is raised. timeout: of each answer. Raises ToolLoopError when the
-        model still calls tools after `max_rounds` answers. A tool_choice that requires calls is for the first
-        answer.
+        wrong; an exception of a function is raised. strict: the arguments of all functions fit their schemas
+        (of one: pagewire.tool). timeout: of each answer. Raises ToolLoopError when the model still calls
+        tools after `max_rounds` answers. A tool_choice that requires calls is for the first answer.
         """
         by_name, conversation = functions_of(functions), list(messages)
-        options["tools"] = functions
+        options["tools"] = [tool(each, strict=True) for each in by_name.values()] if strict else functions
         for _ in range(max_rounds):
             answer = await self.chat(conversation, params, timeout=timeout, **options)
             if answer.finish_reason is not FinishReason.TOOL_CALLS:

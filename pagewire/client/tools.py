@@ -1,7 +1,7 @@
 """Tools from plain functions: the schema from annotations, the call from a call.
 
-A tool is a function with annotations and a docstring, a mapping with the fields of pagewire.v1.Tool
-(`parameters` may be a mapping, too), or that message.
+A tool is a function with annotations and a docstring, one with options (tool()), a mapping with the fields of
+pagewire.v1.Tool (`parameters` may be a mapping, too), or that message.
 """
 
 import inspect
@@ -9,13 +9,46 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from pagewire.client.results import ToolCall
 from pagewire.v1 import prompt_pb2
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionTool(Generic[P, R]):
+    """A function as a tool, with options; a call of it is a call of the function.
+
+    strict: the arguments of the model's calls fit the schema (pagewire.v1.Tool.strict).
+    """
+
+    def __init__(self, function: Callable[P, R], *, strict: bool = False) -> None:
+        self.function = function
+        self.strict = strict
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[P, R], /, *, strict: bool = False) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(*, strict: bool = False) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, *, strict: bool = False) -> Any:
+    """Returns a function as a tool: `tool(f, strict=True)`, or the decorator `@tool(strict=True)`."""
+    if function is None:
+        return lambda decorated: FunctionTool(decorated, strict=strict)
+    return FunctionTool(function, strict=strict)
+
+
 ToolLike = Callable[..., Any] | Mapping[str, Any] | prompt_pb2.Tool
-"""A tool that a model may call."""
+"""A tool that a model may call; a FunctionTool among the callables."""
 
 _TYPES: dict[object, str] = {
     str: "string",
@@ -44,9 +77,16 @@ def to_tool(tool: ToolLike) -> prompt_pb2.Tool:
         parameters = fields.pop("parameters", "")
         text = parameters if isinstance(parameters, str) else json.dumps(parameters, ensure_ascii=False)
         return prompt_pb2.Tool(parameters=text, **fields)
-    schema = json.dumps(schema_of(tool), ensure_ascii=False)
-    about = inspect.getdoc(tool) or ""
-    return prompt_pb2.Tool(name=tool.__name__, description=about, parameters=schema)
+    strict = isinstance(tool, FunctionTool) and tool.strict
+    function = function_of(tool)
+    schema = json.dumps(schema_of(function), ensure_ascii=False)
+    about = inspect.getdoc(function) or ""
+    return prompt_pb2.Tool(name=function.__name__, description=about, parameters=schema, strict=strict)
+
+
+def function_of(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function of a tool with options; another callable as it is."""
+    return tool.function if isinstance(tool, FunctionTool) else tool
 
 
 def to_choice(choice: str) -> prompt_pb2.ToolChoice:
@@ -102,7 +142,8 @@ def functions_of(tools: Iterable[ToolLike]) -> dict[str, Callable[..., Any]]:
     for tool in tools:
         if isinstance(tool, Mapping | prompt_pb2.Tool):
             raise TypeError(f"run_tools needs functions, and {to_tool(tool).name!r} is none")
-        functions[tool.__name__] = tool
+        function = function_of(tool)
+        functions[function.__name__] = function
     return functions
 
 

@@ -13,6 +13,7 @@ def test_flags_become_options_of_each_answer(tmp_path: Path) -> None:
     tools = tmp_path / "tools.py"
     tools.write_text("def now() -> str:\n    return 'noon'\n")
     assert _options(ChatConfig()) == {}
+    assert _options(ChatConfig(thinking=True)) == {"enable_thinking": True}
     options = _options(ChatConfig(tools=str(tools), tool_choice="required", reasoning_budget=0))
     assert [function.__name__ for function in options.pop("tools")] == ["now"]
     assert options == {"tool_choice": "required", "reasoning_budget": 0}

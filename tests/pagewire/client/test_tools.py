@@ -23,6 +23,7 @@ from pagewire.client.tools import (
     result_message,
     schema_of,
     to_tool,
+    tool,
 )
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
@@ -40,9 +41,10 @@ def get_weather(city: str, days: int = 1, *, unit: Literal["C", "F"] = "C") -> d
 
 
 def test_a_function_becomes_a_tool() -> None:
-    tool = to_tool(get_weather)
-    assert (tool.name, tool.description) == ("get_weather", "Returns the weather.\n\ncity: where.")
-    assert json.loads(tool.parameters) == {
+    made = to_tool(get_weather)
+    assert (made.name, made.description) == ("get_weather", "Returns the weather.\n\ncity: where.")
+    assert not made.strict
+    assert json.loads(made.parameters) == {
         "type": "object",
         "properties": {
             "city": {"type": "string"},
@@ -51,6 +53,22 @@ def test_a_function_becomes_a_tool() -> None:
         },
         "required": ["city"],
     }
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_function_with_options(strict: bool) -> None:
+    """As a call and as a decorator; it can be called, and its function is found by its name."""
+
+    @tool(strict=strict)
+    def now() -> int:
+        """The time."""
+        return 12
+
+    for made, name in ((now, "now"), (tool(get_weather, strict=strict), "get_weather")):
+        assert to_tool(made).strict == strict and to_tool(made).name == name
+        assert functions_of([made]) == {name: made.function}
+    assert to_tool(now).description == "The time." and now() == 12
+    assert pagewire.tool is tool
 
 
 def test_annotations_that_have_a_schema() -> None:
@@ -194,6 +212,22 @@ async def test_functions_are_called_until_the_model_answers(tmp_path):
         with pytest.raises(ToolLoopError, match="after 3 answers"):
             again = [{"role": "user", "content": "again"}]
             await client.run_tools(again, [get_weather], max_rounds=3)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_all_functions_of_a_loop_may_be_strict(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def now() -> None: ...
+
+    async def chat(self: AsyncClient, messages: Any, params: Any, **options: Any) -> Generation:
+        asked.extend(map(to_tool, options["tools"]))
+        return Generation()
+
+    monkeypatch.setattr(AsyncClient, "chat", chat)
+    async with AsyncClient("127.0.0.1:1") as client:
+        await client.run_tools([], [get_weather, tool(now)], strict=strict)
+    assert [(each.name, each.strict) for each in asked] == [("get_weather", strict), ("now", strict)]
 
 
 def reasoning_script(request: engine_pb2.AddRequest) -> list[Output]:

@@ -5,14 +5,20 @@ from pathlib import Path
 import pytest
 
 from pagewire.cli.common.tool_file import functions_in
+from pagewire.client.tools import to_tool
 from pagewire.flags import UsageError
 
 GOOD = '''
 from json import dumps
+from pagewire import tool
 
 def now() -> str:
     """The time."""
     return _format(12)
+
+@tool(strict=True)
+def later(hours: int) -> str:
+    return _format(12 + hours)
 
 def _format(hour: int) -> str:
     return dumps(hour)
@@ -22,8 +28,9 @@ def _format(hour: int) -> str:
 def test_public_functions_of_the_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text(GOOD)
-    (function,) = functions_in(str(file))
-    assert function.__name__ == "now" and function() == "12"
+    now, later = functions_in(str(file))
+    assert now.__name__ == "now" and now() == "12"
+    assert to_tool(later).strict and later(3) == "15"
     assert functions_in("") == []
 
 

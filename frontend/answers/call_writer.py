@@ -1,35 +1,18 @@
 """Writes the events of calls: start, arguments, end."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from frontend.answers.events import Arguments, CallEnd, CallStart
 from frontend.answers.pairs import ObjectWriter
+from frontend.answers.quoting import Quoting
 from frontend.answers.sink import EventSink
 from frontend.answers.tables import ValueStyle
 from frontend.answers.values import value_of
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Name of a tool -> the schemas of its arguments, by name."""
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class _Quoting:
-    """Where JSON text ends: within a string, and there behind a backslash."""
-
-    in_string: bool = False
-    escaped: bool = False
-
-    def after(self, text: str) -> "_Quoting":
-        """Returns where the text ends together with this one."""
-        if not text:
-            return self
-        plain = _ESCAPED.sub("", text[self.escaped :])
-        return _Quoting(self.in_string != (plain.count('"') % 2 == 1), plain.endswith("\\"))
 
 
 class CallWriter:
@@ -46,7 +29,7 @@ class CallWriter:
         self._text: list[str] = []  # arguments of the open call
         self._members = ObjectWriter()
         self._ids: set[str] = set()
-        self._quoting = _Quoting()
+        self._quoting = Quoting()
 
     @property
     def has_arguments(self) -> bool:
@@ -61,7 +44,7 @@ class CallWriter:
         self._sink.mark()
         call_id = own_id if own_id and own_id not in self._ids else self._new_id(self._index)
         self._ids.add(call_id)
-        self._quoting = _Quoting()
+        self._quoting = Quoting()
         self._sink.add(CallStart(self._index, call_id, name))
 
     def write(self, text: str) -> None:
@@ -77,12 +60,15 @@ class CallWriter:
         """Returns whether the arguments, and then this text, end within a string."""
         return self._quoting.after(text).in_string
 
+    def schema_of(self, key: str) -> Mapping[str, Any] | None:
+        """Returns the schema of an argument of the open call; None: it has none."""
+        known = self._schemas.get(self._name)
+        return known.get(key) if known is not None else None
+
     def member(self, key: str, text: str, style: ValueStyle) -> None:
         """Adds one argument, whose value is written as a bare text."""
         text = text.removeprefix("\n").removesuffix("\n")
-        known = self._schemas.get(self._name)
-        schema = known.get(key) if known is not None else None
-        self.write(self._members.add(key, value_of(text, style, schema)))
+        self.write(self._members.add(key, value_of(text, style, self.schema_of(key))))
 
     def end(self, *, cut: bool = False) -> None:
         """Ends the call. cut: in the middle of its arguments."""

@@ -13,6 +13,7 @@ from frontend.answers.call_writer import CallWriter, Schemas
 from frontend.answers.events import Event
 from frontend.answers.json_calls import JsonCall, Stage
 from frontend.answers.pairs import PairReader
+from frontend.answers.quoting import NestedValue, nested_value
 from frontend.answers.sink import EventSink
 from frontend.answers.tables import REASONING, TEXT, Take
 
@@ -53,6 +54,7 @@ class Machine:
         self._name = self._key = ""
         self._json: JsonCall | None = None
         self._pairs: PairReader | None = None
+        self._nested: NestedValue | None = None  # the value that is being read, if it is an object or a list
         self._enter(state)
 
     @property
@@ -115,6 +117,8 @@ class Machine:
         else:
             self._part.append(text)
             self._record(text)
+            if self._nested is not None:
+                self._nested.add(text)
         if found is None:
             return False
         if not is_quoted:
@@ -122,10 +126,12 @@ class Machine:
         return True
 
     def _is_quoted(self, found: re.Match[str]) -> bool:
-        """Returns whether text that is spelled like a marker stands in a string of JSON arguments."""
-        if self._state.take is not Take.ARGUMENTS or self._table.find_mark(found[0]) is not None:
+        """Returns whether text that is spelled like a marker stands in a string of JSON."""
+        reads_json = self._state.take is Take.ARGUMENTS or self._nested is not None
+        if not reads_json or self._table.find_mark(found[0]) is not None:
             return False
-        return self._calls.in_string(self._buffer[: found.start()])
+        before = self._buffer[: found.start()]
+        return self._calls.in_string(before) if self._nested is None else self._nested.in_string(before)
 
     def _short(self) -> bool:
         """A name, an id, a key or a header, up to a marker."""
@@ -281,6 +287,10 @@ class Machine:
             self._has_called = False
         elif self._state.take is Take.PAIRS and self._table.pairs is not None:
             self._pairs = PairReader(self._table.pairs)
+        self._nested = None
+        if self._state.take is Take.VALUE:
+            styles = {step.value for step in self._state.markers.values()}
+            self._nested = nested_value(styles, self._calls.schema_of(self._key))
 
     def _fail(self) -> bool:
         """This is no call: what has been read of it is text, and the rest of the answer is read as text."""

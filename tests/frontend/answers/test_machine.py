@@ -3,13 +3,15 @@
 import json
 import re
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
-from frontend.answers.tables import Take
+from frontend.answers.quoting import nested_value
+from frontend.answers.tables import Take, ValueStyle
 from tests.frontend.answers.transcripts import CALLS, TRANSCRIPTS, bound, machine, read
 
 BARE = ("llama-3", "llama-4")
@@ -157,6 +159,77 @@ def test_values_are_cast_by_the_schema() -> None:
     found = read(bound("qwen3-coder"), [text])
     expected = {"city": "7", "days": "x", "opts": {"a": None}, "other": [1]}
     assert found.meaning == [("get_weather", expected)]
+
+
+NESTED = {
+    "qwen3-coder": (
+        "<tool_call><function=get_weather><parameter=opts>",
+        "</parameter>",
+        "</function></tool_call>",
+    ),
+    "seed": (
+        "<seed:tool_call><function=get_weather><parameter=opts>",
+        "</parameter>",
+        "</function></seed:tool_call>",
+    ),
+    "minimax-m2": (
+        '<minimax:tool_call><invoke name="get_weather"><parameter name="opts">',
+        "</parameter>",
+        "</invoke></minimax:tool_call>",
+    ),
+    "deepseek-v3.2": (
+        '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather">'
+        '<｜DSML｜parameter name="opts" string="false">',
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke></｜DSML｜function_calls>",
+    ),
+    "glm-4.5": ("<tool_call>get_weather<arg_key>opts</arg_key><arg_value>", "</arg_value>", "</tool_call>"),
+}
+"""Format -> what stands before an object, the closing tag behind it, and the rest of the call."""
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": "x{close}y", "b": [1, "{close}"]},
+        ["{close}"],
+        {"{close}": '"{close}\\'},
+    ],
+    ids=["values", "a list", "a key, quotes and a backslash"],
+)
+def test_a_closing_tag_in_a_string_of_a_nested_value_is_text(name: str, value: Any) -> None:
+    before, close, after = NESTED[name]
+    written = json.dumps(value).replace("{close}", close)
+    table, text = bound(name), f"{before}\n{written}\n{close}{after} So."
+    whole = read(table, [text])
+    assert whole.meaning == [("get_weather", {"opts": json.loads(written)})]
+    assert whole.complete == [True] and whole.text == "So."
+    assert read(table, list(text)) == whole
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_closing_tag_ends_a_nested_value_that_is_no_json(name: str) -> None:
+    """A quote that nothing closes does not hide the rest of the answer; nor does one in bare text."""
+    before, close, after = NESTED[name]
+    for value in ('{"a": "x\n', 'say "', '{"a": 1}'):
+        found = read(bound(name), [f"{before}{value}{close}{after} So."])
+        assert [call for _, call, _ in found.calls] == ["get_weather"]
+        assert found.complete == [True] and found.text == "So."
+
+
+def test_a_closing_tag_ends_a_string() -> None:
+    """Bare text has no quotes that could protect it."""
+    for schema in (
+        {"type": "string"},
+        {"type": ["object", "string"]},
+        {},
+        {"anyOf": [{"type": "object"}, {}]},
+    ):
+        assert nested_value({ValueStyle.BY_SCHEMA}, schema) is None
+    for schema in ({"type": ["array", "null"]}, {"anyOf": [{"type": "object"}, {"type": "null"}]}):
+        assert nested_value({ValueStyle.BY_SCHEMA}, schema) is not None
+        assert nested_value({ValueStyle.STRING}, schema) is None
 
 
 @pytest.mark.parametrize(

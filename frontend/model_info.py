@@ -7,10 +7,10 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound
-from frontend.gguf.checkpoint import read_gguf_text
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.template_files import find_templates, read_template
 from frontend.text.checkpoint_text import CheckpointText
+from frontend.text.gguf_text import read_gguf_text
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
     TokenizerArchive,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from frontend.gguf.vocabulary import GGUFVocabulary
 from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
 from pagewire.gguf.header import read_header
+from pagewire.gguf.vocabulary import GGUFVocabulary
 from tests.real.vocabularies import vectors_of
 
 READ = [

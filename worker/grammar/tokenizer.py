@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf, read_header
+from pagewire.gguf.vocabulary import GGUFVocabulary
 from pagewire.grammar_errors import is_panic
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.compiler import GrammarCompiler
@@ -31,8 +34,8 @@ class GrammarsToCome:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-tokenizer")
         self._compiler: Future[GrammarCompiler | None] | None = None
         if not initialize.no_structured_output:
-            folder = Path(initialize.model_path)
-            self._compiler = self._pool.submit(load_compiler, folder, vocab_size, eos_token_ids)
+            path = Path(initialize.model_path)
+            self._compiler = self._pool.submit(load_compiler, path, vocab_size, eos_token_ids)
 
     def rows(self, report: Callable[[str, float], None]) -> GrammarRows:
         """Waits for the compiler, and returns rows that may have grammars where there is one."""
@@ -43,20 +46,24 @@ class GrammarsToCome:
         return GrammarRows(self._vocab_size, compiler)
 
 
-def load_compiler(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarCompiler | None:
-    """Returns the compiler for a checkpoint; None, with the reason in the log, where there can be none."""
+def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarCompiler | None:
+    """Returns the compiler for a checkpoint, a folder or a GGUF file; None, with the reason in the log, where
+    there can be none."""
     try:
         import llguidance
 
-        description = (folder / FILE).read_text(encoding="utf-8")
-        json.loads(description)
+        if is_gguf(path):
+            description = GGUFVocabulary(read_header(path)).make().to_str()
+        else:
+            description = (path / FILE).read_text(encoding="utf-8")
+            json.loads(description)
         tokenizer = llguidance.LLTokenizer(description, n_vocab=vocab_size, eos_token=list(eos_token_ids))
     except ImportError:
         why = "llguidance is not installed"
     except OSError:
         why = f"the checkpoint has no {FILE} that can be read"
     except BaseException as error:  # a panic of the library is no Exception
-        if not (isinstance(error, ValueError) or is_panic(error)):
+        if not (isinstance(error, ValueError | StartupError) or is_panic(error)):
             raise
         why = f"its tokenizer is not supported: {str(error).splitlines()[0] if str(error) else error!r}"
     else:

@@ -9,10 +9,10 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from frontend.gguf.vocabulary import GGUFVocabulary, TokenType
 from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
 from pagewire.gguf.header import Header
+from pagewire.gguf.vocabulary import GGUFVocabulary, TokenType
 from tests.checkpoints import SPECIAL_TOKENS, make_tokenizer
 
 TEXTS = [

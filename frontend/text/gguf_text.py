@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from frontend.gguf.vocabulary import GGUFVocabulary
 from frontend.text.checkpoint_text import CheckpointText
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import CHAT_TEMPLATE_FILE, TokenizerArchive, blaming, tried
 from pagewire.errors import StartupError
 from pagewire.gguf.header import read_header
+from pagewire.gguf.vocabulary import GGUFVocabulary
 
 TEMPLATE = "tokenizer.chat_template"
 TOOL_TEMPLATE = f"{TEMPLATE}.tool_use"

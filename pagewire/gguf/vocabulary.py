@@ -12,9 +12,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from frontend.gguf.pre_tokenizers import BEGINS, KNOWN, WHOLE_WORDS, pre_tokenizer
 from pagewire.errors import StartupError
 from pagewire.gguf.header import Header
+from pagewire.gguf.pre_tokenizers import BEGINS, KNOWN, WHOLE_WORDS, pre_tokenizer
 
 WHAT = "cannot read the tokenizer"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

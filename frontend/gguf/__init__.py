@@ -1,1 +1,0 @@
-"""GGUF files as a frontend reads them: tokenizer and chat template from metadata."""

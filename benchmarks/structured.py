@@ -4,9 +4,10 @@
     python -m benchmarks.structured --tokenizer tokenizer.json --eos 151645 --corpus maskbench/data
 
 --corpus: a folder of JSON files, each {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}, such as
-the data of MaskBench (github.com/guidance-ai/jsonschemabench). --tokenizer: a `tokenizer.json`; --eos: the id
-of its end token. What a row of the worker does is done here by the same objects. A step is what follows a
-token: the matcher advances, and the next mask is computed. Times are CPU time of the process.
+the data of MaskBench (github.com/guidance-ai/jsonschemabench). --tokenizer: a `tokenizer.json` or a GGUF
+file; --eos: the id of its end token. What a row of the worker does is done here by the same objects. A step
+is what follows a token: the matcher advances, and the next mask is computed. Steps of the corpus's documents
+and of random documents are apart. Times are CPU time of the process.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from llguidance import LLMatcher, LLTokenizer
 from frontend.errors import InvalidRequest
 from frontend.grammar.judge import GrammarJudge
 from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.gguf.header import is_gguf, read_header
+from pagewire.gguf.vocabulary import GGUFVocabulary
 from pagewire.v1.generation_pb2 import StructuredOutput
 from worker.grammar.compiler import GrammarCompiler, GrammarError
 from worker.grammar.matcher import RowMatcher
@@ -68,6 +71,8 @@ class Figures:
     judging: list[float] = field(default_factory=list)
     compiling: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    """Of the corpus's documents."""
+    random_steps: list[float] = field(default_factory=list)
     first_masks: list[float] = field(default_factory=list)
     valid: int = 0
     valid_refused: int = 0
@@ -147,7 +152,9 @@ def invent(row: RowMatcher, schema: Any, tokenizer: LLTokenizer, figures: Figure
             break
         allowed = np.flatnonzero(bits)
         tokens.append(int(allowed[draw.randrange(len(allowed))]))
+        began = time.process_time()
         row.advance(tokens[-1])
+        figures.random_steps.append(time.process_time() - began)
     else:
         figures.documents_cut += 1
         return
@@ -198,6 +205,7 @@ def report(figures: Figures, vocab_size: int) -> str:
         "| | count | median | mean | p90 | p99 | largest |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         times("step of a row, us", figures.steps, 1e-6),
+        times("step in a random document, us", figures.random_steps, 1e-6),
         times("first mask of a row, us", figures.first_masks, 1e-6),
         times("compile, ms", figures.compiling, 1e-3),
         times("judge in the frontend, ms", figures.judging, 1e-3),
@@ -216,7 +224,11 @@ def run(options: argparse.Namespace) -> Figures:
     """Measures the corpus."""
     file = options.tokenizer or checkpoint_folder("demo") / "tokenizer.json"
     eos = [options.eos] if options.eos is not None else None
-    tokenizer = LLTokenizer(file.read_text(encoding="utf-8"), eos_token=eos)
+    if is_gguf(file):
+        described = GGUFVocabulary(read_header(file)).make().to_str()
+    else:
+        described = file.read_text(encoding="utf-8")
+    tokenizer = LLTokenizer(described, eos_token=eos)
     tools, figures = Tools(GrammarJudge({}), GrammarCompiler(tokenizer, "llguidance"), tokenizer), Figures()
     for entry in entries(options):
         measure(entry, tools, figures)
